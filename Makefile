@@ -1,0 +1,67 @@
+# Needs a POSIX shell, make and Python 3.11 or newer; everything else is installed into .venv.
+# With uv on the PATH the versions are those of uv.lock; `make UV= ...` uses venv and pip instead.
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
+# Two processes suit two cores; Spark's tests all go to one of them.
+WORKERS := 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench torture lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
+
+demo: $(VENV)/.demo ## the whole store in one minute, on this machine
+	$(BIN)/tiered demo
+
+test: $(VENV)/.dev ## all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup
+
+lint: $(VENV)/.dev ## style, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## the benchmarks
+	$(BIN)/tiered bench
+
+torture: $(VENV)/.dev ## the slow tests, with many more examples
+	TIERED_TEST_PROFILE=thorough $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
+
+lock: ## resolve uv.lock anew
+	uv lock --upgrade
+
+clean: ## remove what was built and installed
+	rm -rf $(VENV) dist build .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache spark-warehouse
+	find tiered tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps .demo and .dev say that the extra of that name is installed as pyproject.toml has it now.
+ifneq ($(UV),)
+$(VENV)/.%: pyproject.toml uv.lock
+	$(UV) sync --frozen --inexact --extra $*
+	@touch $@
+else
+$(VENV)/.%: pyproject.toml $(BIN)/python
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	@for python in $(PYTHONS); do \
+		if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "$$python -m venv $(VENV)" && exec $$python -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "No Python 3.11 or newer with venv was found (tried: $(PYTHONS))." >&2; \
+	echo "Install one (on Debian and Ubuntu also python3-venv), or uv: https://docs.astral.sh/uv/" >&2; \
+	exit 1
+endif

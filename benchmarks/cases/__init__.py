@@ -1,0 +1,27 @@
+"""All cases by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..harness import Bench, Case
+from .append import append, append_batch
+from .cold import cold_scan
+from .memory import memory_append, memory_scan
+from .point import open_store, point_read
+from .scan import compressed_scan, warm_scan
+from .sync import group_commit, sync_append
+
+CASES: dict[str, Callable[[Bench], Case]] = {
+    "append": append,
+    "append-batch": append_batch,
+    "sync-append": sync_append,
+    "group-commit": group_commit,
+    "warm-scan": warm_scan,
+    "compressed-scan": compressed_scan,
+    "cold-scan": cold_scan,
+    "point-read": point_read,
+    "open": open_store,
+    "memory-scan": memory_scan,
+    "memory-append": memory_append,
+}

@@ -1,0 +1,138 @@
+"""Reads of one record by its offset, and the opening of a store."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tiered
+from crc32c import crc32c
+
+from ..data import flights, open_topic, segments, settings, values, warm_store
+from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
+from ..peers import fill_lmdb, fill_sqlite, lmdb_log, offset_key, sqlite_log
+
+
+def point_read(bench: Bench) -> Case:
+    """Random offsets in a warm segment of about 256 MiB."""
+    rows = bench.size(1_900_000, 20_000)
+    reads = bench.size(2_000, 50)
+    store, reader = warm_store(bench.folder, rows)
+    bench.exit.enter_context(store)
+    batches = flights(rows)
+    pieces = [batches.slice(start, 50_000) for start in range(0, rows, 50_000)]
+    sqlite = sqlite_log(bench.folder)
+    fill_sqlite(sqlite, pieces)
+    lmdb = lmdb_log(bench.folder)
+    fill_lmdb(lmdb, pieces)
+    transaction = lmdb.begin()
+    order = random.Random(7)
+
+    def timed(read: Callable[[int], bytes | None]) -> Callable[[Path], Sample]:
+        def measure(_: Path) -> Sample:
+            times = []
+            for offset in order.choices(range(rows), k=reads):
+                start = time.perf_counter()
+                found = read(offset)
+                times.append((time.perf_counter() - start) * 1e6)
+                assert found is not None
+            return Sample(statistics.median(times), {"p99 µs": statistics.quantiles(times, n=100)[-1]})
+
+        return measure
+
+    def by_read(offset: int) -> bytes | None:
+        return next(iter(reader.read(offset=offset, limit=1))).value  # type: ignore[no-any-return]
+
+    def by_scan(offset: int) -> bytes | None:
+        table = reader.scan(start_offset=offset, end_offset=offset + 1, columns=["value"]).to_arrow()
+        return table.column(0)[0].as_py()  # type: ignore[no-any-return]
+
+    def by_sqlite(offset: int) -> bytes | None:
+        row = sqlite.execute("SELECT timestamp, key, value FROM log WHERE offset = ?", (offset + 1,)).fetchone()
+        return row[2]  # type: ignore[no-any-return]
+
+    return Case(
+        "Point read by offset in a warm segment of about 256 MiB",
+        "µs, median",
+        (
+            Variant("topic.read(offset=n, limit=1)", timed(by_read)),
+            Variant("topic.scan(n, n + 1).to_arrow()", timed(by_scan)),
+            Variant("SQLite by primary key", timed(by_sqlite)),
+            Variant("LMDB get", timed(lambda offset: transaction.get(offset_key(offset)))),
+        ),
+        (Target("topic.read(offset=n, limit=1)", 200, at_most=True),),
+        "A read verifies the checksum of its whole block (about 1 MiB); SQLite and LMDB verify nothing.",
+        higher_is_better=False,
+    )
+
+
+def open_store(bench: Bench) -> Case:
+    """Many sealed segments, and an active one whose every block recovery has to verify."""
+    sealed, tail_rows = bench.size(500, 10), bench.size(1_000_000, 20_000)
+    chosen = settings()
+    store, topic = open_topic(bench.folder, chosen)
+    with store:
+        for value in values(sealed):
+            topic.append(value)
+            topic.roll()
+        topic.append_batch(flights(tail_rows))
+    sqlite = sqlite_log(bench.folder)
+    fill_sqlite(sqlite, [flights(tail_rows)])
+    sqlite.close()
+    lmdb = lmdb_log(bench.folder)
+    fill_lmdb(lmdb, [flights(tail_rows)])
+    lmdb.close()
+
+    def write(_: Path) -> Sample:
+        with stopwatch() as watch:
+            store = tiered.open(bench.folder / "store", settings=chosen)
+            store.topic("bench").append(b"first")
+        store.close()
+        return Sample(watch.seconds * 1000)
+
+    def read(_: Path) -> Sample:
+        with stopwatch() as watch:
+            store = tiered.open(bench.folder / "store", settings=chosen, read_only=True)
+            next(iter(store.topic("bench").read(offset=sealed, limit=1)))
+        store.close()
+        return Sample(watch.seconds * 1000)
+
+    def checksum(_: Path) -> Sample:
+        with stopwatch() as watch, segments(bench.folder)[-1].open("rb") as file:
+            crc32c(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        return Sample(watch.seconds * 1000)
+
+    def open_sqlite(_: Path) -> Sample:
+        with stopwatch() as watch:
+            connection = sqlite_log(bench.folder)
+            connection.execute("INSERT INTO log (value) VALUES (?)", (b"first",))
+        connection.close()
+        return Sample(watch.seconds * 1000)
+
+    def open_lmdb(_: Path) -> Sample:
+        with stopwatch() as watch:
+            environment = lmdb_log(bench.folder)
+            with environment.begin(write=True) as transaction:
+                transaction.put(offset_key(1 << 40), b"first")
+        environment.close()
+        return Sample(watch.seconds * 1000)
+
+    active = segments(bench.folder)[-1].stat().st_size / 1e6
+    return Case(
+        f"Open a store of {sealed} sealed segments and an active one of {active:.0f} MB",
+        "ms",
+        (
+            Variant("open, recover, first append", write),
+            Variant("open read-only, first record", read),
+            Variant("bare CRC32C of the active segment", checksum),
+            Variant("SQLite: open, first insert", open_sqlite),
+            Variant("LMDB: open, first put", open_lmdb),
+        ),
+        note="Recovery verifies every block of the active segment, whether it was closed cleanly or not. SQLite and "
+        "LMDB verify nothing, and were closed cleanly here.",
+        higher_is_better=False,
+    )

@@ -1,0 +1,145 @@
+"""Scans of warm segments with a hot page cache."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from crc32c import crc32c
+from tiered import Topic
+
+from ..data import segments, warm_store
+from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
+
+_PARQUET = ("key", "value", "headers", "offset", "timestamp")
+
+
+def warm_scan(bench: Bench) -> Case:
+    """Codec none, record schema with system columns, checksums on."""
+    rows = bench.size(2_000_000, 20_000)
+    topic = _topic(bench, rows, "none")
+    path = _fullest(bench.folder / "none")
+    maps = [_mapped(item) for item in segments(bench.folder / "none")]
+    _write_parquet(topic, bench.folder / "zstd.parquet", "zstd")
+    arrow = bench.folder / "rows.arrow"
+    table = topic.scan().to_arrow()
+    with pa.ipc.new_file(str(arrow), table.schema) as writer:
+        writer.write_table(table)
+    del table
+
+    def checksum(_: Path) -> Sample:
+        with stopwatch() as watch:
+            for view in maps:
+                crc32c(view)
+        return Sample(rows / watch.seconds, {"GB/s": sum(map(len, maps)) / watch.seconds / 1e9})
+
+    def arrow_file(_: Path) -> Sample:
+        with stopwatch() as watch:
+            reader = pa.ipc.open_file(pa.memory_map(str(arrow)))
+            count = sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+        return Sample(count / watch.seconds)
+
+    return Case(
+        "Warm scan: codec none, page cache hot, checksums verified, system columns added",
+        "rows/s",
+        (
+            Variant("scan().to_batches()", _scan(topic, rows)),
+            Variant("bare CRC32C of the same mapped files", checksum),
+            Variant("pyarrow.parquet, zstd, one thread", _parquet(bench.folder / "zstd.parquet", threads=False)),
+            Variant("pyarrow.parquet, zstd, all CPUs", _parquet(bench.folder / "zstd.parquet", threads=True)),
+            Variant("Arrow IPC file, mapped, no checksum", arrow_file),
+        ),
+        (
+            Target("scan().to_batches()", 0.5, against="bare CRC32C of the same mapped files"),
+            Target("scan().to_batches()", 3, against="pyarrow.parquet, zstd, one thread"),
+        ),
+        f"{rows:,} rows, {sum(map(len, maps)) / 1e6:.0f} MB stored in blocks of about "
+        f"{path.stat().st_size / max(1, _blocks(topic)) / 1e6:.1f} MB. The Arrow IPC reader maps the file and looks at "
+        "no row: it is the bound of a reader that checks nothing.",
+    )
+
+
+def compressed_scan(bench: Bench) -> Case:
+    """Blocks of zstd and lz4 against Parquet of the same codec."""
+    rows = bench.size(2_000_000, 20_000)
+    topics = {codec: _topic(bench, rows, codec) for codec in ("zstd", "lz4")}
+    for codec, topic in topics.items():
+        _write_parquet(topic, bench.folder / f"{codec}.parquet", codec)
+    sizes = {
+        f"{kind} {codec}": size / 1e6
+        for codec in topics
+        for kind, size in (
+            ("blocks", sum(path.stat().st_size for path in segments(bench.folder / codec))),
+            ("Parquet", (bench.folder / f"{codec}.parquet").stat().st_size),
+        )
+    }
+
+    def only_key(_: Path) -> Sample:
+        with stopwatch() as watch:
+            count = sum(batch.num_rows for batch in topics["zstd"].scan(columns=["key"]).to_batches())
+        return Sample(count / watch.seconds)
+
+    def parquet(codec: str) -> Callable[[Path], Sample]:
+        return _parquet(bench.folder / f"{codec}.parquet", threads=False)
+
+    return Case(
+        "Warm scan of compressed segments, one thread",
+        "rows/s",
+        (
+            Variant("zstd blocks", _scan(topics["zstd"], rows)),
+            Variant("zstd Parquet, pyarrow", parquet("zstd")),
+            Variant("lz4 blocks", _scan(topics["lz4"], rows)),
+            Variant("lz4 Parquet, pyarrow", parquet("lz4")),
+            Variant("zstd blocks, the column key alone", only_key),
+        ),
+        note="Stored: " + ", ".join(f"{name} {size:.0f} MB" for name, size in sizes.items()) + ".",
+    )
+
+
+def _topic(bench: Bench, rows: int, codec: str) -> Topic:
+    folder = bench.folder / codec
+    store, topic = warm_store(folder, rows, codec)
+    bench.exit.enter_context(store)
+    return topic
+
+
+def _scan(topic: Topic, rows: int) -> Callable[[Path], Sample]:
+    def measure(_: Path) -> Sample:
+        with stopwatch() as watch:
+            count = sum(batch.num_rows for batch in topic.scan().to_batches())
+        assert count == rows
+        return Sample(rows / watch.seconds)
+
+    return measure
+
+
+def _parquet(path: Path, *, threads: bool) -> Callable[[Path], Sample]:
+    def measure(_: Path) -> Sample:
+        with stopwatch() as watch:
+            count = pq.read_table(path, use_threads=threads, memory_map=True).num_rows
+        return Sample(count / watch.seconds)
+
+    return measure
+
+
+def _write_parquet(topic: Topic, path: Path, codec: str) -> None:
+    """Write the rows without the two constant columns, which a table of its own would not repeat."""
+    pq.write_table(topic.scan(columns=_PARQUET).to_arrow(), path, compression=codec)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
+def _fullest(folder: Path) -> Path:
+    return max(segments(folder), key=lambda path: path.stat().st_size)
+
+
+def _blocks(topic: Topic) -> int:
+    """Batches of the fullest segment: a warm scan yields one a block."""
+    split = max(topic.scan().splits(), key=lambda item: item.record_count)
+    return sum(1 for _ in topic.scan().read(split))

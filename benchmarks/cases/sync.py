@@ -1,0 +1,139 @@
+"""Appends that wait for the disk, alone and in a crowd."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tiered import Topic
+
+from ..data import open_topic, segments, settings, values
+from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
+from ..peers import INSERT, lmdb_log, offset_key, sqlite_log
+
+_NOTHING = "nothing"
+
+
+def sync_append(bench: Bench) -> Case:
+    """One thread, a sync for each record, against a bare write and fdatasync of the same bytes."""
+    records = values(bench.size(2_000, 100))
+    block = b"\1" * _bytes_a_record(bench.folder, records[:50])
+
+    def ours(folder: Path) -> Sample:
+        return _appended(folder, records, threads=1)
+
+    def bare(folder: Path) -> Sample:
+        fd = os.open(folder / "file", os.O_CREAT | os.O_WRONLY)
+        with stopwatch() as watch:
+            for _ in records:
+                os.write(fd, block)
+                os.fdatasync(fd)
+        os.close(fd)
+        return Sample(len(records) / watch.seconds)
+
+    def flush_once(folder: Path) -> Sample:
+        many = records * 50
+        store, topic = open_topic(folder, settings("always"))
+        with store:
+            topic.append(b"opens the segment")
+            with stopwatch() as watch:
+                for value in many:
+                    topic.append(value, sync=False)
+                topic.flush()
+        return Sample(len(many) / watch.seconds)
+
+    def sqlite(folder: Path) -> Sample:
+        connection = sqlite_log(folder)
+        with stopwatch() as watch:
+            for value in records:
+                connection.execute(INSERT, (0, None, value))
+        connection.close()
+        return Sample(len(records) / watch.seconds)
+
+    def lmdb(folder: Path) -> Sample:
+        environment = lmdb_log(folder)
+        with stopwatch() as watch:
+            for offset, value in enumerate(records):
+                with environment.begin(write=True) as transaction:
+                    transaction.put(offset_key(offset), value, append=True)
+        environment.close()
+        return Sample(len(records) / watch.seconds)
+
+    return Case(
+        "Append one by one, each record durable before the next (sync=always)",
+        "records/s",
+        (
+            Variant("append, sync=always", ours, _NOTHING),
+            Variant("write + fdatasync of the same bytes", bare, _NOTHING),
+            Variant("SQLite, synchronous=FULL, WAL", sqlite, _NOTHING),
+            Variant("LMDB, sync at commit", lmdb, _NOTHING),
+            Variant("append(sync=False), one flush() at the end", flush_once, "nothing, after the flush"),
+        ),
+        (Target("append, sync=always", 0.667, against="write + fdatasync of the same bytes"),),
+        f"A record makes a block of {len(block)} B. Appending without waiting and one flush() is the fast way for "
+        "one thread that needs many records durable together.",
+    )
+
+
+def group_commit(bench: Bench) -> Case:
+    """Many threads, each waiting for its own record: one sync serves all who wait."""
+    count = bench.size(16_000, 640)
+
+    def threads(number: int, share: int) -> Callable[[Path], Sample]:
+        return lambda folder: _appended(folder, values(count // share), threads=number)
+
+    return Case(
+        "Group commit: threads that each wait for their record (sync=always)",
+        "records/s",
+        (
+            Variant("64 threads", threads(64, 1), _NOTHING),
+            Variant("8 threads", threads(8, 2), _NOTHING),
+            Variant("1 thread", threads(1, 8), _NOTHING),
+        ),
+        (Target("64 threads", 4, against="1 thread"), Target("64 threads", 20, figure="records/sync")),
+    )
+
+
+def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:
+    store, topic = open_topic(folder, settings("always"))
+    with store:
+        topic.append(b"opens the segment")
+        writer = topic._writers[0]
+        before = writer.syncs
+        shares = [records[i::threads] for i in range(threads)]
+        if threads == 1:
+            with stopwatch() as watch:
+                _append_all(topic, records)
+        else:
+            ready = threading.Barrier(threads + 1)
+            workers = [threading.Thread(target=_work, args=(ready, topic, share)) for share in shares]
+            for worker in workers:
+                worker.start()
+            ready.wait()
+            with stopwatch() as watch:
+                for worker in workers:
+                    worker.join()
+        syncs = writer.syncs - before
+    return Sample(len(records) / watch.seconds, {"records/sync": len(records) / syncs})
+
+
+def _work(ready: threading.Barrier, topic: Topic, records: list[bytes]) -> None:
+    ready.wait()
+    _append_all(topic, records)
+
+
+def _append_all(topic: Topic, records: list[bytes]) -> None:
+    for value in records:
+        topic.append(value)
+
+
+def _bytes_a_record(folder: Path, records: list[bytes]) -> int:
+    """Return what one record takes in its file when it is synced alone."""
+    store, topic = open_topic(folder, settings("always"))
+    with store:
+        topic.append(records[0])
+        before = segments(folder)[0].stat().st_size
+        _append_all(topic, records)
+        return (segments(folder)[0].stat().st_size - before) // len(records)

@@ -1,0 +1,261 @@
+"""What a benchmark case is, and how one is run: variants in turns, ratios taken within each round."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement.
+
+    Attributes
+    ----------
+    value
+        In the case's unit.
+    also
+        Other figures of the same run, by a name that ends in its unit.
+    """
+
+    value: float
+    also: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to do the work of a case.
+
+    Attributes
+    ----------
+    measure
+        Does the work once, in an empty folder of its own, and times the part of it that counts.
+    durability
+        What a power cut right after the run may take.
+    """
+
+    name: str
+    measure: Callable[[Path], Sample]
+    durability: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound that the project holds itself to: ``variant / against``, or one figure of `variant` alone.
+
+    Attributes
+    ----------
+    figure
+        Name in `Sample.also`; empty for the value itself.
+    """
+
+    variant: str
+    bound: float
+    against: str = ""
+    figure: str = ""
+    at_most: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Variants to compare; the first one is what the others are compared with.
+
+    Attributes
+    ----------
+    unit
+        Of every value: a rate, a time or a size.
+    higher_is_better
+        True for rates.
+    rounds_max
+        Rounds wanted at most, where one says enough.
+    warm_up
+        Whether to run one round first that does not count.
+    """
+
+    title: str
+    unit: str
+    variants: tuple[Variant, ...]
+    targets: tuple[Target, ...] = ()
+    note: str = ""
+    higher_is_better: bool = True
+    rounds_max: int = 1 << 16
+    warm_up: bool = True
+
+
+class Bench:
+    """What a case is built with: a folder, sizes, and a stack of what to close after it."""
+
+    def __init__(self, folder: Path, *, quick: bool) -> None:
+        self.folder = folder
+        self.quick = quick
+        self.exit = ExitStack()
+
+    def size(self, full: int, quick: int) -> int:
+        """Return the one of two sizes that this run wants."""
+        return quick if self.quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median, least and greatest of some numbers."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class VariantResult:
+    """What was measured of one variant.
+
+    Attributes
+    ----------
+    advantage
+        How many times as good as this variant the case's first one is, round by round; None for itself.
+    """
+
+    name: str
+    durability: str
+    value: Spread
+    also: dict[str, float]
+    advantage: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetResult:
+    """Whether a target was met, judged by the median."""
+
+    text: str
+    measured: Spread
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """All of a case, as it goes to the table and to JSON."""
+
+    case: str
+    title: str
+    unit: str
+    rounds: int
+    variants: tuple[VariantResult, ...]
+    targets: tuple[TargetResult, ...]
+    note: str
+    memory_peak_mib: float
+    seconds: float
+
+
+def run_case(name: str, build: Callable[[Bench], Case], folder: Path, *, repeats: int, quick: bool) -> CaseResult:
+    """Build a case, run its variants A B C, A B C, …, and return what came out."""
+    start = time.perf_counter()
+    bench = Bench(folder, quick=quick)
+    with bench.exit:
+        case = build(bench)
+        rounds = min(repeats, case.rounds_max)
+        if case.warm_up and not quick:
+            _round(case, folder)
+        samples = [_round(case, folder) for _ in range(rounds)]
+    return CaseResult(
+        name,
+        case.title,
+        case.unit,
+        rounds,
+        tuple(_variant_result(case, variant, samples) for variant in case.variants),
+        tuple(_target_result(case, target, samples) for target in case.targets),
+        case.note,
+        peak_memory_mib(),
+        time.perf_counter() - start,
+    )
+
+
+Round = dict[str, Sample]
+
+
+def _round(case: Case, folder: Path) -> Round:
+    found = {}
+    for variant in case.variants:
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        gc.collect()
+        found[variant.name] = variant.measure(scratch)
+        shutil.rmtree(scratch)
+    return found
+
+
+def _variant_result(case: Case, variant: Variant, rounds: list[Round]) -> VariantResult:
+    mine = [found[variant.name] for found in rounds]
+    first = case.variants[0].name
+    ratios = [found[first].value / found[variant.name].value for found in rounds]
+    if not case.higher_is_better:
+        ratios = [1 / ratio for ratio in ratios]
+    return VariantResult(
+        variant.name,
+        variant.durability,
+        Spread.of([sample.value for sample in mine]),
+        {key: statistics.median(sample.also[key] for sample in mine) for key in mine[0].also},
+        None if variant.name == first else Spread.of(ratios),
+    )
+
+
+def _target_result(case: Case, target: Target, rounds: list[Round]) -> TargetResult:
+    def figure(found: Round) -> float:
+        sample = found[target.variant]
+        value = sample.also[target.figure] if target.figure else sample.value
+        return value / found[target.against].value if target.against else value
+
+    measured = Spread.of([figure(found) for found in rounds])
+    what = target.figure or ("" if target.against else case.unit)
+    sign = "at most" if target.at_most else "at least"
+    text = f"{target.variant}{f' ÷ {target.against}' if target.against else ''}: {sign} {target.bound:g} {what}".strip()
+    met = measured.median <= target.bound if target.at_most else measured.median >= target.bound
+    return TargetResult(text, measured, met)
+
+
+class Stopwatch:
+    """Seconds of the block it was used for."""
+
+    seconds = 0.0
+
+
+@contextmanager
+def stopwatch() -> Iterator[Stopwatch]:
+    """Time a block."""
+    watch = Stopwatch()
+    start = time.perf_counter()
+    yield watch
+    watch.seconds = time.perf_counter() - start
+
+
+def anonymous_mib() -> float:
+    """Memory of this process that no file backs, MiB: mapped segments are not in it.
+
+    Raises
+    ------
+    NotImplementedError
+        Only Linux tells.
+    """
+    if sys.platform != "linux":
+        raise NotImplementedError("only Linux tells mapped files from other memory (RssAnon)")
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise NotImplementedError("this kernel does not report RssAnon")
+
+
+def peak_memory_mib() -> float:
+    """Greatest resident memory of this process so far, mapped files included, MiB."""
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)

@@ -1,0 +1,73 @@
+"""An HTTP server that answers what a test says, down to the byte: moto never breaks off, lies or refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``length``: what Content-Length claims; a shorter body is broken off there."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None
+
+
+def refusal(status: int, code: str, message: str = "no") -> Answer:
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+    return Answer(status, body, {"Content-Type": "application/xml"})
+
+
+@contextmanager
+def serving(answer: Callable[[Request], Answer]) -> Iterator[tuple[str, list[Request]]]:
+    """Yield the server's address and the requests it got."""
+    requests: list[Request] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            request = Request(self.command, self.path, headers, body)
+            requests.append(request)
+            given = answer(request)
+            self.send_response(given.status)
+            for name, value in given.headers.items():
+                self.send_header(name, value)
+            length = len(given.body) if given.length is None else given.length
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(given.body)
+                self.close_connection = length != len(given.body)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer
+
+        def log_message(self, *arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", requests
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

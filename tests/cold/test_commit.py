@@ -1,0 +1,648 @@
+"""Claims and commits under every fault a bucket can show: one line of commits, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.cold.memory_store import MemoryStore
+from tests.format.manifest_values import STORE, TOPIC, entry
+from tiered.cold.commit import Committer
+from tiered.cold.layout import PartitionKeys, parse_object_name, parse_page_name
+from tiered.cold.partition import ColdPartition
+from tiered.errors import ColdStorageError, CorruptionError, Fenced
+from tiered.format import manifest
+from tiered.format.manifest import Head, ObjectEntry, add_objects, add_schemas, check_entries, check_head
+from tiered.format.manifest_codec import decode_head, encode_head
+
+HEAD = PartitionKeys.of("t", TOPIC, 0).head
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_us = 1_000_000
+        self.slept: list[float] = []
+
+    def __call__(self) -> int:
+        return self.now_us
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def committer(store: MemoryStore, clock: Clock | None = None, store_id: UUID = STORE) -> Committer:
+    clock = clock or Clock()
+    return Committer(ColdPartition(store, "t", TOPIC, 0), store_id, clock=clock, sleep=clock.sleep, attempts=3)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def faults(store: MemoryStore, *kinds: str | None, verb: str = "put", key: str = HEAD) -> None:
+    """Let the next requests of one kind meet these faults, one each."""
+    left = iter(kinds)
+
+    def fault(asked: str, at: str) -> str | None:
+        return next(left, None) if (asked, at) == (verb, key) else None
+
+    store.fault = fault
+
+
+def published(store: MemoryStore) -> Head:
+    return decode_head(store.objects[HEAD][0], where=HEAD)
+
+
+def append(count: int, segment: int = 1) -> object:
+    """A change that extends the log from wherever it ends."""
+
+    def change(head: Head) -> Head:
+        new = entry(head.end_offset, head.end_offset + count, segment)
+        return add_objects(add_schemas(head, {0: "x"}), [new], PAGES)
+
+    return change
+
+
+class NoPages:
+    def load_page(self, ref: object) -> tuple[ObjectEntry, ...]:
+        raise AssertionError("no page here")
+
+    save_page = load_page
+
+
+PAGES = NoPages()
+
+
+def test_a_claim_comes_first_and_begins_the_first_lineage(store: MemoryStore) -> None:
+    one = committer(store)
+    with pytest.raises(RuntimeError):
+        one.commit(append(3))
+    assert one.claim(start_offset=7) == 1
+    head = published(store)
+    assert (head.epoch, head.lineages, head.start_offset, head.end_offset) == (1, ((1, 7),), 7, 7)
+    assert committer(store).claim() == 2
+    assert published(store).lineages == ((1, 7),)
+    assert committer(store).claim(begin_lineage=True) == 3
+    assert published(store).lineages == ((1, 7), (3, 7))
+
+
+def test_a_claim_from_before_a_restore_is_fenced(store: MemoryStore) -> None:
+    committer(store).claim()
+    committer(store).claim(begin_lineage=True)
+    before = store.objects[HEAD]
+    with pytest.raises(Fenced, match="lineage 2"):
+        committer(store).claim(lineage_epoch=1)
+    assert store.objects[HEAD] == before
+    assert committer(store).claim(lineage_epoch=2) == 3
+
+
+def test_a_lost_head_is_never_begun_again(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    del store.objects[HEAD]
+    with pytest.raises(ColdStorageError, match="rebuild") as caught:
+        committer(store).claim(lineage_epoch=1)
+    assert not caught.value.retryable
+    with pytest.raises(ColdStorageError, match="missing|404"):
+        one.commit(append(3))
+    with pytest.raises(ColdStorageError, match="rebuild"):
+        one.claim()
+    assert store.objects == {}
+
+
+def test_another_store_cannot_commit_here(store: MemoryStore) -> None:
+    committer(store).claim()
+    other = committer(store, store_id=UUID(int=77))
+    with pytest.raises(ColdStorageError, match="belongs to store"):
+        other.claim()
+
+
+@pytest.mark.parametrize("fault", ["lost", "answer lost", "repeated"])
+def test_a_commit_is_published_once_whatever_becomes_of_its_answer(store: MemoryStore, fault: str) -> None:
+    clock = Clock()
+    one = committer(store, clock)
+    one.claim()
+    faults(store, fault)
+    head = one.commit(append(5))
+    assert published(store) == head
+    assert head.end_offset == 5
+    assert len([key for key, _ in store.writes if key == HEAD]) == 2
+    assert not one.unsettled
+    assert len(clock.slept) == (1 if fault == "lost" else 0)
+
+
+def test_the_repeated_put_is_identical(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    sent = []
+    put = store.put
+
+    def spy(key: str, data: bytes, **how: object) -> str:
+        sent.append((key, bytes(data), tuple(how.items())))
+        return put(key, data, **how)  # type: ignore[arg-type]
+
+    store.put = spy  # type: ignore[method-assign]
+    faults(store, "lost", "lost")
+    one.commit(append(5))
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+
+
+def test_one_commit_is_one_request(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    store.requests.clear()
+    one.commit(append(1))
+    one.commit(append(1))
+    assert store.requests == []
+    writes = len(store.writes)
+    assert one.commit(lambda head: head) == published(store)
+    assert (store.requests, len(store.writes)) == ([], writes)
+
+
+def test_an_unknown_outcome_says_so_and_the_next_commit_settles_it(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    faults(store, "lost", "delayed", "lost")
+    with pytest.raises(ColdStorageError, match="outcome unknown") as caught:
+        one.commit(append(5, segment=1))
+    assert caught.value.retryable
+    assert one.unsettled
+    assert published(store).end_offset == 0
+    head = one.commit(append(7, segment=2))
+    assert not one.unsettled
+    store.delayed.pop()()
+    assert published(store) == head
+    assert [e.segment_ids for e in head.inline] == [(UUID(int=2),)]
+
+
+def test_an_unknown_commit_that_landed_is_built_upon(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    faults(store, "lost", "delayed", "lost")
+    with pytest.raises(ColdStorageError, match="outcome unknown"):
+        one.commit(append(5, segment=1))
+    store.delayed.pop()()
+    head = one.commit(append(7, segment=2))
+    assert [e.segment_ids[0].int for e in head.inline] == [1, 2]
+
+
+def test_an_unknown_commit_that_lands_between_read_and_write(store: MemoryStore) -> None:
+    """The next commit has read the old head already: its PUT meets 412 and is planned again."""
+    one = committer(store)
+    one.claim()
+    faults(store, "delayed", "lost", "lost")
+    with pytest.raises(ColdStorageError, match="outcome unknown"):
+        one.commit(append(5, segment=1))
+    late = store.delayed.pop()
+
+    def change(head: Head) -> Head:
+        late()
+        return append(7, segment=2)(head)  # type: ignore[operator]
+
+    head = one.commit(change)
+    assert [e.segment_ids[0].int for e in head.inline] == [1, 2]
+    assert published(store) == head
+
+
+def test_settling_makes_an_unknown_commit_impossible_or_finds_it(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    faults(store, "delayed", "lost", "lost")
+    with pytest.raises(ColdStorageError):
+        one.commit(append(5))
+    head = one.settle()
+    assert (head.end_offset, one.unsettled) == (0, False)
+    store.delayed.pop()()
+    assert published(store) == head
+
+
+def test_an_interrupt_leaves_the_outcome_unknown(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    put = store.put
+
+    def interrupted(*args: object, **how: object) -> str:
+        put(*args, **how)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    store.put = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        one.commit(append(5))
+    assert one.unsettled
+    store.put = put  # type: ignore[method-assign]
+    assert one.commit(append(2, segment=2)).end_offset == 7
+    assert not one.unsettled
+
+
+def test_a_refusal_for_good_is_raised_as_it_is(store: MemoryStore) -> None:
+    clock = Clock()
+    one = committer(store, clock)
+    one.claim()
+
+    def refuse(*args: object, **how: object) -> str:
+        raise ColdStorageError("403 AccessDenied")
+
+    store.put = refuse  # type: ignore[method-assign]
+    with pytest.raises(ColdStorageError, match="403"):
+        one.commit(append(1))
+    assert clock.slept == []
+
+
+def test_a_head_that_cannot_be_read_is_not_absent(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    for fault in ("lost", "lost", "lost"):
+        faults(store, fault, verb="get")
+        with pytest.raises(ColdStorageError, match="no answer"):
+            committer(store).claim()
+    data, etag = store.objects[HEAD]
+    store.objects[HEAD] = (data[:-9], etag)
+    with pytest.raises(CorruptionError):
+        committer(store).claim()
+    assert store.objects[HEAD] == (data[:-9], etag)
+
+
+def test_reading_back_is_tried_again_too(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    kinds = iter(["put", "get"])
+    state = {"next": next(kinds)}
+
+    def fault(verb: str, key: str) -> str | None:
+        if verb == state["next"]:
+            state["next"] = next(kinds, "")
+            return "answer lost"
+        return None
+
+    store.fault = fault
+    head = one.commit(append(5))
+    assert published(store) == head
+    assert len(store.writes) == 2
+
+
+def test_the_one_with_the_lower_epoch_is_fenced_and_changes_nothing(store: MemoryStore) -> None:
+    old, new = committer(store), committer(store)
+    old.claim()
+    old.commit(append(3))
+    new.claim()
+    before = dict(store.objects)
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            old.commit(append(4, segment=2))
+    with pytest.raises(Fenced):
+        old.settle()
+    assert store.objects == before
+    assert new.commit(append(2, segment=3)).end_offset == 5
+
+
+def test_a_lost_answer_is_found_among_the_previous_commits_of_a_new_epoch(store: MemoryStore) -> None:
+    """It was published, the next owner built upon it: the answer is success, the next commit is fenced."""
+    old, new = committer(store), committer(store)
+    old.claim()
+    put = store.put
+
+    def overtaken(key: str, data: bytes, **how: object) -> str:
+        store.put = put  # type: ignore[method-assign]
+        put(key, data, **how)  # type: ignore[arg-type]
+        new.claim()
+        new.commit(append(2, segment=2))
+        raise ColdStorageError("timeout", retryable=True)
+
+    store.put = overtaken  # type: ignore[method-assign]
+    head = old.commit(append(5))
+    assert (head.epoch, head.end_offset) == (1, 5)
+    assert published(store).end_offset == 7
+    with pytest.raises(Fenced):
+        old.commit(append(1, segment=3))
+
+
+def test_a_claim_that_was_overtaken_keeps_its_own_epoch(store: MemoryStore) -> None:
+    one, two = committer(store), committer(store)
+    put = store.put
+
+    def overtaken(key: str, data: bytes, **how: object) -> str:
+        store.put = put  # type: ignore[method-assign]
+        put(key, data, **how)  # type: ignore[arg-type]
+        two.claim()
+        raise ColdStorageError("timeout", retryable=True)
+
+    store.put = overtaken  # type: ignore[method-assign]
+    assert one.claim() == 1
+    assert two.epoch == 2
+    with pytest.raises(Fenced):
+        one.commit(append(1))
+
+
+def test_a_head_that_went_back_is_noticed(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    old = store.objects[HEAD]
+    one.claim()
+    store.objects[HEAD] = (old[0], "other")
+    with pytest.raises(CorruptionError, match="went back"):
+        one.commit(append(1))
+
+
+def test_a_change_that_breaks_the_manifest_is_not_published(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    before = dict(store.objects)
+    with pytest.raises(ColdStorageError, match="refused"):
+        one.commit(lambda head: replace(head, end_offset=5))
+    assert store.objects == before
+
+
+def test_pages_are_in_the_bucket_before_the_head_names_them(store: MemoryStore, monkeypatch: object) -> None:
+    one = committer(store)
+    one.claim()
+    for i in range(200):
+        one.publish_objects([entry(i, i + 1, i + 1)], {0: "x"})
+    pages = {ref.name for ref in published(store).pages}
+    assert len(pages) >= 2
+    assert all(parse_page_name(name) for name in pages)
+    seen: set[str] = set()
+    for key, data in store.writes:
+        if key == HEAD:
+            assert {ref.name for ref in decode_head(data, where=key).pages} <= seen
+        seen.add(key.rpartition("/")[2])
+    reader = ColdPartition(store, "t", TOPIC, 0)
+    loaded = reader.load()
+    assert loaded is not None
+    store.requests.clear()
+    assert [e.base_offset for e in reader.entries(loaded.head, 3, 6)] == [3, 4, 5]
+    assert len(store.requests) == 1
+    assert [e.base_offset for e in reader.entries(loaded.head)] == list(range(200))
+    assert reader.covers(loaded.head, UUID(int=5), 4, 5)
+    assert not reader.covers(loaded.head, UUID(int=6), 4, 5)
+    store.requests.clear()
+    assert len(reader.entries(loaded.head)) == 200
+    assert store.requests == []
+
+
+def test_a_page_that_comes_back_changed_is_not_named(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    get = store.get
+
+    def tampered(key: str) -> object:
+        found = get(key)
+        return replace(found, data=found.data[:-1] + b"?") if "/pages/" in key else found
+
+    store.get = tampered  # type: ignore[method-assign, assignment]
+    with pytest.raises(CorruptionError, match="came back changed"):
+        for i in range(100):
+            one.publish_objects([entry(i, i + 1, i + 1)], {0: "x"})
+    assert published(store).pages == ()
+
+
+def test_a_damaged_page_is_corruption(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    for i in range(100):
+        one.publish_objects([entry(i, i + 1, i + 1)], {0: "x"})
+    key = one.partition.keys.page(published(store).pages[0].name)
+    data, etag = store.objects[key]
+    store.objects[key] = (data[:40] + bytes([data[40] ^ 1]) + data[41:], etag)
+    reader = ColdPartition(store, "t", TOPIC, 0)
+    with pytest.raises(CorruptionError, match=r"pages/.*\.zst"):
+        reader.entries(published(store))
+    del store.objects[key]
+    with pytest.raises(ColdStorageError):
+        reader.entries(published(store))
+
+
+def test_the_head_of_another_partition_is_corruption(store: MemoryStore) -> None:
+    committer(store).claim()
+    store.objects[PartitionKeys.of("t", TOPIC, 1).head] = store.objects[HEAD]
+    with pytest.raises(CorruptionError, match="head of partition 0"):
+        ColdPartition(store, "t", TOPIC, 1).load()
+
+
+def test_without_compare_and_swap_a_second_tierer_is_noticed(store: MemoryStore) -> None:
+    store.conditional_writes = False
+    old, new = committer(store), committer(store)
+    old.claim()
+    old.commit(append(3))
+    new.claim()
+    with pytest.raises(Fenced):
+        old.commit(append(3, segment=2))
+    assert new.commit(append(1, segment=2)).end_offset == 4
+
+
+def test_the_commit_time_never_goes_back(store: MemoryStore) -> None:
+    clock = Clock()
+    one = committer(store, clock)
+    one.claim()
+    clock.now_us -= 500
+    assert one.commit(append(1)).committed_us == 1_000_000
+
+
+def test_waits_grow_and_are_bounded(store: MemoryStore) -> None:
+    clock = Clock()
+    one = Committer(
+        ColdPartition(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, attempts=12, backoff_seconds=1.0
+    )
+    store.fault = lambda verb, key: "lost" if verb == "put" else None
+    with pytest.raises(ColdStorageError, match="outcome unknown"):
+        one.claim()
+    assert len(clock.slept) == 11
+    assert all(low <= wait <= 2 * low for low, wait in zip([0.5, 1, 2, *[2.5] * 8], clock.slept, strict=True))
+
+
+def test_threads_take_turns(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    threads = [
+        threading.Thread(target=lambda s=s: [one.commit(append(1, s)) for _ in range(5)])  # type: ignore[misc]
+        for s in range(1, 5)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert published(store).end_offset == 20
+
+
+def test_object_names_bear_the_epoch_and_are_never_used_twice(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    one.claim()
+    names = {one.new_object_name(42) for _ in range(100)}
+    assert len(names) == 100
+    for name in names:
+        parsed = parse_object_name(name)
+        assert parsed is not None
+        assert (parsed.base_offset, parsed.epoch, str(parsed)) == (42, 2, name)
+
+
+FAULTS = st.lists(st.sampled_from([None, "lost", "answer lost", "repeated", "delayed"]), max_size=8)
+
+
+class Bucket(RuleBasedStateMachine):
+    """Three processes share a partition; any request may fail in any way; late writes land at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore()
+        self.clock = Clock()
+        self.processes = [committer(self.store, self.clock) for _ in range(3)]
+        self.acknowledged: list[ObjectEntry] = []
+        self.doubtful: dict[int, list[ObjectEntry]] = {0: [], 1: [], 2: []}
+        self.dead: set[str] = set()
+        self.epochs: dict[int, int] = {}
+        self.fenced_at: dict[int, int] = {}
+        self.segment = 0
+        self.history: list[Head] = []
+        self._limit = manifest.INLINE_ENTRIES_MAX
+        manifest.INLINE_ENTRIES_MAX = 4
+
+    def teardown(self) -> None:
+        manifest.INLINE_ENTRIES_MAX = self._limit
+
+    @initialize()
+    def begin(self) -> None:
+        self.processes[0].claim()
+        self.epochs[1] = 0
+
+    def meet(self, kinds: list[str | None]) -> None:
+        left: Iterator[str | None] = iter(kinds)
+        self.store.fault = lambda verb, key: next(left, None)
+
+    @rule(who=st.integers(0, 2), kinds=FAULTS, restore=st.booleans())
+    def claim(self, who: int, kinds: list[str | None], restore: bool) -> None:
+        self.meet(kinds)
+        try:
+            epoch = self.processes[who].claim(begin_lineage=restore)
+        except ColdStorageError as error:
+            assert error.retryable
+            return
+        assert epoch not in self.epochs, "two processes were given one epoch"
+        self.epochs[epoch] = who
+        self.fenced_at.pop(who, None)
+        self.resolve(who)
+
+    @rule(who=st.integers(0, 2), kinds=FAULTS, count=st.integers(1, 3))
+    def publish(self, who: int, kinds: list[str | None], count: int) -> None:
+        process = self.processes[who]
+        if not process.epoch:
+            return
+        self.meet(kinds)
+        self.segment += 1
+        segment, tried = self.segment, []
+
+        def change(head: Head) -> Head:
+            tried.append(entry(head.end_offset, head.end_offset + count, segment))
+            return add_objects(add_schemas(head, {0: "x"}), tried[-1:], process.partition)
+
+        try:
+            head = process.commit(change)
+        except Fenced:
+            self.fence(who)
+            return
+        except ColdStorageError as error:
+            assert error.retryable
+            self.doubtful[who] += tried
+            return
+        assert head.epoch == process.epoch
+        assert tried[-1] in process.partition.entries(head)
+        self.acknowledged.append(tried[-1])
+        self.dead |= {item.name for item in tried[:-1] if item.name != tried[-1].name}
+        self.resolve(who)
+
+    @rule(who=st.integers(0, 2), kinds=FAULTS)
+    def settle(self, who: int, kinds: list[str | None]) -> None:
+        if not self.processes[who].epoch:
+            return
+        self.meet(kinds)
+        try:
+            self.processes[who].settle()
+        except Fenced:
+            self.fence(who)
+        except ColdStorageError as error:
+            assert error.retryable
+        else:
+            self.resolve(who)
+
+    @precondition(lambda self: self.store.delayed)
+    @rule(data=st.data())
+    def land_late(self, data: st.DataObject) -> None:
+        self.store.delayed.pop(data.draw(st.integers(0, len(self.store.delayed) - 1)))()
+
+    def fence(self, who: int) -> None:
+        self.fenced_at.setdefault(who, len(self.heads()))
+        # A higher epoch stands in the bucket, so of its commits nothing can land any more (a claim could).
+        self.give_up(who)
+
+    def resolve(self, who: int) -> None:
+        assert not self.processes[who].unsettled
+        self.give_up(who)
+
+    def give_up(self, who: int) -> None:
+        """This process knows now what became of its commits: what is not in the head may never appear."""
+        names = {item.name for item in self.entries()}
+        self.dead |= {item.name for item in self.doubtful[who] if item.name not in names}
+        self.doubtful[who] = []
+
+    def entries(self) -> list[ObjectEntry]:
+        self.store.fault = lambda verb, key: None
+        fresh = ColdPartition(self.store, "t", TOPIC, 0)
+        loaded = fresh.load()
+        return fresh.entries(loaded.head) if loaded else []
+
+    def heads(self) -> list[Head]:
+        """Every head that was ever published, in order."""
+        writes = [data for key, data in self.store.writes if key == HEAD]
+        self.history += [decode_head(data, where=HEAD) for data in writes[len(self.history) :]]
+        return self.history
+
+    @invariant()
+    def one_line_of_commits(self) -> None:
+        checked = len(self.history)
+        heads = self.heads()
+        for before, after in pairwise(heads[max(0, checked - 1) :]):
+            assert after.previous_commit_ids[0] == before.commit_id
+            assert after.epoch >= before.epoch
+            assert after.end_offset >= before.end_offset
+            assert after.lineages[: len(before.lineages)] == before.lineages
+        assert len({head.commit_id for head in heads}) == len(heads)
+
+    @invariant()
+    def nothing_acknowledged_is_lost_and_nothing_given_up_appears(self) -> None:
+        if HEAD not in self.store.objects:
+            return
+        found = self.entries()
+        head = published(self.store)
+        assert check_head(head) + check_entries(head, found) == []
+        names = {item.name for item in found}
+        assert {item.name for item in self.acknowledged} <= names
+        assert not self.dead & names
+
+    @invariant()
+    def who_is_fenced_publishes_nothing_more(self) -> None:
+        for who, at in self.fenced_at.items():
+            assert who not in {self.epochs.get(head.epoch) for head in self.heads()[at:]}
+
+
+TestBucket = Bucket.TestCase
+TestBucket.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def test_a_head_of_a_newer_release_stops_the_committer(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    newer = encode_head(replace(published(store), version=2))
+    store.objects[HEAD] = (newer, "x")
+    with pytest.raises(Exception, match="newer") as caught:
+        one.commit(append(1))
+    assert type(caught.value).__name__ == "UnsupportedFormat"
+    assert store.objects[HEAD] == (newer, "x")

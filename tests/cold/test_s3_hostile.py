@@ -1,0 +1,445 @@
+"""S3 where it breaks off, lies, refuses, or is not there."""
+
+from __future__ import annotations
+
+import base64
+import multiprocessing
+import re
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from crc32c import crc32c
+
+from tests.cold.small_server import Answer, refusal, serving
+from tiered.cold.open import ColdOptions, check_conditional_writes, open_object_store
+from tiered.errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
+
+MIB = 1 << 20
+ETAG = {"ETag": '"e"', "Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
+
+
+def options(endpoint: str, **changes) -> ColdOptions:
+    return ColdOptions(
+        endpoint_url=endpoint, region="us-east-1", access_key="k", secret_key="s", attempts=2, **changes
+    )
+
+
+def store_at(endpoint: str, **changes):
+    return open_object_store("s3://bucket/prefix", options(endpoint, **changes))
+
+
+def crc(data: bytes) -> str:
+    return base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
+
+
+class TestReading:
+    def test_a_body_that_breaks_off_is_asked_for_again(self):
+        answers = [Answer(200, b"whole"[:2], ETAG, length=5), Answer(200, b"whole", ETAG)]
+        with serving(lambda request: answers.pop(0)) as (endpoint, _):
+            assert store_at(endpoint).get("key").data == b"whole"
+
+    def test_a_body_that_always_breaks_off_is_an_error_and_never_data(self):
+        with serving(lambda request: Answer(200, b"wh", ETAG, length=5)) as (endpoint, requests):
+            with pytest.raises(ColdStorageError) as caught:
+                store_at(endpoint).get("key")
+        assert caught.value.retryable
+        assert len(requests) == 2
+
+    @pytest.mark.parametrize("body", [b"12345", b"12345678901"])
+    def test_a_range_whose_body_has_another_length_is_an_error(self, body):
+        partial = {**ETAG, "Content-Range": "bytes 10-19/100"}
+        with serving(lambda request: Answer(206, body, partial)) as (endpoint, _):
+            with pytest.raises(ColdStorageError, match="of 10 bytes") as caught:
+                store_at(endpoint).get_range("key", 10, 10)
+        assert caught.value.retryable
+
+    @pytest.mark.parametrize("answered", ["bytes 0-9/100", "bytes 10-18/19", None])
+    def test_another_range_than_asked_for_is_an_error(self, answered):
+        headers = {**ETAG, **({"Content-Range": answered} if answered else {})}
+        with serving(lambda request: Answer(206 if answered else 200, b"0123456789", headers)) as (
+            endpoint,
+            requests,
+        ):
+            with pytest.raises(ColdStorageError, match="bytes 10-19"):
+                store_at(endpoint).get_range("key", 10, 10)
+        assert requests[0].headers["range"] == "bytes=10-19"
+
+    def test_bytes_that_do_not_fit_the_servers_checksum_are_corruption(self):
+        headers = {**ETAG, "x-amz-checksum-crc32c": crc(b"right")}
+        with serving(lambda request: Answer(200, b"wrong", headers)) as (endpoint, requests):
+            with pytest.raises(CorruptionError, match="s3://bucket/prefix/key"):
+                store_at(endpoint).get("key")
+        assert len(requests) == 2
+
+    def test_a_body_damaged_on_its_way_once_is_read_again(self):
+        headers = {**ETAG, "x-amz-checksum-crc32c": crc(b"right")}
+        answers = [Answer(200, b"wrong", headers), Answer(200, b"right", headers)]
+        with serving(lambda request: answers.pop(0)) as (endpoint, _):
+            assert store_at(endpoint).get("key").data == b"right"
+
+    def test_one_failing_range_fails_all(self):
+        def answer(request):
+            first, last = map(int, re.findall(r"\d+", request.headers["range"]))
+            if first == 300:
+                return refusal(403, "AccessDenied")
+            return Answer(
+                206, bytes(last - first + 1), {**ETAG, "Content-Range": f"bytes {first}-{last}/9999"}
+            )
+
+        with serving(answer) as (endpoint, _):
+            store = store_at(endpoint)
+            with pytest.raises(ColdStorageError, match="AccessDenied"):
+                store.get_ranges("key", [(start, 10) for start in range(0, 1000, 100)])
+            assert store.get_ranges("key", [(0, 10), (20, 5)]) == [bytes(10), bytes(5)]
+            store.close()
+
+    def test_an_answer_without_an_etag_is_an_error(self):
+        with serving(lambda request: Answer(200, b"x")) as (endpoint, _):
+            with pytest.raises(ColdStorageError, match="ETag"):
+                store_at(endpoint).get("key")
+
+
+class TestAbsence:
+    """Promise P10: only an authoritative 404 means "not there"."""
+
+    def test_a_missing_bucket_is_not_a_missing_object(self, s3_options):
+        store = open_object_store("s3://no-such-bucket-here/prefix", s3_options)
+        calls = [
+            lambda: store.get("key"),
+            lambda: store.stat("key"),
+            lambda: store.get_range("key", 0, 1),
+            lambda: store.put("key", b"", if_none_match=True),
+            lambda: store.upload("key").commit(),
+            lambda: list(store.list("")),
+            lambda: store.folders(""),
+            lambda: store.delete(["key"]),
+        ]
+        for call in calls:
+            with pytest.raises(
+                ColdStorageError, match="bucket no-such-bucket-here does not exist: create it"
+            ) as caught:
+                call()
+            assert type(caught.value) is ColdStorageError
+            assert not caught.value.retryable
+
+    def test_a_404_of_a_proxy_is_no_answer_about_the_object(self):
+        with serving(lambda request: Answer(404, b"<html>nothing here</html>")) as (endpoint, _):
+            store = store_at(endpoint)
+            for call in (store.get, store.stat):
+                with pytest.raises(ColdStorageError) as caught:
+                    call("key")
+                assert not isinstance(caught.value, ObjectNotFound)
+                assert caught.value.retryable
+
+    def test_an_object_that_appears_between_head_and_get_is_found(self):
+        answers = [Answer(404), Answer(200, b"abc", ETAG), Answer(200, b"abc", ETAG)]
+        with serving(lambda request: answers.pop(0)) as (endpoint, _):
+            assert store_at(endpoint).stat("key").size == 3
+
+    def test_a_listing_that_breaks_off_is_an_error(self):
+        page = b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"
+        with serving(lambda request: Answer(200, page)) as (endpoint, _):
+            with pytest.raises(ColdStorageError, match="broke the listing off"):
+                list(store_at(endpoint).list(""))
+
+
+class TestEndpoint:
+    def test_a_dead_endpoint_fails_soon_and_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(ColdStorageError, match=endpoint) as caught:
+            store_at(endpoint).get("key")
+        assert caught.value.retryable
+        assert time.monotonic() - began < 10
+
+    def test_an_endpoint_that_never_answers_fails_after_the_timeout(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(ColdStorageError, match=endpoint) as caught:
+                store_at(endpoint, read_timeout_seconds=0.1).put("key", b"x")
+        assert caught.value.retryable
+
+    @pytest.mark.parametrize("status", [500, 503])
+    def test_what_passes_is_repeated(self, status):
+        answers = [refusal(status, "SlowDown"), Answer(200, b"", ETAG)]
+        with serving(lambda request: answers.pop(0)) as (endpoint, requests):
+            assert store_at(endpoint).put("key", b"x", if_none_match=True) == '"e"'
+        assert [request.headers["if-none-match"] for request in requests] == ["*", "*"]
+
+    def test_what_does_not_pass_is_raised_as_retryable(self):
+        with serving(lambda request: refusal(503, "SlowDown")) as (endpoint, requests):
+            with pytest.raises(ColdStorageError, match="SlowDown") as caught:
+                store_at(endpoint).put("key", b"x")
+        assert caught.value.retryable
+        assert len(requests) == 2
+
+    def test_wrong_credentials_are_not_tried_again_and_stay_secret(self):
+        with serving(lambda request: refusal(403, "SignatureDoesNotMatch")) as (endpoint, requests):
+            store = open_object_store("s3://bucket", replace(options(endpoint), secret_key="hush-hush"))
+            with pytest.raises(ColdStorageError, match="AWS_PROFILE") as caught:
+                store.put("key", b"x")
+        assert not caught.value.retryable
+        assert len(requests) == 1
+        assert "hush" not in f"{caught.value} {store!r}"
+
+    def test_no_credentials_at_all_names_the_chain(self, monkeypatch, tmp_path):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        store = open_object_store("s3://bucket", ColdOptions(endpoint_url="http://127.0.0.1:9"))
+        with pytest.raises(ColdStorageError, match="AWS_\\* environment"):
+            store.get("key")
+
+    def test_the_environments_endpoint_is_addressed_by_path(self, monkeypatch):
+        with serving(lambda request: Answer(200, b"abc", ETAG)) as (endpoint, requests):
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.replace("127.0.0.1", "localhost"))
+            changed = replace(options(endpoint), endpoint_url=None)
+            assert open_object_store("s3://bucket/prefix", changed).get("a b").data == b"abc"
+        assert requests[0].path == "/bucket/prefix/a%20b"
+
+
+class TestWriting:
+    def test_a_put_carries_its_checksum(self, s3_raw, new_bucket, s3_options):
+        store = open_object_store(f"s3://{new_bucket}", s3_options)
+        etag = store.put("key", b"some bytes")
+        head = s3_raw.head_object(Bucket=new_bucket, Key="key", ChecksumMode="ENABLED")
+        assert (head["ChecksumCRC32C"], head["ETag"]) == (crc(b"some bytes"), etag)
+        assert store.stat("key").etag == etag
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (refusal(412, "PreconditionFailed"), PreconditionFailed),
+            (refusal(409, "ConditionalRequestConflict"), PreconditionFailed),
+            (refusal(404, "NoSuchKey"), PreconditionFailed),
+        ],
+    )
+    def test_a_condition_that_fails(self, given, said):
+        with serving(lambda request: given) as (endpoint, requests):
+            with pytest.raises(said):
+                store_at(endpoint).put("key", b"x", if_match='"other"')
+        assert requests[0].headers["if-match"] == '"other"'
+
+    def test_a_server_that_ignores_conditions_is_found_out(self):
+        with serving(lambda request: Answer(200, b"", ETAG)) as (endpoint, _):
+            with pytest.raises(ConfigError, match="ignores If-None-Match"):
+                check_conditional_writes(store_at(endpoint))
+
+    def test_a_server_that_ignores_if_match_is_found_out(self):
+        def answer(request):
+            if request.headers.get("if-none-match") and len(requests) > 1:
+                return refusal(412, "PreconditionFailed")
+            return Answer(200, b"", {**ETAG, "ETag": f'"{len(requests)}"'})
+
+        with serving(answer) as (endpoint, requests):
+            with pytest.raises(ConfigError, match="ignores If-Match"):
+                check_conditional_writes(store_at(endpoint))
+
+    def test_each_object_that_was_not_deleted_is_told(self):
+        body = b"""<DeleteResult>
+            <Error><Key>prefix/gone</Key><Code>NoSuchKey</Code><Message>no</Message></Error>
+            <Error><Key>prefix/b</Key><Code>AccessDenied</Code><Message>no</Message></Error>
+            <Error><Key>prefix/c</Key><Code>InternalError</Code><Message>no</Message></Error></DeleteResult>"""
+        with serving(lambda request: Answer(200, body)) as (endpoint, _):
+            with pytest.raises(
+                ColdStorageError, match=r"s3://bucket/prefix/b.*AccessDenied.*2 objects"
+            ) as caught:
+                store_at(endpoint).delete(["a", "b", "c", "gone"])
+        assert not caught.value.retryable
+
+    def test_many_objects_are_deleted_by_the_thousand(self):
+        with serving(lambda request: Answer(200, b"<DeleteResult/>")) as (endpoint, requests):
+            store_at(endpoint).delete(f"key-{number}" for number in range(2001))
+        assert [request.body.count(b"<Key>") for request in requests] == [1000, 1000, 1]
+
+
+class TestUpload:
+    def test_parts_are_stored_with_their_checksums_and_class(self, s3_raw, new_bucket, s3_options):
+        changed = replace(s3_options, part_bytes=5 * MIB, storage_class="STANDARD_IA")
+        store = open_object_store(f"s3://{new_bucket}/p", changed)
+        with store.upload("key") as upload:
+            upload.write(bytes(11 * MIB))
+            upload.commit()
+        head = s3_raw.head_object(Bucket=new_bucket, Key="p/key", ChecksumMode="ENABLED")
+        assert head["StorageClass"] == "STANDARD_IA"
+        assert head["ETag"].endswith('-3"')
+        parts = b"".join(crc32c(bytes(size * MIB)).to_bytes(4, "big") for size in (5, 5, 1))
+        assert head["ChecksumCRC32C"].partition("-")[0] == crc(parts)
+
+    @pytest.mark.parametrize(("size", "parts"), [(5 * MIB, ""), (5 * MIB + 1, "-2")])
+    def test_one_part_is_one_put(self, s3_raw, new_bucket, s3_options, size, parts):
+        store = open_object_store(f"s3://{new_bucket}", replace(s3_options, part_bytes=5 * MIB))
+        with store.upload("key") as upload:
+            for _ in range(5):
+                upload.write(bytes(MIB))
+            upload.write(bytes(size - 5 * MIB))
+            assert upload.commit().etag.strip('"').partition("-")[2] == parts.lstrip("-")
+
+    def test_an_abort_leaves_no_parts_pending(self, s3_raw, new_bucket, s3_options):
+        store = open_object_store(f"s3://{new_bucket}", replace(s3_options, part_bytes=5 * MIB))
+        with store.upload("key") as upload:
+            upload.write(bytes(11 * MIB))
+            assert len(s3_raw.list_multipart_uploads(Bucket=new_bucket)["Uploads"]) == 1
+        assert "Uploads" not in s3_raw.list_multipart_uploads(Bucket=new_bucket)
+        assert list(store.list("")) == []
+
+    def test_an_upload_that_meets_an_object_leaves_no_parts_pending(self, s3_raw, new_bucket, s3_options):
+        store = open_object_store(f"s3://{new_bucket}", replace(s3_options, part_bytes=5 * MIB))
+        store.put("key", b"first")
+        with store.upload("key") as upload:
+            upload.write(bytes(11 * MIB))
+            with pytest.raises(PreconditionFailed):
+                upload.commit()
+        assert "Uploads" not in s3_raw.list_multipart_uploads(Bucket=new_bucket)
+        assert store.get("key").data == b"first"
+
+    def test_memory_is_bounded_to_the_parts_under_way_and_one(self):
+        go_on = threading.Event()
+
+        def answer(request):
+            if request.method == "POST" and request.path.endswith("?uploads"):
+                return Answer(200, b"<R><UploadId>u</UploadId></R>")
+            go_on.wait(30)
+            return refusal(403, "AccessDenied")
+
+        accepted = 0
+
+        def write() -> None:
+            nonlocal accepted
+            with pytest.raises(ColdStorageError, match="AccessDenied"), store.upload("key") as upload:
+                for _ in range(64):
+                    accepted += upload.write(bytes(MIB))
+
+        with serving(answer) as (endpoint, requests):
+            store = store_at(endpoint, part_bytes=5 * MIB, upload_threads=2)
+            writer = threading.Thread(target=write)
+            writer.start()
+            writer.join(timeout=1)
+            assert writer.is_alive()
+            assert accepted <= 3 * 5 * MIB
+            go_on.set()
+            writer.join()
+        assert [request.method for request in requests if "uploadId" in request.path].count("DELETE") == 1
+
+    @pytest.mark.parametrize("size", [100, 6 * MIB])
+    @pytest.mark.parametrize("lost", [refusal(412, "PreconditionFailed"), refusal(500, "InternalError")])
+    def test_a_commit_whose_answer_was_lost_is_recognised_by_what_is_there(self, size, lost):
+        """The SDK repeats the request, and the repetition meets the object that the first one made."""
+        with serving(bucket_that(lost=lost)) as (endpoint, _):
+            with store_at(endpoint, part_bytes=5 * MIB).upload("key") as upload:
+                upload.write(bytes(size))
+                assert upload.commit().size == size
+
+    @pytest.mark.parametrize("size", [100, 6 * MIB])
+    @pytest.mark.parametrize("checksums", [True, False])
+    def test_damage_on_the_way_is_found_before_the_upload_counts(self, size, checksums):
+        with serving(bucket_that(damage=True, checksums=checksums)) as (endpoint, _):
+            with store_at(endpoint, part_bytes=5 * MIB).upload("key") as upload:
+                upload.write(bytes(size))
+                with pytest.raises(ColdStorageError, match="arrived damaged") as caught:
+                    upload.commit()
+        assert caught.value.retryable
+
+    @pytest.mark.parametrize("size", [100, 6 * MIB])
+    def test_a_server_without_checksums_is_checked_by_reading_back(self, size):
+        with serving(bucket_that(checksums=False)) as (endpoint, requests):
+            with store_at(endpoint, part_bytes=5 * MIB).upload("key") as upload:
+                upload.write(bytes(size))
+                assert upload.commit().size == size
+        assert any(request.method == "GET" for request in requests)
+
+    def test_a_lost_byte_is_found(self):
+        with serving(bucket_that(shorten=True)) as (endpoint, _):
+            with store_at(endpoint).upload("key") as upload:
+                upload.write(bytes(100))
+                with pytest.raises(ColdStorageError, match="99 of 100 bytes"):
+                    upload.commit()
+
+
+def bucket_that(
+    *, lost: Answer | None = None, damage: bool = False, shorten: bool = False, checksums: bool = True
+):
+    """Keep one object; lose the answer to its creation, damage it, or know no checksums."""
+    parts: dict[int, bytes] = {}
+    kept: list[bytes] = []
+
+    def keep(data: bytes) -> Answer:
+        data = data[:-1] if shorten else data
+        kept.append(data[:50] + b"!" + data[51:] if damage else data)
+        return lost or Answer(200, b"<R><ETag>e</ETag></R>", ETAG)
+
+    def answer(request):
+        if request.method == "POST" and request.path.endswith("?uploads"):
+            return Answer(200, b"<R><UploadId>u</UploadId></R>")
+        if request.method == "POST":
+            return keep(b"".join(parts[number] for number in sorted(parts)))
+        if request.method == "PUT" and "partNumber" in request.path:
+            parts[int(re.findall(r"partNumber=(\d+)", request.path)[0])] = request.body
+            return Answer(200, b"", ETAG)
+        if request.method == "PUT":
+            return keep(request.body)
+        if request.method == "HEAD":
+            declared = {"x-amz-checksum-crc32c": crc(kept[0])} if checksums else {}
+            return Answer(200, kept[0], {**ETAG, **declared})
+        if request.method == "GET":
+            first, last = map(int, re.findall(r"\d+", request.headers["range"]))
+            headers = {**ETAG, "Content-Range": f"bytes {first}-{last}/{len(kept[0])}"}
+            return Answer(206, kept[0][first : last + 1], headers)
+        return Answer(204)
+
+    return answer
+
+
+def read_in_child(store, connection) -> None:
+    connection.send(store.get_ranges("key", [(0, 2), (2, 1)]))
+
+
+def test_a_forked_process_makes_connections_of_its_own(new_bucket, s3_options):
+    store = open_object_store(f"s3://{new_bucket}", s3_options)
+    store.put("key", b"abc")
+    assert store.get_ranges("key", [(0, 1), (1, 1)]) == [b"a", b"b"]
+    fork = multiprocessing.get_context("fork")
+    here, there = fork.Pipe()
+    child = fork.Process(target=read_in_child, args=(store, there))
+    child.start()
+    assert here.poll(30)
+    assert here.recv() == [b"ab", b"c"]
+    child.join()
+    assert store.get("key").data == b"abc"
+    store.close()
+
+
+def test_a_listing_goes_on_page_after_page():
+    def page(*keys: str, following: str = "") -> Answer:
+        contents = "".join(
+            f"<Contents><Key>prefix/{key}</Key><Size>3</Size><ETag>e</ETag>"
+            "<LastModified>2025-01-01T00:00:00Z</LastModified></Contents>"
+            for key in keys
+        )
+        more = f"<NextContinuationToken>{following}</NextContinuationToken>" if following else ""
+        truncated = f"<IsTruncated>{'true' if following else 'false'}</IsTruncated>"
+        return Answer(200, f"<ListBucketResult>{contents}{truncated}{more}</ListBucketResult>".encode())
+
+    pages = {None: page("a/1", "a/2", following="x"), "x": page(following="y"), "y": page("a/3")}
+
+    def answer(request):
+        token = re.findall(r"continuation-token=(\w+)", request.path)
+        return pages[token[0] if token else None]
+
+    with serving(answer) as (endpoint, requests):
+        assert [item.key for item in store_at(endpoint).list("a/")] == ["a/1", "a/2", "a/3"]
+    assert all("prefix=prefix%2Fa%2F" in request.path for request in requests)
+
+
+def test_the_folder_marks_of_consoles_are_not_objects(new_bucket, s3_options, s3_raw):
+    for key in ("p/", "p/a/", "p/a/b"):
+        s3_raw.put_object(Bucket=new_bucket, Key=key, Body=b"")
+    store = open_object_store(f"s3://{new_bucket}/p", s3_options)
+    assert [item.key for item in store.list("")] == ["a/b"]
+    assert store.folders("") == ["a"]

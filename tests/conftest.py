@@ -1,0 +1,154 @@
+"""Fixtures that every test may use: a clock, a real S3 endpoint over HTTP, a Spark session."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# `ci` draws the same examples at every run, so that a failure is of the change and not of the day.
+settings.register_profile(
+    "ci", max_examples=50, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "thorough",
+    max_examples=2000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("TIERED_TEST_PROFILE", "ci"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Send all Spark tests to one worker, first: they share one session and are the longest chain."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()) or item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+class Clock:
+    """A clock that stands still until it is told to move: microseconds since the epoch, as an int."""
+
+    def __init__(self, start_us: int = 1_750_000_000_000_000) -> None:
+        self.now_us = start_us
+
+    def __call__(self) -> int:
+        return self.now_us
+
+    def advance(self, seconds: float) -> int:
+        """Move on (or back, if negative); return the new time."""
+        self.now_us += round(seconds * 1_000_000)
+        return self.now_us
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_environment() -> Iterator[pytest.MonkeyPatch]:
+    """Keep every test away from real accounts, whatever the developer's machine is set up for."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_REGION", "us-east-1")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # the discard port, until s3_endpoint is used
+        yield patch
+
+
+class OneAtATime:
+    """WSGI middleware: requests take effect one after the other.
+
+    moto compares an ETag and stores the object without a lock: two of sixteen concurrent conditional
+    writes were seen to succeed, and an overwrite to break a concurrent one with a 500. The body is read
+    before the lock is taken, so a client that stalls or dies while sending holds up nobody.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if length := int(environ.get("CONTENT_LENGTH") or 0):
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
+        with self._lock:
+            return list(self._app(environ, start_response))
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(aws_environment: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of an S3 server on a random port of this process; ``AWS_ENDPOINT_URL`` is set to it as well."""
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    app = OneAtATime(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
+    server.daemon_threads = True  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, name="s3-endpoint", daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    aws_environment.setenv("AWS_ENDPOINT_URL", url)
+    yield url
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def s3_bucket(s3_endpoint: str) -> str:
+    """URL of an empty prefix in a bucket of its own; credentials and endpoint are in the environment."""
+    import boto3
+
+    name = f"test-{uuid4().hex}"
+    boto3.client("s3", endpoint_url=s3_endpoint).create_bucket(Bucket=name)
+    return f"s3://{name}/prefix"
+
+
+@pytest.fixture(scope="session")
+def spark(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One SparkSession for all tests. Its workers inherit the environment, so the S3 endpoint comes first."""
+    pytest.importorskip("pyspark")
+    from tiered.spark.session import session
+
+    folder = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        # For runs without an installation of this checkout.
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
+        spark = session(
+            "tiered-tests",
+            **{
+                "spark.master": "local[2]",
+                "spark.driver.memory": "1g",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.sql.shuffle.partitions": 2,
+                "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            },
+        )
+    yield spark
+    spark.stop()

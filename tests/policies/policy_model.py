@@ -1,0 +1,257 @@
+"""A small pure model of a store: random facts, and what each action does to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from tiered.policies import (
+    Action,
+    ColdObjectFact,
+    Compress,
+    EvictLocal,
+    Expire,
+    Offload,
+    PartitionFacts,
+    Policy,
+    Seal,
+    SegmentFact,
+    ShipTail,
+    StoreFacts,
+)
+from tiered.policies.rules import Compress as CompressRule
+from tiered.policies.rules import LocalRetention, Retention, Roll
+from tiered.policies.rules import Offload as OffloadRule
+
+SECOND = 1_000_000
+NOW = 1_000_000 * SECOND
+
+
+def segment(number: int, base: int, end: int, **changes: object) -> SegmentFact:
+    """A sealed local segment, an hour old, of one KiB a record, unless `changes` say otherwise."""
+    fact = SegmentFact(
+        topic="t",
+        partition=0,
+        segment_id=UUID(int=number),
+        base_offset=base,
+        end_offset=end,
+        record_count=end - base,
+        local_bytes=(end - base) << 10,
+        cold_bytes=0,
+        generation=0,
+        codec="none",
+        sealed=True,
+        newest=False,
+        in_manifest=False,
+        created_us=NOW - 7200 * SECOND,
+        last_append_us=NOW - 3600 * SECOND,
+        max_timestamp_us=NOW - 3600 * SECOND,
+    )
+    return replace(fact, **changes)  # type: ignore[arg-type]
+
+
+def published(number: int, base: int, end: int, **changes: object) -> SegmentFact:
+    """A segment that is in the manifest too."""
+    return segment(number, base, end, **{"in_manifest": True, "cold_bytes": (end - base) << 8, **changes})
+
+
+def active(number: int, base: int, end: int, **changes: object) -> SegmentFact:
+    """The segment that is appended to."""
+    fresh = {"created_us": NOW - SECOND, "last_append_us": NOW, "max_timestamp_us": NOW}
+    return segment(number, base, end, **{"sealed": False, "newest": True, **fresh, **changes})
+
+
+def partition(*segments: SegmentFact, **changes: object) -> PartitionFacts:
+    """A partition of these segments, durable to its end, published as far as they say."""
+    covered = [item.end_offset for item in segments if item.in_manifest]
+    facts = PartitionFacts(
+        topic="t",
+        partition=0,
+        start_offset=min(item.base_offset for item in segments),
+        end_offset=max(item.end_offset for item in segments),
+        durable_offset=max(item.end_offset for item in segments),
+        published_offset=max(covered, default=0),
+        segments=segments,
+        last_append_us=max(item.last_append_us for item in segments),
+        tail_shipped_us=NOW,
+    )
+    return replace(facts, **changes)  # type: ignore[arg-type]
+
+
+def store(*partitions: PartitionFacts, **changes: object) -> StoreFacts:
+    """A store with a cold tier."""
+    return replace(StoreFacts(partitions, has_cold=True, now_us=NOW), **changes)  # type: ignore[arg-type]
+
+
+# -- what actions do -----------------------------------------------------------------------------
+
+
+def apply(facts: StoreFacts, actions: tuple[Action, ...], now_us: int) -> StoreFacts:
+    """Return the facts after all `actions` succeeded, in their order."""
+    for action in actions:
+        parts = []
+        for item in facts.partitions:
+            mine = (item.topic, item.partition) == (action.topic, action.partition)
+            parts.append(_apply_one(item, action, now_us) if mine else item)
+        before, after = (sum(_local(item) for item in group) for group in (facts.partitions, parts))
+        facts = replace(
+            facts, partitions=tuple(parts), disk_free_bytes=facts.disk_free_bytes + before - after
+        )
+    return facts
+
+
+def _local(item: PartitionFacts) -> int:
+    return sum(segment.local_bytes for segment in item.segments)
+
+
+def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
+    rest = tuple(item for item in facts.segments if item.segment_id != action.segment_id)
+    found = [item for item in facts.segments if item.segment_id == action.segment_id]
+    match action:
+        case Seal():
+            (old,) = found
+            fresh = active(
+                old.segment_id.int + 1000, old.end_offset, old.end_offset, topic=old.topic,
+                partition=old.partition, local_bytes=0, created_us=now_us, last_append_us=now_us,
+            )  # fmt: skip
+            return replace(facts, segments=(*rest, replace(old, sealed=True, newest=False), fresh))
+        case Expire():
+            end = action.end_offset
+            return replace(
+                facts,
+                start_offset=end,
+                published_offset=max(facts.published_offset, end),
+                segments=tuple(item for item in facts.segments if item.end_offset > end or item.newest),
+                cold_objects=tuple(item for item in facts.cold_objects if item.end_offset > end),
+            )
+        case Offload():
+            (old,) = found
+            return replace(
+                facts,
+                published_offset=max(facts.published_offset, old.end_offset),
+                segments=(*rest, replace(old, in_manifest=True, cold_bytes=old.local_bytes // 4)),
+                cold_objects=tuple(x for x in facts.cold_objects if old.segment_id not in x.segment_ids),
+            )
+        case ShipTail():
+            (old,) = found
+            tail = ColdObjectFact(
+                f"tail-{action.base_offset}", (old.segment_id,), action.base_offset, action.end_offset,
+                action.bytes // 4, old.last_append_us, old.max_timestamp_us, tail=True,
+            )  # fmt: skip
+            return replace(
+                facts,
+                published_offset=action.end_offset,
+                tail_shipped_us=now_us,
+                cold_objects=(*facts.cold_objects, tail),
+            )
+        case EvictLocal():
+            (old,) = found
+            cold = ColdObjectFact(
+                f"data-{old.base_offset}", (old.segment_id,), old.base_offset, old.end_offset,
+                old.cold_bytes, old.last_append_us, old.max_timestamp_us,
+            )  # fmt: skip
+            return replace(facts, segments=rest, cold_objects=(*facts.cold_objects, cold))
+        case Compress():
+            (old,) = found
+            smaller = replace(
+                old, codec=action.codec, generation=old.generation + 1, local_bytes=old.local_bytes // 2
+            )
+            return replace(facts, segments=(*rest, smaller))
+    raise AssertionError(action)
+
+
+# -- random facts and policies -------------------------------------------------------------------
+
+_AGES = st.integers(0, 200).map(lambda hours: timedelta(hours=hours))
+_LATER = st.integers(1, 200).map(lambda hours: timedelta(hours=hours))
+_SIZES = st.integers(1, 400).map(lambda kib: kib << 10)
+
+
+def _maybe(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.none() | values
+
+
+policies = st.builds(
+    Policy,
+    roll=st.builds(Roll, age=_maybe(_LATER), bytes=_maybe(_SIZES)),
+    compress=st.builds(CompressRule, codec=st.sampled_from(["none", "lz4", "zstd"]), after=_maybe(_AGES)),
+    offload=st.builds(OffloadRule, after=_maybe(_AGES), tail_interval=_maybe(_AGES)),
+    local_retention=st.builds(LocalRetention, age=_maybe(_AGES), bytes=_maybe(_SIZES)),
+    retention=st.builds(
+        Retention, age=_maybe(_LATER), bytes=_maybe(_SIZES), by=st.sampled_from(["append", "timestamp"])
+    ),
+)
+
+
+@st.composite
+def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
+    """A partition as a real store would show it: evicted, published, sealed and active parts in order."""
+    counts = draw(st.lists(st.integers(1, 100), min_size=1, max_size=8))
+    evicted = draw(st.integers(0, len(counts) - 1))
+    in_manifest = draw(st.integers(evicted, len(counts) - 1))
+    age = draw(st.integers(0, 100))
+    objects, segments, offset = [], [], 0
+    ages = []
+    for _ in counts:
+        ages.append(age)
+        age += draw(st.integers(0, 60))
+    ages.reverse()
+    for index, count in enumerate(counts):
+        end, last = offset + count, NOW - ages[index] * 3600 * SECOND
+        stamp = last - draw(st.integers(-5, 500)) * 3600 * SECOND
+        times = {"created_us": last - 1800 * SECOND, "last_append_us": last, "max_timestamp_us": stamp}
+        identity = number * 10_000 + index
+        if index < evicted:
+            objects.append(
+                ColdObjectFact(f"o{identity}", (UUID(int=identity),), offset, end, count << 8, last, stamp)
+            )
+        else:
+            newest = index == len(counts) - 1
+            state = {
+                "partition": number,
+                "newest": newest,
+                "sealed": not newest or draw(st.booleans()),
+                "codec": draw(st.sampled_from(["none", "lz4", "zstd"])),
+                "generation": draw(st.integers(0, 1)),
+                "block_count": count,
+                "raw_bytes": count << draw(st.integers(10, 20)),
+                **times,
+            }
+            make = published if index < in_manifest else segment
+            segments.append(make(identity, offset, end, **state))
+        offset = end
+    reached = sum(counts[:in_manifest])
+    shipped = draw(st.integers(0, counts[in_manifest]))
+    if shipped:
+        tail = UUID(int=number * 10_000 + in_manifest)
+        objects.append(
+            ColdObjectFact(f"tail{number}", (tail,), reached, reached + shipped, 99, NOW, NOW, tail=True)
+        )
+    return PartitionFacts(
+        topic="t",
+        partition=number,
+        start_offset=draw(st.sampled_from([0, 0, draw(st.integers(0, offset))])),
+        end_offset=offset,
+        durable_offset=draw(st.integers(offset - counts[-1], offset)),
+        published_offset=reached + shipped,
+        segments=tuple(segments),
+        cold_objects=tuple(objects),
+        last_append_us=NOW - ages[-1] * 3600 * SECOND,
+        tail_shipped_us=NOW - draw(st.integers(0, 100)) * 3600 * SECOND,
+    )
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> StoreFacts:
+    """A store of up to three partitions, with and without a cold tier, on a disk that may be full."""
+    count = draw(st.integers(1, 3))
+    return StoreFacts(
+        partitions=tuple(draw(partitions(number)) for number in range(count)),
+        disk_free_bytes=draw(st.integers(0, 200 << 10)),
+        disk_total_bytes=draw(st.sampled_from([0, 2 << 20])),
+        has_cold=draw(st.booleans()),
+        now_us=NOW,
+    )

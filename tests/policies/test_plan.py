@@ -1,0 +1,423 @@
+"""The plan, rule by rule, and what it says of itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from policy_model import NOW, SECOND, active, apply, partition, published, segment, store
+
+from tiered.policies import (
+    PRESETS,
+    Action,
+    ColdObjectFact,
+    Compress,
+    EvictLocal,
+    Expire,
+    Offload,
+    PartitionFacts,
+    Plan,
+    Policy,
+    Requests,
+    Seal,
+    ShipTail,
+    StoreFacts,
+    make_plan,
+)
+from tiered.policies.cost import COMMIT, estimate, upload_requests
+from tiered.policies.rules import Compress as CompressRule
+from tiered.policies.rules import LocalRetention, Retention, Roll
+from tiered.policies.rules import Offload as OffloadRule
+
+HOUR = timedelta(hours=1)
+INERT = Policy(
+    roll=Roll(age=None, bytes=None),
+    compress=CompressRule(after=None),
+    offload=OffloadRule(after=None, tail_interval=None),
+    local_retention=LocalRetention(),
+)
+
+
+def rules(**changes: object) -> Policy:
+    return INERT.model_copy(update=changes)
+
+
+def plan(facts: StoreFacts | PartitionFacts, policy: Policy, now_us: int = NOW) -> Plan:
+    facts = store(facts) if isinstance(facts, PartitionFacts) else facts
+    return make_plan(facts, lambda _: policy, now_us)
+
+
+def kinds(result: Plan) -> list[tuple[str, int, int]]:
+    return [(item.kind, item.base_offset, item.end_offset) for item in result.actions]
+
+
+# -- seal ----------------------------------------------------------------------------------------
+
+
+def test_seal_by_size() -> None:
+    facts = partition(active(1, 0, 10))
+    assert kinds(plan(facts, rules(roll=Roll(bytes=10 << 10, age=None)))) == [("seal", 0, 10)]
+    assert kinds(plan(facts, rules(roll=Roll(bytes=11 << 10, age=None)))) == []
+
+
+def test_seal_by_age_counts_from_the_first_append() -> None:
+    facts = partition(active(1, 0, 10, created_us=NOW - 3600 * SECOND))
+    assert [item.reason for item in plan(facts, rules(roll=Roll(age=HOUR, bytes=None))).actions] == [
+        "age 1h >= roll.age 1h"
+    ]
+    assert kinds(plan(facts, rules(roll=Roll(age=HOUR, bytes=None)), NOW - 1)) == []
+
+
+def test_an_empty_segment_is_never_sealed() -> None:
+    facts = partition(active(1, 5, 5, created_us=0, last_append_us=0, max_timestamp_us=0))
+    policy = rules(roll=Roll(age=HOUR, bytes=1), retention=Retention(age=HOUR))
+    assert kinds(plan(facts, policy)) == []
+
+
+def test_the_last_records_of_an_idle_partition_are_sealed_to_expire() -> None:
+    facts = partition(segment(1, 0, 10), active(2, 10, 20, last_append_us=NOW - 3600 * SECOND))
+    policy = rules(retention=Retention(age=HOUR))
+    first = plan(facts, policy)
+    assert kinds(first) == [("seal", 10, 20), ("expire", 0, 10)]
+    assert kinds(plan(apply(store(facts), first.actions, NOW), policy)) == [("expire", 10, 20)]
+
+
+def test_an_expired_active_segment_stays_open_while_something_is_kept_before_it() -> None:
+    young = segment(1, 0, 10, max_timestamp_us=NOW)
+    facts = partition(young, active(2, 10, 20, max_timestamp_us=0))
+    assert kinds(plan(facts, rules(retention=Retention(age=HOUR, by="timestamp")))) == []
+
+
+def test_without_tail_shipping_an_idle_active_segment_is_sealed_to_be_offloaded() -> None:
+    facts = partition(active(1, 0, 10, last_append_us=NOW - 3600 * SECOND))
+    offload = OffloadRule(after=HOUR, tail_interval=None)
+    first = plan(facts, rules(offload=offload))
+    assert kinds(first) == [("seal", 0, 10)]
+    assert kinds(plan(apply(store(facts), first.actions, NOW), rules(offload=offload))) == [
+        ("offload", 0, 10)
+    ]
+    assert kinds(plan(store(facts, has_cold=False), rules(offload=offload))) == []
+
+
+# -- expire --------------------------------------------------------------------------------------
+
+
+def test_expire_moves_the_start_offset_once_to_a_segment_boundary() -> None:
+    facts = partition(
+        published(1, 0, 10),
+        segment(2, 10, 20),
+        segment(3, 20, 30, last_append_us=NOW),
+        active(4, 30, 40),
+        start_offset=5,
+    )
+    (action,) = plan(facts, rules(retention=Retention(age=HOUR))).actions
+    assert isinstance(action, Expire)
+    assert (action.base_offset, action.end_offset) == (5, 20)
+    assert action.bytes == (20 << 10) + (10 << 8)
+    assert action.cold_bytes_delta == -(10 << 8)
+
+
+def test_ages_count_from_the_last_append_unless_asked_otherwise() -> None:
+    """Flights of 2013 do not expire on arrival."""
+    facts = partition(segment(1, 0, 10, last_append_us=NOW, max_timestamp_us=0), active(2, 10, 20))
+    assert kinds(plan(facts, rules(retention=Retention(age=HOUR)))) == []
+    assert kinds(plan(facts, rules(retention=Retention(age=HOUR, by="timestamp")))) == [("expire", 0, 10)]
+
+
+def test_retention_by_size_keeps_at_least_what_it_says() -> None:
+    """As Kafka's: a segment goes only while what remains is no less than the limit."""
+    facts = partition(segment(1, 0, 10), segment(2, 10, 20), active(3, 20, 30))
+    assert kinds(plan(facts, rules(retention=Retention(bytes=20 << 10)))) == [("expire", 0, 10)]
+    assert kinds(plan(facts, rules(retention=Retention(bytes=(20 << 10) + 1)))) == []
+    assert kinds(plan(facts, rules(retention=Retention(bytes=1)))) == [("expire", 0, 20)]
+
+
+def test_retention_by_size_counts_each_offset_once() -> None:
+    """Local and cold copies, tails, lower generations and leftovers before the start do not add up."""
+    tail = ColdObjectFact("tail", (UUID(int=2),), 20, 25, 10**9, NOW, NOW, tail=True)
+    evicted = ColdObjectFact("data", (UUID(int=9),), 10, 15, 5 << 10, 0, 0)
+    leftover = ColdObjectFact("old", (UUID(int=8),), 0, 10, 10**9, 0, 0)
+    facts = partition(
+        segment(1, 15, 20, generation=1, local_bytes=5 << 10),
+        segment(1, 15, 20, generation=0, local_bytes=10**9),
+        segment(2, 20, 30),
+        active(3, 30, 40),
+        start_offset=10,
+        cold_objects=(tail, evicted, leftover),
+    )
+    assert [(item.base_offset, item.bytes >> 10) for item in facts.spans()] == [
+        (10, 5),
+        (15, 5),
+        (20, 10),
+        (30, 10),
+    ]
+    (action,) = plan(facts, rules(retention=Retention(bytes=30 << 10))).actions
+    assert (action.kind, action.base_offset, action.end_offset) == ("expire", 10, 10)
+    assert "before the start offset" in action.reason
+
+
+def test_eviction_does_not_change_what_retention_by_size_counts() -> None:
+    facts = store(partition(published(1, 0, 10), active(2, 10, 20)))
+    evicted = apply(facts, plan(facts, rules(local_retention=LocalRetention(bytes=0))).actions, NOW)
+    assert evicted.partitions[0].segments != facts.partitions[0].segments
+    assert [item.bytes for item in evicted.partitions[0].spans()] == [
+        item.bytes for item in facts.partitions[0].spans()
+    ]
+
+
+def test_a_merged_object_counts_for_the_offsets_that_no_segment_holds() -> None:
+    merged = ColdObjectFact("merged", (UUID(int=1), UUID(int=2)), 0, 100, 1000, 0, 0)
+    facts = partition(published(2, 60, 100), active(3, 100, 110), cold_objects=(merged,), start_offset=0)
+    assert next((item.base_offset, item.end_offset, item.bytes) for item in facts.spans()) == (0, 60, 600)
+
+
+def test_what_a_deletion_left_behind_is_removed_even_when_nothing_expires() -> None:
+    facts = partition(segment(1, 0, 10), active(2, 10, 20), start_offset=10)
+    assert kinds(plan(facts, INERT)) == [("expire", 10, 10)]
+    assert kinds(plan(store(facts, has_cold=False), INERT)) == [("expire", 10, 10)]
+
+
+def test_expired_segments_are_neither_offloaded_nor_evicted_nor_compressed() -> None:
+    facts = partition(published(1, 0, 10), segment(2, 10, 20), active(3, 20, 30))
+    policy = Policy(retention=Retention(age=HOUR))
+    assert kinds(plan(facts, policy)) == [("expire", 0, 20)]
+
+
+def test_what_follows_the_expired_is_offloaded_after_it() -> None:
+    """Nothing was published before the start offset, so the manifest may begin there."""
+    facts = partition(
+        segment(1, 0, 10, last_append_us=NOW - 7200 * SECOND), segment(2, 10, 20), active(3, 20, 30)
+    )
+    policy = rules(retention=Retention(age=2 * HOUR), offload=OffloadRule(after=HOUR, tail_interval=None))
+    assert kinds(plan(facts, policy)) == [("expire", 0, 10), ("offload", 10, 20)]
+
+
+# -- offload and tail ----------------------------------------------------------------------------
+
+
+def test_offload_goes_oldest_first_and_leaves_no_gap() -> None:
+    facts = partition(
+        published(1, 0, 10),
+        segment(2, 10, 20),
+        segment(3, 20, 30, last_append_us=NOW),
+        segment(4, 30, 40),
+        active(5, 40, 50),
+    )
+    offload = OffloadRule(after=HOUR, tail_interval=None)
+    assert kinds(plan(facts, rules(offload=offload))) == [("offload", 10, 20)]
+    assert kinds(plan(facts, rules(offload=offload), NOW + 3600 * SECOND)) == [
+        ("seal", 40, 50),
+        ("offload", 10, 20),
+        ("offload", 20, 30),
+        ("offload", 30, 40),
+    ]
+    assert kinds(plan(store(facts, has_cold=False), rules(offload=offload))) == []
+
+
+def test_a_hole_in_the_log_is_said_and_not_published_over() -> None:
+    facts = partition(published(1, 0, 10), segment(2, 15, 20), active(3, 20, 30))
+    result = plan(facts, rules(offload=OffloadRule(after=HOUR)))
+    assert kinds(result) == []
+    (note,) = result.notes
+    assert "t/0: offsets 10 to 15 are neither published nor local" in note
+
+
+def test_the_durable_tail_is_shipped_every_interval() -> None:
+    facts = partition(published(1, 0, 10), active(2, 10, 30), durable_offset=25, published_offset=15)
+    ship = OffloadRule(after=HOUR, tail_interval=timedelta(seconds=10))
+    due = replace(facts, tail_shipped_us=NOW - 10 * SECOND)
+    (action,) = plan(due, rules(offload=ship)).actions
+    assert isinstance(action, ShipTail)
+    assert (action.base_offset, action.end_offset, action.segment_id) == (15, 25, UUID(int=2))
+    assert action.bytes == 10 << 10
+    assert kinds(plan(replace(due, tail_shipped_us=NOW - 9 * SECOND), rules(offload=ship))) == []
+    assert kinds(plan(replace(due, durable_offset=15), rules(offload=ship))) == []
+    assert kinds(plan(due, rules(offload=OffloadRule(after=HOUR, tail_interval=None)))) == []
+
+
+def test_a_sealed_segment_that_is_not_due_yet_is_shipped_as_a_tail_before_the_active_one() -> None:
+    """Otherwise the bucket would be ``offload.after`` behind after each roll, or have a gap."""
+    facts = partition(
+        segment(1, 0, 10, last_append_us=NOW), active(2, 10, 20), published_offset=4, tail_shipped_us=0
+    )
+    result = plan(facts, rules(offload=OffloadRule(after=HOUR)))
+    assert kinds(result) == [("ship_tail", 4, 10), ("ship_tail", 10, 20)]
+    assert [item.segment_id for item in result.actions] == [UUID(int=1), UUID(int=2)]
+
+
+def test_nothing_is_shipped_past_what_was_durable_when_the_facts_were_gathered() -> None:
+    """A writer may seal between two looks at it; that is no hole in the log."""
+    facts = partition(
+        segment(1, 0, 10, last_append_us=NOW), active(2, 10, 20), durable_offset=5, tail_shipped_us=0
+    )
+    result = plan(facts, rules(offload=OffloadRule(after=HOUR)))
+    assert kinds(result) == [("ship_tail", 0, 5)]
+    assert result.notes == ()
+
+
+def test_an_offload_replaces_the_tails_of_its_segment() -> None:
+    tail = ColdObjectFact("tail", (UUID(int=1),), 0, 8, 3 << 10, NOW, NOW, tail=True)
+    facts = partition(segment(1, 0, 10), active(2, 10, 10), published_offset=8, cold_objects=(tail,))
+    (action,) = plan(facts, rules(offload=OffloadRule(after=HOUR))).actions
+    assert isinstance(action, Offload)
+    assert action.cold_bytes_delta == 7 << 10
+
+
+# -- evict ---------------------------------------------------------------------------------------
+
+
+def test_eviction_by_age_takes_only_what_is_published_under_its_id() -> None:
+    facts = partition(
+        published(1, 0, 10), segment(2, 10, 20, cold_bytes=999), published(3, 20, 30), active(4, 30, 40)
+    )
+    policy = rules(local_retention=LocalRetention(age=HOUR))
+    assert kinds(plan(facts, policy)) == [("evict_local", 0, 10)]
+    assert kinds(plan(facts, policy, NOW - 1)) == []
+    assert kinds(plan(store(facts, has_cold=False), policy)) == []
+
+
+def test_eviction_by_size_takes_the_oldest_until_it_fits() -> None:
+    facts = partition(*(published(n, 10 * n, 10 * n + 10) for n in range(4)), active(9, 40, 50))
+    policy = rules(local_retention=LocalRetention(bytes=35 << 10))
+    assert kinds(plan(facts, policy)) == [("evict_local", 0, 10), ("evict_local", 10, 20)]
+
+
+def test_the_newest_file_stays_whatever_the_rules_say() -> None:
+    facts = partition(published(1, 0, 10, newest=True, last_append_us=0))
+    policy = rules(local_retention=LocalRetention(age=timedelta(0), bytes=0))
+    assert kinds(plan(store(facts, disk_total_bytes=1 << 40), policy)) == []
+
+
+def test_a_nearly_full_disk_evicts_the_oldest_of_all_partitions() -> None:
+    def part(number: int, hours: int) -> PartitionFacts:
+        old = {"last_append_us": NOW - hours * 3600 * SECOND, "partition": number}
+        return partition(
+            published(10 * number + 1, 0, 10, **old),
+            published(10 * number + 2, 10, 20, **old),
+            active(10 * number + 3, 20, 30, partition=number),
+            partition=number,
+        )
+
+    facts = store(part(0, 2), part(1, 5), disk_total_bytes=1000 << 10, disk_free_bytes=25 << 10)
+    result = plan(facts, INERT)
+    assert [(item.kind, item.partition, item.base_offset) for item in result.actions] == [
+        ("evict_local", 0, 0),
+        ("evict_local", 1, 0),
+        ("evict_local", 1, 10),
+    ]
+    assert result.actions[0].reason == "2% of the disk is free"
+    assert kinds(plan(replace(facts, disk_free_bytes=50 << 10), INERT)) == []
+    assert kinds(plan(apply(facts, result.actions, NOW), INERT)) == []
+
+
+# -- compress ------------------------------------------------------------------------------------
+
+
+def test_compress_what_is_old_enough_and_not_encoded_as_asked() -> None:
+    facts = partition(segment(1, 0, 10), segment(2, 10, 20, codec="zstd"), active(3, 20, 30))
+    policy = rules(compress=CompressRule(codec="zstd", level=7, after=HOUR))
+    (action,) = plan(facts, policy).actions
+    assert isinstance(action, Compress)
+    assert (action.base_offset, action.codec, action.level) == (0, "zstd", 7)
+    assert kinds(plan(facts, policy, NOW - 1)) == []
+
+
+def test_small_blocks_are_merged_once() -> None:
+    small = segment(1, 0, 10, codec="zstd", block_count=100, raw_bytes=1 << 20)
+    policy = rules(compress=CompressRule(codec="zstd", after=HOUR))
+    assert kinds(plan(partition(small, active(2, 10, 20)), policy)) == [("compress", 0, 10)]
+    for fine in (replace(small, generation=1), replace(small, block_count=4), replace(small, block_count=0)):
+        assert kinds(plan(partition(fine, active(2, 10, 20)), policy)) == []
+
+
+@pytest.mark.parametrize(
+    ("local", "offload", "compressed"),
+    [
+        (timedelta(hours=2), HOUR, True),
+        (timedelta(hours=1, minutes=30), HOUR, False),
+        (timedelta(hours=1, minutes=30), None, True),
+        (None, HOUR, True),
+    ],
+)
+def test_what_leaves_the_disk_soon_is_not_compressed(
+    local: timedelta | None, offload: timedelta | None, compressed: bool
+) -> None:
+    policy = rules(
+        compress=CompressRule(after=HOUR),
+        local_retention=LocalRetention(age=local),
+        offload=OffloadRule(after=offload, tail_interval=None),
+    )
+    actions = plan(partition(segment(1, 0, 10), active(2, 10, 20)), policy).actions
+    assert any(isinstance(item, Compress) for item in actions) is compressed
+
+
+# -- the life of a segment, and what the plan says -----------------------------------------------
+
+
+def test_the_default_policy_takes_a_segment_through_its_life() -> None:
+    """Hour by hour: sealed, offloaded, compressed, evicted, and never deleted."""
+    facts = store(partition(active(1, 0, 10, created_us=NOW), tail_shipped_us=0))
+    lived: list[tuple[int, str]] = []
+    for minutes in (0, 5, 60, 61, 71, 7 * 60, 30 * 24 * 60):
+        now = NOW + minutes * 60 * SECOND
+        for _ in range(4):
+            actions = plan(facts, Policy(), now).actions
+            lived += [(minutes, item.kind) for item in actions]
+            facts = apply(facts, actions, now)
+    assert lived == [
+        (0, "ship_tail"),
+        (60, "seal"),
+        (60, "offload"),
+        (60, "compress"),
+        (7 * 60, "evict_local"),
+    ]
+    assert facts.partitions[0].start_offset == 0
+
+
+@pytest.mark.parametrize("policy", [Policy(), *PRESETS.values()])
+def test_every_preset_offloads_and_evicts(policy: Policy) -> None:
+    facts = store(partition(active(1, 0, 10)))
+    late = NOW + 30 * 24 * 3600 * SECOND
+    seen: list[Action] = []
+    for _ in range(4):
+        actions = plan(facts, policy, late).actions
+        seen += actions
+        facts = apply(facts, actions, late)
+    assert {Seal, Offload, EvictLocal} <= {type(item) for item in seen}
+    assert not any(isinstance(item, Expire) for item in seen)
+
+
+def test_totals_rows_and_json() -> None:
+    big = segment(1, 0, 10, local_bytes=1 << 30)
+    result = plan(partition(big, active(2, 10, 10)), rules(offload=OffloadRule(after=HOUR)))
+    parts = (1 << 30) // (8 << 20)
+    assert result.requests == Requests(writes=parts + 2 + 2, reads=2)
+    assert result.upload_bytes == result.bytes == 1 << 30
+    assert result.cost.monthly_usd == pytest.approx(0.023)
+    assert result.cost.one_off_usd == pytest.approx((132 * 0.005 + 2 * 0.0004) / 1000)
+    assert result.describe() == [
+        ("offload", "t", "0", "[0, 10)", "1GiB", "134", "age 1h >= offload.after 1h"),
+    ]
+    assert len(result.describe()[0]) == len(Plan.COLUMNS)
+    values = json.loads(json.dumps(result.to_json()))
+    assert values["totals"]["actions"] == {"offload": 1}
+    assert values["actions"][0]["segment_id"] == str(UUID(int=1))
+    assert str(result.actions[0]) == "offload t/0 [0, 10) 1GiB: age 1h >= offload.after 1h"
+
+
+def test_now_is_when_the_facts_were_gathered_unless_said() -> None:
+    facts = store(partition(segment(1, 0, 10), active(2, 10, 20)), now_us=NOW - 1)
+    policy = rules(retention=Retention(age=HOUR))
+    assert make_plan(facts, lambda _: policy).actions == ()
+    assert kinds(make_plan(facts, lambda _: policy, NOW)) == [("expire", 0, 10)]
+
+
+def test_costs() -> None:
+    assert upload_requests(0) == upload_requests(8 << 20) == Requests(1, 1)
+    assert upload_requests((8 << 20) + 1) == Requests(4, 1)
+    assert COMMIT + Requests(1, 1) == Requests(3, 2)
+    assert estimate(Requests(1000, 1000), 1 << 30, "STANDARD_IA").one_off_usd == pytest.approx(0.011)
+    assert estimate(Requests(), -(1 << 30)).monthly_usd == pytest.approx(-0.023)

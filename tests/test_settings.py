@@ -1,0 +1,363 @@
+"""Settings: what is accepted, what is refused in which words, and which source wins."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tiered.errors import ConfigError
+from tiered.policies.rules import PRESETS, Policy
+from tiered.settings import Settings
+from tiered.units import (
+    approximate_size,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    to_us,
+)
+
+EXAMPLE = """
+[store]
+path = "/var/lib/tiered"
+sync = "interval"
+sync_interval = "50ms"
+block_bytes = "1MiB"
+hot_bytes = "256MiB"
+[cold]
+url = "s3://bucket/prefix"
+endpoint_url = "http://127.0.0.1:9000"
+region = "us-east-1"
+storage_class = "STANDARD"
+conditional_writes = "on"
+[policies.default]
+roll = { bytes = "256MiB", age = "1h" }
+compress = { codec = "zstd", level = 3, after = "1m" }
+offload = { after = "10m", tail_interval = "10s" }
+local_retention = { age = "6h", bytes = "50GiB" }
+retention = { age = "90d" }
+[policies."audit-*"]
+retention = { age = "7y" }
+[daemon]
+interval = "30s"
+metrics = "127.0.0.1:9464"
+upload_bytes_per_second = "100MiB"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("TIERED_"):
+            monkeypatch.delenv(name)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "tiered.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(values: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Settings.model_validate(values)
+    return str(caught.value)
+
+
+def test_the_documented_example_loads(tmp_path: Path) -> None:
+    settings = Settings.load(write(tmp_path, EXAMPLE))
+    assert settings.store.sync_interval == timedelta(milliseconds=50)
+    assert settings.store.hot_bytes == 256 << 20
+    assert settings.cold.url == "s3://bucket/prefix"
+    assert settings.cold.conditional_writes is True
+    assert settings.daemon.upload_bytes_per_second == 100 << 20
+    orders, audit = settings.policy_for("orders"), settings.policy_for("audit-eu")
+    assert orders.retention.age == timedelta(days=90)
+    assert orders.local_retention.bytes == 50 << 30
+    assert audit.retention.age == timedelta(days=7 * 365)
+    assert audit.model_copy(update={"retention": orders.retention}) == orders
+
+
+def test_the_defaults_are_the_example_but_never_delete_for_good(tmp_path: Path) -> None:
+    text = EXAMPLE.replace('retention = { age = "90d" }', "", 1)
+    assert Settings.load(write(tmp_path, text)).policy_for("orders") == Settings().policy_for("orders")
+    policy = Settings().policy_for("orders")
+    assert (policy.retention.age, policy.retention.bytes) == (None, None)
+    assert (Settings().store.max_record_bytes, Settings().store.mmap) == (32 << 20, True)
+
+
+def test_model_validate_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_STORE__SYNC", "always")
+    assert Settings.model_validate({}).store.sync == "interval"
+    assert Settings().store.sync == "interval"
+    assert Settings.load().store.sync == "always"
+
+
+def test_arguments_win_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, '[store]\nsync = "never"\nblock_bytes = "2MiB"\npath = "/file"\n')
+    monkeypatch.setenv("TIERED_STORE__SYNC", "always")
+    monkeypatch.setenv("TIERED_STORE__BLOCK_BYTES", "3MiB")
+    monkeypatch.setenv("TIERED_STORE__HOT_BYTES", "104857600")
+    monkeypatch.setenv("TIERED_POLICIES__DEFAULT__RETENTION", '{"age": "7d"}')
+    store = Settings.load(path, store={"sync": "cold"}).store
+    assert (store.sync, store.block_bytes, store.path) == ("cold", 3 << 20, "/file")
+    assert store.hot_bytes == 100 << 20
+    assert Settings.load(path).policy_for("x").retention.age == timedelta(days=7)
+
+
+def test_a_path_object_is_a_path(tmp_path: Path) -> None:
+    assert Settings.load(store={"path": tmp_path}).store.path == str(tmp_path)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Settings().store.sync = "never"  # type: ignore[misc]
+
+
+def test_first_matching_glob_wins_and_the_rest_comes_from_default() -> None:
+    settings = Settings.model_validate(
+        {
+            "policies": {
+                "a-*": {"retention": {"age": "1d"}},
+                "default": {"retention": {"age": "9d"}, "roll": {"bytes": "1MiB"}},
+                "a-b*": {"retention": {"age": "2d"}, "roll": {"bytes": "2MiB"}},
+            }
+        }
+    )
+    assert settings.policy_for("a-bc").retention.age == timedelta(days=1)
+    assert settings.policy_for("a-bc").roll.bytes == 1 << 20
+    assert settings.policy_for("A-bc").retention.age == timedelta(days=9)
+    assert settings.policy_for("z").retention.age == timedelta(days=9)
+
+
+def test_a_preset_stands_for_all_rules_but_retention() -> None:
+    settings = Settings.model_validate(
+        {
+            "policies": {
+                "default": {"preset": "cost-optimized", "retention": {"age": "9d"}},
+                "hot-*": {"preset": "high-performance", "roll": {"bytes": 7}},
+            }
+        }
+    )
+    cheap, fast = settings.policy_for("x"), settings.policy_for("hot-x")
+    assert cheap.offload == PRESETS["cost-optimized"].offload
+    assert fast.local_retention == PRESETS["high-performance"].local_retention
+    assert fast.roll.bytes == 7
+    assert cheap.retention.age == fast.retention.age == timedelta(days=9)
+    assert all(preset.retention == Policy().retention for preset in PRESETS.values())
+
+
+def test_off_means_never_for_a_key_and_for_a_whole_rule() -> None:
+    policy = Settings.model_validate(
+        {
+            "policies": {
+                "default": {
+                    "roll": {"age": "off"},
+                    "compress": "off",
+                    "offload": {"tail_interval": "off"},
+                    "local_retention": {"age": None},
+                    "retention": "off",
+                }
+            }
+        }
+    ).policy_for("x")
+    assert (policy.roll.age, policy.roll.bytes) == (None, 256 << 20)
+    assert policy.compress.after is None
+    assert (policy.offload.tail_interval, policy.offload.after) == (None, timedelta(minutes=10))
+    assert (policy.local_retention.age, policy.local_retention.bytes) == (None, None)
+
+
+RETENTION = {"age": "1d", "bytes": "1GiB"}
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "hint"),
+    [
+        ({"store": {"snyc": "always"}}, "store.snyc", "did you mean sync?"),
+        ({"polices": {}}, "polices", "did you mean policies?"),
+        ({"daemon": {"zzz": 1}}, "daemon.zzz", "write one of interval, cron"),
+        ({"policies": {"a*": {"retentoin": {}}}}, 'policies."a*".retentoin', "did you mean retention?"),
+        ({"policies": {"a*": {"retention": {"aeg": 1}}}}, 'policies."a*".retention.aeg', "mean age?"),
+        ({"store": {"sync": "allways"}}, "store.sync", "always, interval, never, cold"),
+        ({"store": 3}, "store", "must be a table"),
+        ({"store": {"path": ""}}, "store.path", "write a directory"),
+        ({"store": {"mmap": "maybe"}}, "store.mmap", 'write "on" or "off"'),
+        ({"store": {"sync_every": 0}}, "store.sync_every", "greater than or equal to 1"),
+        ({"store": {"sync_interval": 50}}, "store.sync_interval", 'write "50s" for seconds'),
+        ({"store": {"sync_interval": "0"}}, "store.sync_interval", "more than zero"),
+        ({"store": {"block_bytes": "1 M"}}, "store.block_bytes", "unknown unit 'M'"),
+        ({"store": {"block_bytes": "1GiB", "hot_bytes": "9GiB"}}, "store", "block_bytes is at most 64MiB"),
+        ({"store": {"max_record_bytes": "64MiB"}}, "store", "max_record_bytes is at most 32MiB"),
+        ({"store": {"hot_bytes": "1KiB"}}, "store", "write block_bytes (1MiB) or more"),
+        ({"cold": {"url": "bucket/prefix"}}, "cold.url", "s3://bucket/prefix"),
+        ({"cold": {"endpoint_url": "127.0.0.1:9000"}}, "cold.endpoint_url", "http://127.0.0.1:9000"),
+        ({"cold": {"storage_class": "GLACIER"}}, "cold.storage_class", "GLACIER_IR"),
+        ({"cold": {"conditional_writes": "perhaps"}}, "cold.conditional_writes", 'write "on" or "off"'),
+        ({"policies": {"default": {"preset": "fast"}}}, "policies.default.preset", "high-performance"),
+        ({"policies": {"default": {"retention": {"age": "1M"}}}}, "retention.age", "unknown unit 'M'"),
+        ({"policies": {"default": {"retention": {"age": 0}}}}, "retention.age", 'write "off"'),
+        ({"policies": {"default": {"retention": {"bytes": 0}}}}, "retention.bytes", 'write "off"'),
+        ({"policies": {"default": {"compress": {"codec": "gz"}}}}, "compress.codec", "none, lz4, zstd"),
+        (
+            {"policies": {"default": {"retention": RETENTION, "local_retention": {"age": "2d"}}}},
+            "policies.default",
+            "local_retention.age (2d) is longer than retention.age (1d)",
+        ),
+        (
+            {"policies": {"default": {"retention": RETENTION, "local_retention": {"bytes": "2GiB"}}}},
+            "policies.default",
+            "local_retention.bytes (2GiB) is more than retention.bytes (1GiB)",
+        ),
+        (
+            {"policies": {"default": {"retention": RETENTION, "offload": {"after": "1d"}}}},
+            "policies.default",
+            "offload.after (1d) would follow retention.age (1d)",
+        ),
+        ({"daemon": {"interval": "1m", "cron": "* * * * *"}}, "daemon", "leave one of them out"),
+        ({"daemon": {"cron": "* * *"}}, "daemon.cron", "*/5 * * * *"),
+        ({"daemon": {"metrics": "9464"}}, "daemon.metrics", "127.0.0.1:9464"),
+        ([], "settings", "must be a table"),
+    ],
+)
+def test_refusals_name_the_key_and_what_to_write_in_one_line(values: Any, key: str, hint: str) -> None:
+    message = refusal(values)
+    assert key in message.split(": ", 1)[0]
+    assert hint in message
+    assert "\n" not in message
+    assert "pydantic" not in message
+
+
+def test_a_topic_with_short_retention_may_inherit_longer_local_rules() -> None:
+    """Only what is written side by side is a contradiction."""
+    settings = Settings.model_validate({"policies": {"tmp-*": {"retention": {"age": "1m"}}}})
+    assert settings.policy_for("tmp-1").retention.age == timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    "cold",
+    [
+        {"url": "s3://key:hush@bucket/prefix"},
+        {"url": "abfs://box@account/p?sig=hush"},
+        {"endpoint_url": "https://key:hush@host"},
+    ],
+)
+def test_secrets_are_refused_and_not_repeated(cold: dict[str, str]) -> None:
+    message = refusal({"cold": cold})
+    assert "hush" not in message
+    assert "AWS_PROFILE" in message
+
+
+def test_a_container_in_front_of_the_host_is_no_secret() -> None:
+    assert Settings.model_validate({"cold": {"url": "abfs://box@account.dfs.core.windows.net/p"}}).cold.url
+
+
+def test_a_refusal_names_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, '[store]\nsync = "no"\n')
+
+    def message(**overrides: Any) -> str:
+        with pytest.raises(ConfigError) as caught:
+            Settings.load(path, **overrides)
+        return str(caught.value)
+
+    assert message().startswith(f"{path}: store.sync: ")
+    monkeypatch.setenv("TIERED_STORE__SYNC", "nope")
+    assert message().startswith("environment TIERED_STORE__SYNC: ")
+    assert message(store={"sync": "none"}).startswith("argument store.sync: ")
+    monkeypatch.setenv("TIERED_STORE__SYNC", "always")
+    monkeypatch.setenv("TIERED_STORE__SYNK", "always")
+    assert "TIERED_STORE__SYNK: unknown key" in message()
+
+
+def test_unreadable_files_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file"):
+        Settings.load(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match=r"tiered\.toml: is not valid TOML: .*line 1"):
+        Settings.load(write(tmp_path, "[store\n"))
+    monkeypatch.setenv("TIERED_STORE", "sync=always")
+    with pytest.raises(ConfigError, match="environment TIERED_"):
+        Settings.load()
+
+
+def test_to_json_reads_back(tmp_path: Path) -> None:
+    for text in (EXAMPLE, '[daemon]\ncron = "*/5 * * * *"\n[policies.default]\nroll = "off"\n'):
+        settings = Settings.load(write(tmp_path, text))
+        assert Settings.model_validate(settings.to_json()) == settings
+    assert Settings.load(write(tmp_path, EXAMPLE)).to_json()["policies"]["default"]["roll"] == {
+        "bytes": "256MiB",
+        "age": "1h",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("50ms", 50_000),
+        ("1h", 3_600_000_000),
+        ("7y", 7 * 365 * 86_400_000_000),
+        ("90d", 90 * 86_400_000_000),
+        ("1h30m", 5_400_000_000),
+        ("1.5 s", 1_500_000),
+        ("3 µs", 3),
+        ("0", 0),
+        (0, 0),
+    ],
+)
+def test_durations(text: object, micros: int) -> None:
+    assert to_us(parse_duration(text)) == micros
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1MiB", 1 << 20),
+        ("50GiB", 50 << 30),
+        ("100MB", 10**8),
+        ("1.5kB", 1500),
+        ("7", 7),
+        (7, 7),
+        ("2 gib", 2 << 30),
+    ],
+)
+def test_sizes(text: object, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "h", "1", "-1s", "1M", "1h,", "1e3s", 5, 0.5, True, False, None, "0.1us", "999999999y"]
+)
+def test_what_is_not_a_duration(bad: object) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_duration(bad)
+
+
+@pytest.mark.parametrize("bad", ["", "B", "-1", -1, "1K", "1.5", "0.3B", 1.5, True, None, "1KiB/s"])
+def test_what_is_not_a_size(bad: object) -> None:
+    with pytest.raises(ValueError, match="write"):
+        parse_size(bad)
+
+
+@given(st.integers(0, 10**18))
+def test_durations_and_sizes_read_back(value: int) -> None:
+    assert to_us(parse_duration(format_duration(value))) == value
+    assert parse_size(format_size(value)) == value
+
+
+@given(st.integers(0, 1 << 60))
+def test_approximate_sizes_are_short_and_near(value: int) -> None:
+    match = re.fullmatch(r"(\d{1,4}(?:\.\d)?)((?:[KMGTP]i)?B)", approximate_size(value))
+    assert match
+    assert abs(float(match[1]) * parse_size(f"1{match[2]}") - value) <= value * 0.051
+
+
+def test_short_forms_for_people() -> None:
+    assert format_duration(timedelta(days=1, hours=3, minutes=12), parts=2) == "1d3h"
+    assert approximate_size(12 << 20) == "12MiB"
+    assert approximate_size(1_600_000) == "1.5MiB"

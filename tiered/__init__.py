@@ -1,0 +1,71 @@
+"""An append-only log store whose data moves by itself from memory to local segments to object storage."""
+
+from .errors import (
+    Backpressure,
+    ColdStorageError,
+    ConfigError,
+    CorruptionError,
+    DiskFull,
+    Fenced,
+    InvalidName,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PartitionPoisoned,
+    ReadOnly,
+    RecordTooLarge,
+    SchemaMismatch,
+    StoreClosed,
+    StoreLocked,
+    TieredError,
+    TopicExists,
+    TopicNotFound,
+    UnsupportedFormat,
+)
+from .policies.executor import TierReport
+from .policies.plan import Plan
+from .reader.scan import Scan, ScanPlan
+from .reader.splits import Split
+from .records import Appended, OffsetRange, Record
+from .settings import Settings
+from .status import StoreStatus
+from .store import Store
+from .store import open_store as open  # noqa: A004
+from .topic import Topic
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Appended",
+    "Backpressure",
+    "ColdStorageError",
+    "ConfigError",
+    "CorruptionError",
+    "DiskFull",
+    "Fenced",
+    "InvalidName",
+    "OffsetOutOfRange",
+    "OffsetRange",
+    "OutOfOrderSequence",
+    "PartitionPoisoned",
+    "Plan",
+    "ReadOnly",
+    "Record",
+    "RecordTooLarge",
+    "Scan",
+    "ScanPlan",
+    "SchemaMismatch",
+    "Settings",
+    "Split",
+    "Store",
+    "StoreClosed",
+    "StoreLocked",
+    "StoreStatus",
+    "TierReport",
+    "TieredError",
+    "Topic",
+    "TopicExists",
+    "TopicNotFound",
+    "UnsupportedFormat",
+    "__version__",
+    "open",
+]

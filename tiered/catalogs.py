@@ -1,0 +1,58 @@
+"""Where a store's topics are listed: its own directory, or, read-only, its bucket."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from uuid import UUID
+
+from .cold.bucket import Bucket
+from .errors import ConfigError, ReadOnly, TopicNotFound
+from .warm.catalog import TopicMeta
+
+
+class TopicCatalog(Protocol):
+    """What `Store` needs of a catalogue; `warm.catalog.Catalog` is the local one."""
+
+    def topics(self) -> list[str]: ...
+    def read_topic(self, name: str) -> TopicMeta: ...
+    def write_topic(self, meta: TopicMeta) -> None: ...
+
+
+class BucketCatalog:
+    """The topics of a bucket; cannot be written."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def open_store(self) -> UUID:
+        """Return the id of the store that owns the bucket's prefix.
+
+        Raises
+        ------
+        ConfigError
+            There is no store.
+        """
+        store_id = self._bucket.read_store_id()
+        if store_id is None:
+            raise ConfigError(f"there is no store at {self._bucket.store.url}; check the URL")
+        return store_id
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        return sorted(self._bucket.topics())
+
+    def read_topic(self, name: str) -> TopicMeta:
+        """Return a topic's document.
+
+        Raises
+        ------
+        TopicNotFound, CorruptionError, ColdStorageError
+        """
+        found: dict[str, Any] | None = self._bucket.topics().get(name)
+        if found is None:
+            raise TopicNotFound(f"no topic {name!r} in {self._bucket.store.url}; what was offloaded is there")
+        return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{name}/topic.json")
+
+    def write_topic(self, meta: TopicMeta) -> None:  # noqa: ARG002
+        """Refuse."""
+        raise ReadOnly(f"{self._bucket.store.url} was opened for reading; append through the local store")

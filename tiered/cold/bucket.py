@@ -1,0 +1,217 @@
+"""What belongs to a store as a whole in its bucket: ``store.json`` and one ``topic.json`` a topic id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from ..errors import (
+    ColdStorageError,
+    ConfigError,
+    CorruptionError,
+    Fenced,
+    ObjectNotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
+from ..format.document import decode_document, encode_document
+from .layout import STORE_KEY, TOPIC_FILE, topic_folder, topic_key, topic_of_folder
+from .object_store import ObjectStore
+
+DELETED = "deleted_us"
+
+_ATTEMPTS = 5
+
+
+class Bucket:
+    """The documents of one store under its prefix.
+
+    Parameters
+    ----------
+    sleep
+        Waits so many seconds between attempts.
+    """
+
+    def __init__(self, store: ObjectStore, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.store = store
+        self._sleep = sleep
+
+    def claim_store(self, store_id: UUID) -> None:
+        """Make this prefix the store's own, for ever; a repeat does nothing.
+
+        Raises
+        ------
+        ConfigError
+            Another store owns the prefix.
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+
+        def change(current: dict[str, Any] | None) -> dict[str, Any]:
+            if current is None:
+                self._check_vacant()
+                return {"id": str(store_id)}
+            owner = self._id(current)
+            if owner != store_id:
+                raise ConfigError(
+                    f"{self.store.url} belongs to store {owner}, this is store {store_id}: give each its own prefix"
+                )
+            return current
+
+        self._update(STORE_KEY, change)
+
+    def read_store_id(self) -> UUID | None:
+        """Return the id of the store that owns the prefix; None if nobody does.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        found = self._read(STORE_KEY)
+        return None if found is None else self._id(found[0])
+
+    def put_topic(self, topic: dict[str, Any]) -> None:
+        """Create or bring up to date the document of a topic, given as ``topic.json`` has it.
+
+        A topic only grows: partitions and schema versions are added, never taken away.
+
+        Raises
+        ------
+        TopicNotFound
+            This topic was deleted.
+        Fenced
+            The bucket knows more of the topic than the caller: another lineage went on with it.
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        key = topic_key(topic["name"], UUID(topic["id"]))
+
+        def change(current: dict[str, Any] | None) -> dict[str, Any]:
+            if current is None:
+                return topic
+            if DELETED in current:
+                raise TopicNotFound(f"topic {topic['name']!r} ({topic['id']}) was deleted in the bucket")
+            known, ours = current.get("schemas", []), topic["schemas"]
+            if current.get("partitions", 0) > topic["partitions"] or known != ours[: len(known)]:
+                raise Fenced(f"{self._where(key)} has partitions or schemas that this store does not know")
+            return topic
+
+        self._update(key, change)
+
+    def topics(self) -> dict[str, dict[str, Any]]:
+        """Return the document of every topic by name, deleted ones left out: one listing a name.
+
+        Raises
+        ------
+        CorruptionError
+            A document does not verify, or two topics of one name live.
+        UnsupportedFormat, ColdStorageError
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for name in self._names():
+            for topic_id in self.topic_ids(name):
+                topic = self.read_topic(name, topic_id)
+                if topic is None or DELETED in topic:
+                    continue
+                if name in found:
+                    raise CorruptionError(
+                        f"two topics {name!r}: {found[name]['id']} and {topic_id}", where=self._where(name)
+                    )
+                found[name] = topic
+        return found
+
+    def topic_ids(self, name: str) -> list[UUID]:
+        """Return the ids of all topics that ever had this name and have objects left."""
+        ids: list[UUID] = []
+        for folder in self.store.folders(topic_folder(name)):
+            try:
+                ids.append(UUID(folder))
+            except ValueError:
+                continue  # not ours: a prefix may hold other things
+        return ids
+
+    def read_topic(self, name: str, topic_id: UUID) -> dict[str, Any] | None:
+        """Return one topic's document, a deleted one with ``deleted_us`` in it; None if there is none.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        key = topic_key(name, topic_id)
+        found = self._read(key)
+        if found is None:
+            return None
+        if found[0].get("id") != str(topic_id) or found[0].get("name") != name:
+            raise CorruptionError(f"{TOPIC_FILE} is of another topic", where=self._where(key))
+        return found[0]
+
+    def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int) -> None:
+        """Mark a topic as deleted, before anything of it is; a repeat keeps the first time.
+
+        A topic that never reached the bucket gets a tombstone too, so that no late upload makes it live.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+
+        def change(current: dict[str, Any] | None) -> dict[str, Any]:
+            if current is None:
+                current = {"name": name, "id": str(topic_id)}
+            return {DELETED: deleted_us, **current}
+
+        self._update(topic_key(name, topic_id), change)
+
+    def _names(self) -> list[str]:
+        return [name for folder in self.store.folders("") if (name := topic_of_folder(folder)) is not None]
+
+    def _check_vacant(self) -> None:
+        # store.json is written before anything else: where it is missing beside topics, it was lost.
+        for name in self._names():
+            if self.topic_ids(name):
+                raise CorruptionError(
+                    f"store.json is missing beside topic {name!r}", where=self._where(STORE_KEY)
+                )
+
+    def _update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+        """Compare and swap one document. A lost answer is settled by reading: equal content is success."""
+        failure: ColdStorageError | None = None
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._sleep(0.1 * 2**attempt)
+            found = self._read(key)
+            current = found[0] if found else None
+            wanted = change(None if current is None else dict(current))
+            if wanted == current:
+                return
+            data = encode_document(wanted)
+            try:
+                if self.store.conditional_writes:
+                    self.store.put(
+                        key, data, if_match=found[1] if found else None, if_none_match=found is None
+                    )
+                else:
+                    self.store.put(key, data)
+            except ColdStorageError as error:
+                if not error.retryable and not isinstance(error, PreconditionFailed):
+                    raise
+                failure = error
+            else:
+                return
+        raise ColdStorageError(f"outcome unknown: {self._where(key)} ({failure})", retryable=True)
+
+    def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
+        try:
+            found = self.store.get(key)
+        except ObjectNotFound:
+            return None
+        return decode_document(found.data, where=self._where(key)), found.etag
+
+    def _id(self, values: dict[str, Any]) -> UUID:
+        try:
+            return UUID(values["id"])
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise CorruptionError("store.json has no id", where=self._where(STORE_KEY)) from None
+
+    def _where(self, key: str) -> str:
+        return f"{self.store.url.rstrip('/')}/{key}"

@@ -1,0 +1,302 @@
+"""Claims and commits: how the head of a partition changes, and how its committer learns what became of it.
+
+One commit::
+
+    load (or known) head ─▶ change ─▶ new pages uploaded ─▶ PUT head, If-Match: its ETag
+                                                               │
+        200 ───────────────────────────────────────────────────┴─▶ published
+        anything else: nothing is known. Read the head:
+            own commit id in it (or among the previous ones) ────▶ published
+            its ETag unchanged ──────────────────────────────────▶ repeat the identical PUT
+            a higher epoch ──────────────────────────────────────▶ Fenced: nothing more is changed
+            another head of the own epoch ───────────────────────▶ change again, on that head
+
+A PUT whose answer was lost can land at any time, but only on the ETag it was planned on. So the next head
+that is published settles it, and until then `Committer.unsettled` says that it may still land. A 412 is no
+refusal either: SDKs repeat a request whose answer was lost, and meet their own success.
+
+Nothing here deletes; what an unpublished attempt left behind is for the sweep.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4
+
+from ..errors import ColdStorageError, CorruptionError, Fenced, PreconditionFailed
+from ..format.manifest import (
+    PREVIOUS_COMMITS_MAX,
+    Head,
+    ObjectEntry,
+    add_objects,
+    add_schemas,
+    check_head,
+    raise_start_offset,
+    spill,
+)
+from ..format.manifest_codec import encode_head
+from .layout import ObjectName
+from .partition import ColdPartition, LoadedHead
+
+_BACKOFF_SECONDS_MAX = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A PUT of unknown outcome; it can land only while the head still has this ETag (None: no head)."""
+
+    base_etag: str | None
+
+
+class Committer:
+    """The one committer of a partition in this process; calls from several threads take turns.
+
+    Parameters
+    ----------
+    clock
+        Returns microseconds since the epoch, UTC.
+    sleep
+        Waits so many seconds between attempts.
+    attempts
+        PUTs of one commit before its outcome is reported as unknown.
+
+    Attributes
+    ----------
+    epoch
+        The claimed epoch; 0 before `claim`.
+    """
+
+    def __init__(
+        self,
+        partition: ColdPartition,
+        store_id: UUID,
+        *,
+        clock: Callable[[], int],
+        sleep: Callable[[float], None] = time.sleep,
+        attempts: int = 5,
+        backoff_seconds: float = 0.2,
+    ) -> None:
+        self.partition = partition
+        self.epoch = 0
+        self._store_id = store_id
+        self._clock = clock
+        self._sleep = sleep
+        self._attempts = attempts
+        self._backoff_seconds = backoff_seconds
+        self._lock = threading.RLock()
+        self._known: LoadedHead | None = None
+        self._doubt: _Doubt | None = None
+        self._fenced: str | None = None
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a commit of unknown outcome may still land; what it names is not an orphan yet."""
+        return self._doubt is not None
+
+    def claim(
+        self, *, lineage_epoch: int | None = None, begin_lineage: bool = False, start_offset: int = 0
+    ) -> int:
+        """Publish the next epoch, which fences every earlier committer, and return it.
+
+        Parameters
+        ----------
+        lineage_epoch
+            The lineage that the caller's local data belongs to; None if it knows none yet.
+        begin_lineage
+            Begin a new lineage at the end offset: what a restore does.
+        start_offset
+            Where the log begins if there is no head yet.
+
+        Raises
+        ------
+        Fenced
+            A newer lineage than `lineage_epoch` has begun. Nothing was changed.
+        ColdStorageError
+            The head of a known lineage is missing (it must be rebuilt, never begun again), the head belongs
+            to another store, or the bucket fails; where ``retryable``, the claim can be repeated.
+        """
+
+        def plan(head: Head | None) -> Head:
+            if head is None:
+                if lineage_epoch is not None or self.epoch:
+                    raise ColdStorageError(f"{self._where} was published and is missing: rebuild it")
+                return Head(
+                    store_id=self._store_id,
+                    topic_id=self.partition.topic_id,
+                    partition=self.partition.partition,
+                    epoch=1,
+                    lineages=((1, start_offset),),
+                    commit_id="",
+                    start_offset=start_offset,
+                    end_offset=start_offset,
+                )
+            self._check_store(head)
+            if lineage_epoch not in (None, head.lineage_epoch):
+                raise Fenced(
+                    f"lineage {head.lineage_epoch} of {self._where} began at offset {head.lineages[-1][1]}; "
+                    f"this store belongs to lineage {lineage_epoch}"
+                )
+            row = ((head.epoch + 1, head.end_offset),) if begin_lineage else ()
+            return replace(head, epoch=head.epoch + 1, lineages=head.lineages + row)
+
+        with self._lock:
+            self._known = None
+            self.epoch, self._fenced = self._publish(plan).epoch, None
+            return self.epoch
+
+    def commit(self, change: Callable[[Head], Head]) -> Head:
+        """Publish what `change` makes of the head; return the published head.
+
+        `change` may be called several times, each time with the head as it is then.
+
+        Raises
+        ------
+        Fenced
+            A higher epoch was published. Delete nothing, publish nothing.
+        ColdStorageError
+            With ``retryable``: the outcome is unknown. Delete nothing; the next commit settles it.
+        CorruptionError, UnsupportedFormat
+        """
+
+        def plan(head: Head | None) -> Head:
+            return spill(change(self._check_owner(head)), self.partition)
+
+        with self._lock:
+            if self._fenced is not None:
+                raise Fenced(self._fenced)
+            if not self.epoch:
+                raise RuntimeError("claim() comes before commit()")
+            return self._publish(plan)
+
+    def publish_objects(
+        self, entries: Iterable[ObjectEntry], schemas: Mapping[int, str] | None = None
+    ) -> Head:
+        """Publish uploaded objects: they extend the log or replace what lies in their range.
+
+        Parameters
+        ----------
+        schemas
+            Schema id to schema text, for ids that the head may not know yet.
+        """
+        fresh = tuple(entries)
+        return self.commit(lambda head: add_objects(add_schemas(head, schemas or {}), fresh, self.partition))
+
+    def raise_start_offset(self, offset: int) -> Head:
+        """Publish a higher start offset."""
+        return self.commit(lambda head: raise_start_offset(head, offset))
+
+    def settle(self) -> Head:
+        """Settle a commit of unknown outcome: afterwards it is in the head, or can never be."""
+        return self.commit(lambda head: head)
+
+    def new_object_name(self, base_offset: int) -> str:
+        """Return a name for a data object that was never used and bears the claimed epoch."""
+        return str(ObjectName(base_offset, self.epoch, uuid4()))
+
+    @property
+    def _where(self) -> str:
+        return self.partition.where(self.partition.keys.head)
+
+    def _check_store(self, head: Head) -> None:
+        if head.store_id != self._store_id:
+            raise ColdStorageError(f"{self._where} belongs to store {head.store_id}, not to {self._store_id}")
+
+    def _check_owner(self, head: Head | None) -> Head:
+        if head is None:
+            raise ColdStorageError(f"{self._where} was published and is missing: rebuild it")
+        self._check_store(head)
+        if head.epoch > self.epoch:
+            self._fenced = (
+                f"epoch {head.epoch} was published in {self._where}; this process holds {self.epoch}"
+            )
+            raise Fenced(self._fenced)
+        if head.epoch < self.epoch:
+            raise CorruptionError(f"epoch went back from {self.epoch} to {head.epoch}", where=self._where)
+        return head
+
+    def _publish(self, plan: Callable[[Head | None], Head]) -> Head:
+        base = self._known or self._load()
+        proposal: Head | None = None
+        failure: ColdStorageError | None = None
+        for attempt in range(self._attempts):
+            if attempt:
+                self._sleep(self._backoff(attempt))
+            if proposal is None:
+                planned = plan(base.head if base else None)
+                if base is not None and planned == base.head and self._doubt is None:
+                    self._known = base
+                    return base.head
+                proposal = self._propose(base, planned)
+            try:
+                return self._put(base, proposal)
+            except ColdStorageError as error:
+                if not error.retryable and not isinstance(error, PreconditionFailed):
+                    raise
+                failure = error
+            try:
+                seen = self._load()
+            except ColdStorageError as error:
+                if not error.retryable:
+                    raise
+                failure = error
+                continue
+            if _holds(seen, proposal.commit_id):
+                # `seen` may be a later head, of another committer even: the next commit starts from it.
+                self._known = seen
+                return proposal
+            if _etag(seen) != _etag(base):
+                base, proposal = seen, None
+        raise ColdStorageError(
+            f"outcome unknown: no answer to {self._attempts} commits of {self._where} ({failure})",
+            retryable=True,
+        )
+
+    def _propose(self, base: LoadedHead | None, planned: Head) -> Head:
+        previous = (base.head.commit_id, *base.head.previous_commit_ids) if base else ()
+        proposal = replace(
+            planned,
+            commit_id=uuid4().hex,
+            previous_commit_ids=previous[:PREVIOUS_COMMITS_MAX],
+            committed_us=max(self._clock(), planned.committed_us),
+        )
+        problems = check_head(proposal)
+        if problems:
+            raise ColdStorageError(f"refused to publish {self._where}: {problems[0]}")
+        return proposal
+
+    def _put(self, base: LoadedHead | None, proposal: Head) -> Head:
+        store, key, data = self.partition.store, self.partition.keys.head, encode_head(proposal)
+        # Set first: an interrupt in the request leaves its outcome as unknown as a timeout does.
+        self._known, self._doubt = None, _Doubt(_etag(base))
+        if store.conditional_writes:
+            etag = store.put(key, data, if_match=_etag(base), if_none_match=base is None)
+        else:
+            # Exactly one tierer, by the operator's word; this catches a broken word, not a race.
+            if _etag(self._load()) != _etag(base):
+                raise PreconditionFailed(f"{self._where} changed since it was read")
+            etag = store.put(key, data)
+        self._known, self._doubt = LoadedHead(proposal, etag), None
+        return proposal
+
+    def _load(self) -> LoadedHead | None:
+        seen = self.partition.load()
+        if self._doubt is not None and _etag(seen) != self._doubt.base_etag:
+            self._doubt = None
+        return seen
+
+    def _backoff(self, attempt: int) -> float:
+        # Jitter keeps the partitions of a store from retrying in step.
+        limit = min(_BACKOFF_SECONDS_MAX, self._backoff_seconds * float(2 ** (attempt - 1)))
+        return limit * (0.5 + random.random() / 2)  # noqa: S311 - no secret
+
+
+def _etag(loaded: LoadedHead | None) -> str | None:
+    return loaded.etag if loaded else None
+
+
+def _holds(loaded: LoadedHead | None, commit_id: str) -> bool:
+    return loaded is not None and commit_id in (loaded.head.commit_id, *loaded.head.previous_commit_ids)

@@ -1,0 +1,126 @@
+"""From a URL to an object store, and the proof that its conditional writes are what they claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import fsspec
+
+from ..errors import ConfigError, PreconditionFailed
+from .file_store import RESERVED as FILE_RESERVED
+from .file_store import FileStore
+from .fsspec_store import FsspecStore
+from .object_store import ObjectStore
+from .options import ColdOptions
+from .s3 import S3Store
+
+__all__ = ["ColdOptions", "check_conditional_writes", "open_object_store"]
+
+_DRIVERS = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+_READ_ONLY = {"http", "https", "data", "zip", "tar", "git", "github", "reference"}
+_EXAMPLES = "write s3://bucket/prefix, file:///absolute/directory, gs://bucket/prefix, abfs://container/prefix or memory://name"
+
+
+def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectStore:
+    """Return the object store at `url`; nothing is contacted before its first call.
+
+    Parameters
+    ----------
+    url
+        ``s3://bucket/prefix`` (``s3a://`` is the same), ``file:///absolute/directory``, ``memory://name``, or
+        any URL that fsspec has a driver for. Taken literally: ``%20`` is three characters.
+    options
+        How to reach it.
+
+    Raises
+    ------
+    ConfigError
+        The URL is not one, or its driver is not installed; the message says what to write or to install.
+    """
+    options = options or ColdOptions()
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme:
+        raise ConfigError(f"{url!r} is not the URL of an object store; {_EXAMPLES}")
+    if ":" in rest.partition("/")[0].rpartition("@")[0]:
+        raise ConfigError(f"the {scheme}:// URL holds a password; give credentials through the environment")
+    if any(part in (".", "..") for part in rest.split("/")):
+        raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
+    if scheme in ("s3", "s3a"):
+        return _open_s3(url, rest, options)
+    if scheme == "file":
+        return _open_file(url, rest, options)
+    _check_driver(url, scheme)
+    return FsspecStore(url, options)
+
+
+def check_conditional_writes(store: ObjectStore) -> None:
+    """Prove with two small objects that the store's compare-and-swap is one, and delete them.
+
+    Some S3-compatible servers accept ``If-Match`` and ``If-None-Match`` and ignore them. Two tierers would then
+    overwrite each other's manifest without an error, so this belongs before the first write to a bucket.
+
+    Raises
+    ------
+    ConfigError
+        A condition that does not hold was ignored.
+    """
+    if not store.conditional_writes:
+        return
+    key = f"probe/{uuid4()}"
+    etag = store.put(key, b"first", if_none_match=True)
+    try:
+        changed = store.put(key, b"second", if_match=etag)
+        _refuses(store, key, if_none_match=True)
+        if changed != etag:
+            _refuses(store, key, if_match=etag)
+    finally:
+        store.delete([key])
+
+
+def _refuses(
+    store: ObjectStore, key: str, *, if_match: str | None = None, if_none_match: bool = False
+) -> None:
+    try:
+        store.put(key, b"third", if_match=if_match, if_none_match=if_none_match)
+    except PreconditionFailed:
+        return
+    header = "If-Match" if if_match else "If-None-Match"
+    raise ConfigError(
+        f"{store.url}: the server ignores {header}, so two writers would overwrite each other; use a server with "
+        'conditional writes, or set cold.conditional_writes = "off" and run exactly one tierer'
+    )
+
+
+def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not bucket or "@" in bucket:
+        raise ConfigError(f"{url!r} names no bucket; write s3://bucket/prefix")
+    if "?" in rest or "#" in rest:
+        raise ConfigError(f"{url!r}: settings do not go into the URL; write them under [cold]")
+    if "//" in prefix:
+        raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
+    return S3Store(bucket, prefix, options)
+
+
+def _open_file(url: str, rest: str, options: ColdOptions) -> FileStore:
+    path = Path(rest)
+    if not path.is_absolute() or path == Path("/"):
+        raise ConfigError(f"{url!r} names no absolute directory; write file:///absolute/directory")
+    if FILE_RESERVED in path.parts:
+        raise ConfigError(f"{url!r}: the name {FILE_RESERVED} is reserved")
+    return FileStore(path, options)
+
+
+def _check_driver(url: str, scheme: str) -> None:
+    if scheme in _READ_ONLY:
+        raise ConfigError(f"{url!r}: {scheme} is no object store; {_EXAMPLES}")
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        package = _DRIVERS.get(scheme)
+        install = f"pip install {package}" if package else str(error)
+        raise ConfigError(f"{scheme}:// needs a driver that is not installed: {install}") from error
+    except ValueError as error:
+        raise ConfigError(f"{url!r}: nothing is known of {scheme}://; {_EXAMPLES}") from error

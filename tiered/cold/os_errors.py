@@ -1,0 +1,65 @@
+"""What the operating system and fsspec's drivers raise, as a `ColdStorageError` that says what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import ColdStorageError, DiskFull, ObjectNotFound, ReadOnly, StoreLocked, TieredError
+
+_ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_READS = {"get", "stat"}
+_PASSING = {
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOSPC,
+    errno.ENOTEMPTY,
+    errno.ETIMEDOUT,
+}
+
+
+@contextmanager
+def translated(
+    operation: str, key: str, url: str, kinds: tuple[type[Exception], ...] = (Exception,)
+) -> Iterator[None]:
+    """Translate errors of `kinds`; those that callers of an object store know pass through."""
+    try:
+        yield
+    except ColdStorageError:
+        raise
+    except kinds as error:
+        if isinstance(error, TieredError) and not isinstance(error, (DiskFull, ReadOnly, StoreLocked)):
+            raise
+        raise translate(error, operation, key, url) from error
+
+
+def translate(error: BaseException, operation: str, key: str, url: str) -> ColdStorageError:
+    """Return what `error` means to a caller of the object store; see `s3_errors.translate`."""
+    subject = f"cannot {operation} {url}/{key}".rstrip("/")
+    text = " ".join((str(error) or type(error).__name__).split())
+    status = _status(error)
+    if isinstance(error, _ABSENT) and operation in _READS:
+        return ObjectNotFound(f"{subject}: there is no such object")
+    if isinstance(error, PermissionError) or status in (401, 403):
+        return ColdStorageError(
+            f"{subject}: {text}; check the permissions, or the credentials of this driver"
+        )
+    if isinstance(error, (DiskFull, StoreLocked, TimeoutError, ConnectionError)) or status in (408, 429):
+        return ColdStorageError(f"{subject}: {text}", retryable=True)
+    if isinstance(error, OSError) and error.errno in _PASSING:
+        return ColdStorageError(f"{subject}: {text}", retryable=True)
+    return ColdStorageError(f"{subject}: {text}", retryable=status >= 500)
+
+
+def _status(error: BaseException) -> int:
+    """Return the HTTP status that drivers keep under one of two names, 0 where there is none."""
+    for name in ("status_code", "code"):
+        value = getattr(error, name, None)
+        if isinstance(value, int):
+            return value
+    return 0

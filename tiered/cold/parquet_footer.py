@@ -1,0 +1,92 @@
+"""The end of an object, parsed: Parquet's metadata and our checksums in it."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import CorruptionError
+from .parquet_format import EXTENTS_KEY, plain_schema, read_extents
+
+FOOTERS_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A verified and parsed tail: Parquet's metadata, and the pieces that the column chunks consist of."""
+
+    metadata: Any
+    schema: pa.Schema
+    extents: list[tuple[int, int, int]]
+    bytes: int
+
+    def extents_of(self, start: int, length: int) -> Iterator[tuple[int, int, int]]:
+        """Yield position, length and CRC32C of the pieces that make up exactly this range.
+
+        Raises
+        ------
+        ValueError
+            The pieces do not add up to it.
+        """
+        at, end = start, start + length
+        index = bisect_left(self.extents, (start, 0, 0))
+        while at < end and index < len(self.extents) and self.extents[index][0] == at:
+            yield self.extents[index]
+            at += self.extents[index][1]
+            index += 1
+        if at != end:
+            raise ValueError(f"no checksum for bytes {start} to {end}")
+
+
+class FooterCache:
+    """Parsed footers of recently read objects, bounded by their encoded size; safe among threads."""
+
+    def __init__(self, bytes_max: int = FOOTERS_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._footers: OrderedDict[tuple[str, int], Footer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, tail_crc: int) -> Footer | None:
+        """Return the footer of an object, if it is known."""
+        with self._lock:
+            found = self._footers.get((key, tail_crc))
+            if found is not None:
+                self._footers.move_to_end((key, tail_crc))
+            return found
+
+    def put(self, key: str, tail_crc: int, footer: Footer) -> None:
+        """Keep a footer; the least recently used ones make room."""
+        with self._lock:
+            old = self._footers.pop((key, tail_crc), None)
+            self._footers[key, tail_crc] = footer
+            self._bytes += footer.bytes - (old.bytes if old else 0)
+            while self._bytes > self._bytes_max and self._footers:
+                self._bytes -= self._footers.popitem(last=False)[1].bytes
+
+
+def parse_footer(tail: memoryview, *, where: str, position: int | None = None) -> Footer:
+    """Parse the verified end of an object, from its page index or footer on.
+
+    Raises
+    ------
+    CorruptionError
+    """
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        packed = base64.b64decode((metadata.metadata or {}).get(EXTENTS_KEY, b""), validate=True)
+        schema = plain_schema(metadata.schema.to_arrow_schema())
+        return Footer(metadata, schema, read_extents(packed), len(tail))
+    except MemoryError:
+        raise
+    # The bindings promise no narrower class for what Thrift cannot read.
+    except Exception as error:  # noqa: BLE001
+        raise CorruptionError(f"footer does not decode ({error})", where=where, position=position) from None

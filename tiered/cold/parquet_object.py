@@ -1,0 +1,281 @@
+"""A segment as one Parquet object: the topic's columns, then ``offset`` and ``timestamp``.
+
+What is Parquet's own is left to pyarrow; what promise P4 needs is added around it. The bytes go through a
+sink that knows position and CRC32C of every write, so the CRC of each row group and of the tail (page
+index and footer) go into the manifest. Those of smaller pieces go into the file, as key-value metadata
+``tiered.crc32c``: a read of some columns verifies its column chunks with them. (Parquet's own page
+checksums are written too, for other readers; they do not cover page headers, and a flipped bit there was
+seen to drop a page silently.)
+
+Key-value metadata::
+
+    tiered.facts     JSON: {"version": 1, "sealed": bool, "facts": SegmentFacts.to_json()}
+    tiered.crc32c    base64 of pairs of u32, little-endian: length and CRC32C of the consecutive pieces
+                     of the file from byte 4 to the end of the last row group
+
+Every column has a field id, as Iceberg wants it: ``offset`` 1, ``timestamp`` 2, the topic's columns and what
+is nested in them from 3 on, depth first, so that columns added at the end change no id.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from crc32c import crc32c
+
+from ..errors import CorruptionError
+from ..format.facts import SegmentFacts
+from ..format.manifest import ObjectEntry, RowGroup
+from .object_store import Bytes, Upload
+from .parquet_format import (
+    EXTENT,
+    EXTENTS_KEY,
+    FACTS_KEY,
+    MAGIC,
+    OBJECT_VERSION,
+    column_chunks,
+    leaves,
+    make_entry,
+    read_extents,
+    with_field_ids,
+)
+
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+ZSTD_LEVEL = 3
+
+# Every page header begins with its type, field 1 of a Thrift struct: a piece of this first byte may begin
+# a column chunk, and none of another can.
+_PAGE_HEADER_BYTE = 0x15
+
+
+def write_object(
+    upload: Upload,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    facts: SegmentFacts,
+    *,
+    name: str,
+    sealed: bool,
+    level: int = ZSTD_LEVEL,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+) -> ObjectEntry:
+    """Write an object, commit the upload and return the manifest's entry for it.
+
+    Memory stays bounded to about one row group and one batch.
+
+    Parameters
+    ----------
+    schema
+        The topic's columns, then ``offset: int64`` and ``timestamp: timestamp[us, UTC]``; every batch has
+        exactly these.
+    facts
+        Of exactly the records in `batches`: for the shipped tail of a segment, with its own range.
+
+    Raises
+    ------
+    CorruptionError
+        The records are not those that `facts` describes; nothing is visible in the bucket.
+    ColdStorageError
+    """
+    sink = _Sink(upload)
+    groups: list[RowGroup] = []
+    writer = None
+    try:
+        writer = _open_writer(sink, schema, level)
+        for rows in _row_groups(schema, batches, row_group_bytes):
+            groups.append(_write_group(writer, sink, rows, facts, groups))
+        if groups:
+            sink.end_piece()
+        extents = bytes(sink.extents)
+        about = {"version": OBJECT_VERSION, "sealed": sealed, "facts": facts.to_json()}
+        writer.add_key_value_metadata(
+            {FACTS_KEY: json.dumps(about, sort_keys=True).encode(), EXTENTS_KEY: base64.b64encode(extents)}
+        )
+        writer.close()
+    except BaseException:
+        # A writer that is collected writes a footer: not into an upload that has failed.
+        sink.open = False
+        if writer is not None:
+            writer.is_open = False
+        raise
+    entry = make_entry(
+        facts, _with_ends(groups, facts), name=name, sealed=sealed, size=sink.position, tail_crc=sink.crc
+    )
+    _check_layout(writer.writer.metadata, entry, extents)
+    info = upload.commit()
+    if info.size != entry.bytes:
+        raise CorruptionError(f"{info.size} bytes arrived of {entry.bytes}", where=info.key)
+    return entry
+
+
+class _Sink:
+    """A file that only grows, for pyarrow: passes bytes on, with running CRCs.
+
+    Attributes
+    ----------
+    position
+        Bytes so far.
+    crc
+        CRC32C since the last `end_piece`.
+    extents
+        Length and CRC32C of each piece of what was written, packed.
+    """
+
+    closed = False
+
+    def __init__(self, upload: Upload) -> None:
+        self.open = True
+        self.position = 0
+        self.crc = 0
+        self.extents = bytearray()
+        self._upload = upload
+        self._extent_start = 0
+        self._extent_crc = 0
+
+    def write(self, data: Bytes) -> int:
+        view = memoryview(data)
+        if not self.open or view.nbytes == 0:
+            return len(view)
+        if view[0] == _PAGE_HEADER_BYTE:
+            self._end_extent()
+        self._upload.write(view)
+        self.crc = crc32c(view, self.crc)
+        self._extent_crc = crc32c(view, self._extent_crc)
+        self.position += len(view)
+        return len(view)
+
+    def end_piece(self) -> int:
+        """Begin a new piece with CRC 0 here; return the position."""
+        self._end_extent()
+        self.crc = 0
+        return self.position
+
+    def _end_extent(self) -> None:
+        # The magic is in no extent: they are for column chunks.
+        if self.position > self._extent_start >= len(MAGIC):
+            self.extents += EXTENT.pack(self.position - self._extent_start, self._extent_crc)
+        self._extent_start, self._extent_crc = self.position, 0
+
+    def tell(self) -> int:
+        return self.position
+
+    def flush(self) -> None:
+        """Nothing is kept back here."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _open_writer(sink: _Sink, schema: pa.Schema, level: int) -> Any:
+    delta = {field.name for field in schema if pa.types.is_timestamp(field.type)} | {"offset", "timestamp"}
+    # Bytes rarely repeat as a whole, and their bounds would fill the footer with values.
+    comparable = [
+        path
+        for field in schema
+        for path, kind in leaves(field.name, field.type)
+        if not pa.types.is_binary(kind)
+    ]
+    return pq.ParquetWriter(
+        sink,
+        with_field_ids(schema),
+        version="2.6",
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=[path for path in comparable if path not in delta],
+        column_encoding=dict.fromkeys(sorted(delta), "DELTA_BINARY_PACKED"),
+        write_statistics=comparable,
+        write_page_checksum=True,
+        write_page_index=True,
+        store_schema=False,
+    )
+
+
+def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
+    """Cut batches into tables of about `limit` bytes."""
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        left = pa.RecordBatch.from_arrays(batch.select(schema.names).columns, schema=schema)
+        while left.num_rows:
+            fits = max(1, (limit - size) * left.num_rows // max(1, left.nbytes))
+            part = left.slice(0, fits)
+            left = left.slice(part.num_rows)
+            parts.append(part)
+            size += part.nbytes
+            # Within a tenth of the limit counts as full: better than a row group with a scrap.
+            if size >= limit * 0.9:
+                yield pa.Table.from_batches(parts, schema=schema)
+                parts, size = [], 0
+    if parts:
+        yield pa.Table.from_batches(parts, schema=schema)
+
+
+def _write_group(
+    writer: Any, sink: _Sink, rows: pa.Table, facts: SegmentFacts, before: list[RowGroup]
+) -> RowGroup:
+    offsets, stamps = rows.column("offset"), rows.column("timestamp")
+    if offsets.null_count or stamps.null_count:
+        raise CorruptionError("a record without offset or timestamp", where=f"segment {facts.segment_id}")
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    floor = before[-1].end_offset if before else facts.base_offset
+    values = offsets.to_numpy()
+    if first < floor or last >= facts.end_offset or not bool(np.all(values[1:] > values[:-1])):
+        raise CorruptionError(
+            "records are not in the order of their offsets",
+            where=f"segment {facts.segment_id}",
+            offsets=(facts.base_offset, facts.end_offset),
+        )
+    start = sink.end_piece() if before else 0
+    writer.write_table(rows, row_group_size=rows.num_rows)
+    low, high = pc.min_max(stamps).values()
+    return RowGroup(
+        base_offset=first,
+        end_offset=last + 1,
+        record_count=rows.num_rows,
+        position=start,
+        length=sink.position - start,
+        crc=sink.crc,
+        min_timestamp_us=low.value,
+        max_timestamp_us=high.value,
+    )
+
+
+def _with_ends(groups: list[RowGroup], facts: SegmentFacts) -> tuple[RowGroup, ...]:
+    """Close the gaps that a compaction left, so that row groups lie end to end, and check the totals."""
+    if sum(group.record_count for group in groups) != facts.record_count:
+        raise CorruptionError(
+            f"{sum(group.record_count for group in groups)} records instead of {facts.record_count}",
+            where=f"segment {facts.segment_id}",
+            offsets=(facts.base_offset, facts.end_offset),
+        )
+    bases = [facts.base_offset, *(group.base_offset for group in groups[1:]), facts.end_offset]
+    return tuple(
+        replace(group, base_offset=base, end_offset=end)
+        for (base, end), group in zip(pairwise(bases), groups, strict=bool(groups))
+    )
+
+
+def _check_layout(metadata: Any, entry: ObjectEntry, extents: bytes) -> None:
+    """Compare what the sink saw with what the footer says, before anybody relies on either."""
+    edges = {position for position, _, _ in read_extents(extents)} | {entry.tail_position}
+    if metadata.num_row_groups != len(entry.row_groups):
+        raise CorruptionError("the footer lists other row groups than were written", where=entry.name)
+    for index, group in enumerate(entry.row_groups):
+        chunks = column_chunks(metadata, index)
+        end = group.position + group.length
+        inside = all(group.position <= start and start + length <= end for start, length in chunks)
+        on_edges = all(start in edges and start + length in edges for start, length in chunks)
+        whole = sum(length for _, length in chunks) == group.length - (len(MAGIC) if index == 0 else 0)
+        if metadata.row_group(index).num_rows != group.record_count or not (inside and on_edges and whole):
+            raise CorruptionError(
+                "the footer places a row group elsewhere", where=entry.name, position=group.position
+            )

@@ -1,0 +1,126 @@
+"""One partition's manifest in the bucket: the head, read fresh, and its pages, read once."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from ..errors import CorruptionError, ObjectNotFound
+from ..format.manifest import Head, ObjectEntry, PageRef, covers
+from ..format.manifest_codec import decode_head, decode_page, encode_page
+from .layout import PartitionKeys, page_name
+from .object_store import ObjectStore
+
+PAGES_CACHED_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHead:
+    """A head and the ETag under which exactly this head was read or written."""
+
+    head: Head
+    etag: str
+
+
+class ColdPartition:
+    """The manifest of one partition; safe to share among threads.
+
+    Attributes
+    ----------
+    store, keys
+        Where it lies; the key of an entry's object is ``keys.data(entry.name)``.
+    """
+
+    def __init__(self, store: ObjectStore, topic_name: str, topic_id: UUID, partition: int) -> None:
+        self.store = store
+        self.topic_name = topic_name
+        self.topic_id = topic_id
+        self.partition = partition
+        self.keys = PartitionKeys.of(topic_name, topic_id, partition)
+        self._pages: OrderedDict[str, tuple[PageRef, tuple[ObjectEntry, ...]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def load(self) -> LoadedHead | None:
+        """Read the head; None only where the bucket says, with authority, that there is none.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        try:
+            found = self.store.get(self.keys.head)
+        except ObjectNotFound:
+            return None
+        where = self.where(self.keys.head)
+        head = decode_head(found.data, where=where)
+        if (head.topic_id, head.partition) != (self.topic_id, self.partition):
+            raise CorruptionError(f"head of partition {head.partition} of topic {head.topic_id}", where=where)
+        return LoadedHead(head, found.etag)
+
+    def where(self, key: str) -> str:
+        """Return the URL of a key, for messages."""
+        return f"{self.store.url.rstrip('/')}/{key}"
+
+    def entries(self, head: Head, start: int | None = None, end: int | None = None) -> list[ObjectEntry]:
+        """Return the entries of `head` that overlap ``[start, end)``, oldest first.
+
+        Without bounds: everything from the start offset to the end offset. Entries wholly below the start
+        offset, which a page may still name, are left out.
+        """
+        low = max(head.start_offset, head.start_offset if start is None else start)
+        high = head.end_offset if end is None else end
+        found = [
+            entry
+            for ref in head.pages
+            if ref.end_offset > low and ref.base_offset < high
+            for entry in self.load_page(ref)
+        ]
+        found += head.inline
+        return [entry for entry in found if entry.end_offset > low and entry.base_offset < high]
+
+    def covers(self, head: Head, segment_id: UUID, base_offset: int, end_offset: int) -> bool:
+        """Whether one entry of `head` has this segment's id and all of the range (promise P5)."""
+        return covers(self.entries(head, base_offset, end_offset), segment_id, base_offset, end_offset)
+
+    def load_page(self, ref: PageRef) -> tuple[ObjectEntry, ...]:
+        """Return the entries of a page, verified; kept in memory, as pages never change.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        with self._lock:
+            known = self._pages.get(ref.name)
+            if known is not None and known[0] == ref:
+                self._pages.move_to_end(ref.name)
+                return known[1]
+        key = self.keys.page(ref.name)
+        entries = decode_page(self.store.get(key).data, ref, where=self.where(key))
+        self._remember(ref, entries)
+        return entries
+
+    def save_page(self, entries: tuple[ObjectEntry, ...]) -> PageRef:
+        """Write a page under a name that was never used, read it back, and return its reference.
+
+        Raises
+        ------
+        CorruptionError
+            What the bucket returns is not what was written.
+        ColdStorageError
+        """
+        ref, data = encode_page(page_name(uuid4()), entries)
+        key = self.keys.page(ref.name)
+        self.store.put(key, data)
+        if self.store.get(key).data != data:
+            raise CorruptionError("manifest page came back changed", where=self.where(key), position=0)
+        self._remember(ref, entries)
+        return ref
+
+    def _remember(self, ref: PageRef, entries: tuple[ObjectEntry, ...]) -> None:
+        with self._lock:
+            self._pages[ref.name] = (ref, entries)
+            self._pages.move_to_end(ref.name)
+            while len(self._pages) > PAGES_CACHED_MAX:
+                self._pages.popitem(last=False)

@@ -1,0 +1,81 @@
+"""Byte ranges of objects: merging them before a fetch, and a file made of what was fetched."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+Range = tuple[int, int]
+"""Start and length."""
+
+
+def coalesce(ranges: list[Range], gap_bytes: int) -> list[Range]:
+    """Merge ``(start, length)`` ranges that are at most `gap_bytes` apart, in order."""
+    merged: list[Range] = []
+    for start, length in sorted(ranges):
+        if merged and start - sum(merged[-1]) <= gap_bytes:
+            merged[-1] = (merged[-1][0], max(sum(merged[-1]), start + length) - merged[-1][0])
+        else:
+            merged.append((start, length))
+    return merged
+
+
+class SparseFile:
+    """A seekable file of which only some ranges are there; reading elsewhere is an error."""
+
+    closed = False
+
+    def __init__(self, size: int, parts: list[tuple[Range, bytes | memoryview]]) -> None:
+        self._size = size
+        self._parts = sorted(((span, memoryview(data)) for span, data in parts), key=lambda part: part[0])
+        self._starts = [span[0] for span, _ in self._parts]
+        self._at = 0
+
+    def slice(self, start: int, length: int) -> memoryview:
+        """Return bytes that lie in one part.
+
+        Raises
+        ------
+        OSError
+            They were not fetched.
+        """
+        index = bisect_right(self._starts, start) - 1
+        if index >= 0:
+            (first, size), data = self._parts[index]
+            if start + length <= first + size:
+                return data[start - first : start - first + length]
+        raise OSError(f"bytes {start} to {start + length} lie outside of what was fetched")
+
+    def read(self, length: int = -1) -> memoryview:
+        """Return the next bytes, as every file object does."""
+        length = max(0, self._size - self._at if length < 0 else min(length, self._size - self._at))
+        data = self.slice(self._at, length)
+        self._at += length
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move, and return the position."""
+        self._at = (0, self._at, self._size)[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def writable(self) -> bool:
+        """Whether it can be written."""
+        return False
+
+    def seekable(self) -> bool:
+        """Whether it can be read in any order."""
+        return True
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Mark as closed; pyarrow asks."""
+        self.closed = True

@@ -1,0 +1,184 @@
+"""The object store on S3 and S3-compatible servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from ..errors import ColdStorageError, ObjectNotFound
+from .arguments import check_conditions, check_key, check_prefix, check_range, require
+from .object_store import Bytes, ObjectInfo, Upload, Versioned
+from .options import ColdOptions
+from .s3_client import S3Client, checksum, etag_of
+from .s3_errors import translate
+from .s3_upload import S3Upload
+
+_DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
+
+
+class S3Store:
+    """See `ObjectStore`. Safe to use from several threads, after a fork, and on the other side of a pickle.
+
+    Parameters
+    ----------
+    bucket, prefix
+        Where the objects are; the prefix neither begins nor ends in a slash and may be empty.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", options: ColdOptions | None = None) -> None:
+        self._options = options or ColdOptions()
+        self._prefix = prefix
+        self._client = S3Client(bucket, prefix, self._options)
+        # Only where conditions are checked by reading: two threads of the one tierer.
+        self._reading_first = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return S3Store, (self._client.bucket, self._prefix, self._options)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r}, {self._options!r})"
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return self._client.url
+
+    @property
+    def conditional_writes(self) -> bool:
+        """Whether `put` leaves its condition to the server, atomically."""
+        return self._options.conditional_writes == "on"
+
+    def get(self, key: str) -> Versioned:
+        """See `ObjectStore.get`.
+
+        Raises
+        ------
+        CorruptionError
+            What arrived does not fit the CRC32C that the server keeps, in every attempt.
+        """
+        data, etag = self._client.read(check_key(key))
+        return Versioned(data, etag)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        check_key(key)
+        check_range(start, length)
+        if length == 0:
+            return b""
+        return self._client.read(key, (start, length))[0]
+
+    def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """See `ObjectStore.get_ranges`; the first failure cancels what has not begun."""
+        wanted = list(ranges)
+        if len(wanted) <= 1:
+            return [self.get_range(key, start, length) for start, length in wanted]
+        return list(self._client.pool.map(lambda span: self.get_range(key, *span), wanted))
+
+    def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
+        """See `ObjectStore.put`.
+
+        The SDK repeats a request whose answer was lost, so `PreconditionFailed` can follow one's own
+        success: compare what the object holds before believing it.
+        """
+        check_key(key)
+        if not check_conditions(if_match, if_none_match):
+            return self._put(key, data)
+        if self.conditional_writes:
+            return self._put(key, data, **({"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"}))
+        with self._reading_first:
+            try:
+                found: str | None = self.stat(key).etag
+            except ObjectNotFound:
+                found = None
+            require(f"{self.url}/{key}", found, if_match, if_none_match)
+            return self._put(key, data)
+
+    def upload(self, key: str) -> Upload:
+        """See `ObjectStore.upload`; an object that is there already is never replaced."""
+        return S3Upload(self._client, check_key(key), exclusive=self.conditional_writes)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.stat`."""
+        answer = self._client.head("stat", check_key(key))
+        etag = etag_of(answer, f"{self.url}/{key}")
+        return ObjectInfo(key, answer["ContentLength"], etag, answer["LastModified"].timestamp())
+
+    def folders(self, prefix: str) -> list[str]:
+        """See `ObjectStore.folders`."""
+        check_prefix(prefix)
+        start = len(self._client.prefix + prefix)
+        return sorted(
+            found["Prefix"][start:-1]
+            for page in self._pages("folders", prefix, Delimiter="/")
+            for found in page.get("CommonPrefixes", ())
+        )
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; a page of 1000 at a time."""
+        return self._list(check_prefix(prefix))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`; up to 1000 keys a request.
+
+        Raises
+        ------
+        ColdStorageError
+            Some of the keys could not be deleted; those before and after them may have been.
+        """
+        names = [self._client.prefix + key for key in dict.fromkeys(map(check_key, keys))]
+        for start in range(0, len(names), _DELETE_KEYS_MAX):
+            batch = [{"Key": name} for name in names[start : start + _DELETE_KEYS_MAX]]
+            answer = self._client.call(
+                "delete",
+                f"({len(batch)} objects)",
+                "delete_objects",
+                Delete={"Objects": batch, "Quiet": True},
+            )
+            self._raise_undeleted(answer.get("Errors", ()))
+
+    def close(self) -> None:
+        """Close the connections of this process; a later call opens new ones."""
+        self._client.close()
+
+    def _put(self, key: str, data: Bytes, **condition: Any) -> str:
+        body = bytes(data)
+        answer = self._client.call(
+            "put", key, "put_object", Key=self._client.prefix + key, Body=body, **checksum(body), **condition
+        )
+        return etag_of(answer, f"{self.url}/{key}")
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        start = len(self._client.prefix)
+        for page in self._pages("list", prefix):
+            for found in page.get("Contents", ()):
+                key = found["Key"][start:]
+                # Consoles create empty objects that end in a slash to show a folder.
+                if key and not key.endswith("/"):
+                    yield ObjectInfo(key, found["Size"], found["ETag"], found["LastModified"].timestamp())
+
+    def _pages(self, operation: str, prefix: str, **arguments: Any) -> Iterator[Any]:
+        arguments["Prefix"] = self._client.prefix + prefix
+        while True:
+            page = self._client.call(operation, prefix, "list_objects_v2", **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            token = page.get("NextContinuationToken")
+            if not token or token == arguments.get("ContinuationToken"):
+                raise ColdStorageError(
+                    f"cannot {operation} {self.url}/{prefix}: the server broke the listing off"
+                )
+            arguments["ContinuationToken"] = token
+
+    def _raise_undeleted(self, errors: Iterable[dict[str, str]]) -> None:
+        failed = [item for item in errors if item.get("Code") != "NoSuchKey"]
+        if not failed:
+            return
+        first = ClientError({"Error": failed[0]}, "DeleteObjects")
+        key = failed[0].get("Key", "")[len(self._client.prefix) :]
+        error = translate(first, "delete", key, self.url)
+        error.args = (f"{error.args[0]} ({len(failed)} objects were not deleted)",)
+        raise error

@@ -1,0 +1,185 @@
+"""Requests to one bucket: connections per process, verified reads, every error translated."""
+
+from __future__ import annotations
+
+import base64
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+from crc32c import crc32c
+
+from ..errors import ColdStorageError, ConfigError, CorruptionError
+from .object_store import Bytes
+from .options import ColdOptions
+from .s3_errors import RAISED, status_of, translate
+
+
+def encode_crc(value: int) -> str:
+    """Return a CRC32C as S3's headers carry it."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
+
+
+def checksum(data: Bytes) -> dict[str, str]:
+    """Return the arguments that make the server verify `data` before it keeps it."""
+    return {"ChecksumAlgorithm": "CRC32C", "ChecksumCRC32C": encode_crc(crc32c(data))}
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    client: Any
+    pool: ThreadPoolExecutor
+
+
+class S3Client:
+    """One bucket, one prefix. Connections are made at the first request of each process.
+
+    The SDK repeats a failed request (mode ``standard``), a PUT too. So the answer to a conditional write
+    can be 412 although the write before it, whose answer was lost, succeeded; only the content tells.
+    """
+
+    def __init__(self, bucket: str, prefix: str, options: ColdOptions) -> None:
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self.options = options
+        self._by_process: dict[int, _Connections] = {}
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """Threads for ranged reads."""
+        return self._connected().pool
+
+    def call(self, operation: str, key: str, method: str, **arguments: Any) -> Any:
+        """Make one request (with the SDK's retries) and return its answer, or raise what it means."""
+        try:
+            return self._request(method, arguments)
+        except RAISED as error:
+            raise self._translate(error, operation, key) from error
+
+    def head(self, operation: str, key: str) -> Any:
+        """Return the answer to a HEAD of `key`, checksum included.
+
+        A HEAD has no body, so its 404 cannot say whether the object or the bucket is missing. The GET that
+        is then sent can: its answer is raised.
+        """
+        arguments = {"Key": self.prefix + key, "ChecksumMode": "ENABLED"}
+        try:
+            return self._request("head_object", arguments)
+        except RAISED as error:
+            if status_of(error) != 404:
+                raise self._translate(error, operation, key) from error
+        self.call(operation, key, "get_object", Key=self.prefix + key)["Body"].close()
+        return self.call(operation, key, "head_object", **arguments)
+
+    def read(self, key: str, span: tuple[int, int] | None = None) -> tuple[bytes, str]:
+        """Return an object, or ``(start, length)`` of it, verified, and its ETag.
+
+        The SDK's retries end where the body begins, so a body that breaks off is asked for again here.
+        """
+        for _ in range(self.options.attempts - 1):
+            try:
+                return self._read_once(key, span)
+            except CorruptionError:
+                continue
+            except ColdStorageError as error:
+                if not isinstance(error.__cause__, _BodyBrokeError):
+                    raise
+        return self._read_once(key, span)
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        connections = self._by_process.pop(os.getpid(), None)
+        if connections is not None:
+            connections.pool.shutdown()
+            connections.client.close()
+
+    def _read_once(self, key: str, span: tuple[int, int] | None) -> tuple[bytes, str]:
+        arguments = {"Key": self.prefix + key, "ChecksumMode": "ENABLED"}
+        if span is not None:
+            arguments["Range"] = f"bytes={span[0]}-{span[0] + span[1] - 1}"
+        answer = self.call("get", key, "get_object", **arguments)
+        with answer["Body"] as body:
+            if span is not None:
+                self._check_range(key, span, str(answer.get("ContentRange", "")))
+            try:
+                data: bytes = body.read()
+            except RAISED as error:
+                raise self._translate(error, "get", key) from _BodyBrokeError(str(error))
+        where = f"{self.url}/{key}"
+        if span is not None and len(data) != span[1]:
+            message = f"cannot get {where}: the body ended after {len(data)} of {span[1]} bytes"
+            raise ColdStorageError(message, retryable=True) from _BodyBrokeError(message)
+        declared = str(answer.get("ChecksumCRC32C", "-"))  # a dash marks the checksum of parts' checksums
+        whole = span is None and "-" not in declared and answer.get("ChecksumType") != "COMPOSITE"
+        if whole and declared != encode_crc(crc32c(data)):
+            raise CorruptionError("what was read does not fit the object's CRC32C", where=where)
+        return data, etag_of(answer, where)
+
+    def _check_range(self, key: str, span: tuple[int, int], answered: str) -> None:
+        first, last = span[0], span[0] + span[1] - 1
+        if not answered.startswith(f"bytes {first}-{last}/"):
+            raise ColdStorageError(
+                f"cannot get {self.url}/{key}: asked for bytes {first}-{last}, {self._endpoint()} answered "
+                f"{answered or 'without a range'!r}; the object is shorter than expected or the server ignores ranges"
+            )
+
+    def _request(self, method: str, arguments: dict[str, Any]) -> Any:
+        return getattr(self._connected().client, method)(Bucket=self.bucket, **arguments)
+
+    def _translate(self, error: BaseException, operation: str, key: str) -> ColdStorageError:
+        return translate(error, operation, key, self.url, endpoint=self._endpoint())
+
+    def _endpoint(self) -> str:
+        connections = self._by_process.get(os.getpid())
+        return str(connections.client.meta.endpoint_url) if connections else "the S3 endpoint"
+
+    def _connected(self) -> _Connections:
+        process = os.getpid()  # sockets and threads do not survive a fork
+        connections = self._by_process.get(process)
+        if connections is None:
+            # Two threads may both connect; setdefault lets one of them win, with no lock to inherit held.
+            connections = self._by_process.setdefault(process, _connect(self.options))
+        return connections
+
+
+class _BodyBrokeError(Exception):
+    """Marks, as a cause, that an answer began well and its body did not end well."""
+
+
+def etag_of(answer: Any, where: str) -> str:
+    """Return the answer's ETag; without one no write could ever be conditional."""
+    etag = answer.get("ETag")
+    if not etag:
+        raise ColdStorageError(
+            f"{where}: the server answered without an ETag; it is not usable as an object store"
+        )
+    return str(etag)
+
+
+def _connect(options: ColdOptions) -> _Connections:
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": options.attempts},
+        connect_timeout=options.connect_timeout_seconds,
+        read_timeout=options.read_timeout_seconds,
+        max_pool_connections=options.read_threads + 2 * options.upload_threads,
+        # Checksums are computed here: botocore's default is another algorithm, and chunked bodies that
+        # some S3-compatible servers do not read.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        # A session of its own: boto3's default session is not safe to use from several threads.
+        client = boto3.session.Session(
+            aws_access_key_id=options.access_key,
+            aws_secret_access_key=options.secret_key,
+            aws_session_token=options.session_token,
+            region_name=options.region,
+        ).client("s3", endpoint_url=options.endpoint_url, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigError(f"no S3 client for these settings: {' '.join(str(error).split())}") from error
+    return _Connections(client, ThreadPoolExecutor(options.read_threads, thread_name_prefix="tiered-s3-read"))

@@ -1,0 +1,165 @@
+"""What an S3 endpoint or botocore says, as a `ColdStorageError` that says what to do.
+
+Promise P10 is decided here: only the code ``NoSuchKey`` means that an object is not there. A 404 without
+it may come from a missing bucket, a proxy or a server that is starting.
+"""
+
+from __future__ import annotations
+
+import re
+
+from botocore import exceptions as boto
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
+
+from ..errors import ColdStorageError, ObjectNotFound, PreconditionFailed
+
+# Everything that a botocore call, or reading a body it returned, raises on purpose.
+RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError)
+
+_WRITES = {"put", "upload"}
+_CHAIN = (
+    "credentials are those given in the options or, in this order, the AWS_* environment, the shared config and "
+    "credentials files (AWS_PROFILE), and the role of the container or instance"
+)
+_SWITCH_OFF = (
+    'it seems to know no conditional writes: set cold.conditional_writes = "off" and run exactly one tierer, '
+    "or use a server that has them"
+)
+_CREDENTIALS = {
+    "AccessDenied": "grant them access to this object",
+    "AllAccessDisabled": "the account's access is disabled",
+    "AuthorizationHeaderMalformed": "check cold.region",
+    "ExpiredToken": "the session has expired: renew it",
+    "ExpiredTokenException": "the session has expired: renew it",
+    "InvalidAccessKeyId": "the access key is unknown there",
+    "InvalidToken": "the session token is not valid",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key",
+    "TokenRefreshRequired": "the session has expired: renew it",
+}
+_REGION = {"PermanentRedirect", "IllegalLocationConstraintException", "TemporaryRedirect", "301", "307"}
+_TRANSIENT = {
+    "BadDigest",  # the bytes were damaged on their way; the server kept nothing
+    "IncompleteBody",
+    "InternalError",
+    "NoSuchUpload",  # somebody aborted it: the upload is repeated under another name
+    "OperationAborted",
+    "RequestLimitExceeded",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServiceUnavailable",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+    "XAmzContentSHA256Mismatch",
+}
+_CONDITION = re.compile(
+    r"if-(none-)?match|conditional|precondition|functionality that is not implemented", re.IGNORECASE
+)
+_NO_CREDENTIALS = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.TokenRetrievalError,
+    boto.NoAuthTokenError,
+    boto.SSOError,
+    boto.MetadataRetrievalError,
+    boto.ProfileNotFound,
+)
+_NETWORK = (
+    boto.ConnectionError,
+    boto.HTTPClientError,
+    boto.IncompleteReadError,
+    boto.ChecksumError,
+    boto.FlexibleChecksumError,
+    ResponseParserError,
+    HTTPError,
+    OSError,
+)
+
+
+def translate(
+    error: BaseException, operation: str, key: str, url: str, *, endpoint: str = "the S3 endpoint"
+) -> ColdStorageError:
+    """Return what `error` means to a caller of the object store.
+
+    Parameters
+    ----------
+    error
+        Raised by botocore, or by reading a body that it returned.
+    operation
+        Method of the object store: ``get``, ``put``, ``upload``, ``stat``, ``list``, ``folders``, ``delete``.
+    key, url
+        The object, relative to the store, and the store (``s3://bucket/prefix``).
+    endpoint
+        Address of the server, for messages.
+    """
+    subject = f"cannot {operation} {url}/{key}".rstrip("/")
+    if isinstance(error, boto.ClientError):
+        return _answered(error, operation, subject, url, endpoint)
+    text = _one_line(str(error) or type(error).__name__)
+    if isinstance(error, _NO_CREDENTIALS):
+        return ColdStorageError(f"{subject}: {text}; {_CHAIN}")
+    if isinstance(error, boto.SSLError):
+        return ColdStorageError(
+            f"{subject}: no trusted connection to {endpoint}: {text}; check https in cold.endpoint_url and AWS_CA_BUNDLE"
+        )
+    if isinstance(error, (boto.NoRegionError, boto.InvalidRegionError)):
+        return ColdStorageError(f"{subject}: {text}; set cold.region")
+    if isinstance(error, _NETWORK):
+        return ColdStorageError(
+            f"{subject}: {endpoint} did not answer as it should ({text}); check that it is up and reachable",
+            retryable=True,
+        )
+    return ColdStorageError(f"{subject}: {text}")
+
+
+def status_of(error: BaseException) -> int:
+    """Return the HTTP status of an answer, 0 where there was none."""
+    if not isinstance(error, boto.ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _answered(
+    error: boto.ClientError, operation: str, subject: str, url: str, endpoint: str
+) -> ColdStorageError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    message = _one_line(str(error.response.get("Error", {}).get("Message", "")))
+    status = status_of(error)
+    said = f"{endpoint} answered {status} {code}" + (f" ({message})" if message else "")
+    if code == "NoSuchKey":
+        # A conditional write of an object that is gone: the condition is what failed.
+        kind = PreconditionFailed if operation in _WRITES else ObjectNotFound
+        return kind(f"{subject}: there is no such object")
+    if code == "NoSuchBucket":
+        bucket = url.split("/")[2]
+        return ColdStorageError(
+            f"{subject}: bucket {bucket} does not exist: create it or correct cold.url ({endpoint})"
+        )
+    if status == 412 or code in ("PreconditionFailed", "ConditionalRequestConflict"):
+        return PreconditionFailed(f"{subject}: the object is in another state than expected ({said})")
+    if code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501):
+        return ColdStorageError(f"{subject}: {said}; it may pass", retryable=True)
+    if code in _CREDENTIALS or status in (401, 403):
+        return ColdStorageError(
+            f"{subject}: {said}; {_CREDENTIALS.get(code, 'it refuses these credentials')}; {_CHAIN}"
+        )
+    if code in _REGION or status in (301, 307):
+        return ColdStorageError(f"{subject}: {said}; the bucket is in another region: set cold.region")
+    if code == "InvalidRange" or status == 416:
+        return ColdStorageError(f"{subject}: {said}; the object is shorter than expected: run tiered verify")
+    if operation in _WRITES and (status in (405, 501) or (status == 400 and _CONDITION.search(message))):
+        return ColdStorageError(f"{subject}: {said}; {_SWITCH_OFF}")
+    if status == 404:
+        return ColdStorageError(
+            f"{subject}: {said}, which names neither object nor bucket; check cold.endpoint_url",
+            retryable=True,
+        )
+    return ColdStorageError(f"{subject}: {said}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

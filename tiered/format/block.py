@@ -1,0 +1,399 @@
+"""Blocks: batches of records that are encoded, compressed and checksummed as one.
+
+A block is a header of 128 bytes, a chunk directory, and chunks; it starts and ends at a multiple of
+64 bytes. All numbers are little-endian.
+
+======== ===== ==================================================================================
+position bytes header field
+======== ===== ==================================================================================
+0        4     magic ``TBLK``
+4        2     version (1)
+6        2     header length (128)
+8        2     flags: 1 = offsets are stored as a column, 2 = mark (no records)
+10       1     codec: 0 none, 1 lz4, 2 zstd
+11       1     reserved
+12       4     schema id
+16       4     record count
+20       4     last offset delta (last offset = base offset + this)
+24       8     base offset
+32       8     minimum record timestamp, µs
+40       8     maximum record timestamp, µs
+48       8     append time, µs
+56       4     stored length: bytes after the header (directory, chunks, padding)
+60       4     raw length: sum of the chunks' raw lengths
+64       8     producer id (-1: none)
+72       4     producer epoch
+76       4     writer epoch, raised at each open for writing
+80       8     base sequence of the producer
+88       16    segment id
+104      8     synced_through: file position known durable when the block was written
+112      2     chunk count
+114      2     reserved
+116      4     CRC32C of the chunk directory and the padding after it
+120      4     reserved
+124      4     CRC32C of the header's first 124 bytes
+======== ===== ==================================================================================
+
+A directory entry has 24 bytes:
+
+======== ===== ==================================================================================
+0        4     position of the chunk, counted from the block's start
+4        4     stored length
+8        4     raw length
+12       4     CRC32C of the stored bytes and the padding after them
+16       2     first column
+18       2     column count
+20       4     reserved
+======== ===== ==================================================================================
+
+A chunk is the Arrow IPC record batch (one encapsulated message, no schema) of a run of columns of the
+body. Codec none stores one chunk with all columns, read in place; lz4 and zstd store one a column.
+Padding is zero. The header is verified before any of its lengths is trusted, the directory before
+any chunk, a chunk before it is decompressed or decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from ..errors import CorruptionError, RecordTooLarge, UnsupportedFormat
+from .codec import ZSTD_LEVEL, Codec, compress, decompress
+
+MAGIC = b"TBLK"
+VERSION = 1
+HEADER_BYTES = 128
+ALIGNMENT = 64
+RAW_BYTES_MAX = 64 << 20
+RECORD_BYTES_MAX = 32 << 20
+CHUNKS_MAX = 4096
+
+FLAG_OFFSETS = 1
+FLAG_MARK = 2
+NO_PRODUCER = -1
+OFFSET_FIELD = pa.field("offset", pa.int64())
+
+_HEADER = struct.Struct("<4sHHHBxIIIqqqqIIqIIq16sQHxxIxxxx")
+_ENTRY = struct.Struct("<IIIIHHxxxx")
+_CRC = struct.Struct("<I")
+_ZEROS = bytes(ALIGNMENT)
+_BLOATED_BYTES = 64 << 10
+
+
+class BlockHeader(NamedTuple):
+    """The header's fields in their order on disk; see the module's table."""
+
+    magic: bytes
+    version: int
+    header_length: int
+    flags: int
+    codec: int
+    schema_id: int
+    record_count: int
+    last_offset_delta: int
+    base_offset: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    append_us: int
+    stored_length: int
+    raw_length: int
+    producer_id: int
+    producer_epoch: int
+    writer_epoch: int
+    base_sequence: int
+    segment_id: bytes
+    synced_through: int
+    chunk_count: int
+    directory_crc: int
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the block's last record."""
+        return self.base_offset + self.last_offset_delta + 1 if self.record_count else self.base_offset
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole block in its file."""
+        return HEADER_BYTES + self.stored_length
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An encoded block but for its header: everything that does not depend on offsets.
+
+    Attributes
+    ----------
+    parts
+        Directory, chunks and padding, in file order, ready for ``writev``.
+    """
+
+    record_count: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    codec: Codec
+    chunk_count: int
+    directory_crc: int
+    stored_length: int
+    raw_length: int
+    parts: tuple[Any, ...]
+    flags: int = 0
+
+    @property
+    def length(self) -> int:
+        """Bytes of the block with its header."""
+        return HEADER_BYTES + self.stored_length
+
+
+def padding(length: int) -> int:
+    """Return how many bytes bring `length` to the next multiple of the alignment."""
+    return -length % ALIGNMENT
+
+
+def encode_body(batch: pa.RecordBatch, codec: Codec = Codec.NONE, level: int = ZSTD_LEVEL) -> Body:
+    """Encode one body batch (column 0 is the timestamp; a last column ``offset`` if not dense).
+
+    Raises
+    ------
+    RecordTooLarge
+        The batch is larger than a block may be; split it first (`split_batch`).
+    """
+    if codec is Codec.NONE:
+        runs = [(0, batch.num_columns, batch)]
+    else:
+        runs = [
+            (i, 1, pa.RecordBatch.from_arrays([batch.column(i)], schema=pa.schema([batch.schema.field(i)])))
+            for i in range(batch.num_columns)
+        ]
+    directory_bytes = _ENTRY.size * len(runs)
+    position = HEADER_BYTES + directory_bytes
+    position += padding(position)
+    directory = bytearray()
+    parts: list[Any] = []
+    raw_total = 0
+    for first, count, columns in runs:
+        raw = _serialize(columns)
+        raw_total += raw.size
+        if raw_total > RAW_BYTES_MAX:
+            raise RecordTooLarge(f"{batch.num_rows} records of over {RAW_BYTES_MAX} bytes do not fit a block")
+        stored = compress(codec, raw, level)
+        size = len(stored)
+        pad = _ZEROS[: padding(size)]
+        directory += _ENTRY.pack(position, size, raw.size, crc32c(pad, crc32c(stored)), first, count)
+        parts += [stored, pad] if pad else [stored]
+        position += size + len(pad)
+    directory += _ZEROS[: padding(HEADER_BYTES + directory_bytes)]
+    directory_crc = crc32c(directory)
+    low, high = timestamp_bounds(batch.column(0))
+    flags = FLAG_OFFSETS if batch.schema.names[-1] == OFFSET_FIELD.name else 0
+    return Body(
+        batch.num_rows, low, high, codec, len(runs), directory_crc,
+        position - HEADER_BYTES, raw_total, (bytes(directory), *parts), flags,
+    )  # fmt: skip
+
+
+def _serialize(columns: pa.RecordBatch) -> pa.Buffer:
+    raw = columns.serialize()
+    if raw.size > _BLOATED_BYTES and raw.size > 2 * columns.nbytes + _BLOATED_BYTES:
+        # Arrow cuts buffers to a slice, but not those of a nested child of which the slice has no value.
+        raw = columns.take(pa.array(range(columns.num_rows), pa.int32())).serialize()
+    return raw
+
+
+def timestamp_bounds(column: pa.Array) -> tuple[int, int]:
+    """Return minimum and maximum of a timestamp column, µs; (0, 0) where it has no value."""
+    if len(column) == 1:  # what every synced append writes: a kernel call costs ten times as much
+        value = column[0].value
+        return (0, 0) if value is None else (value, value)
+    bounds = pc.min_max(column.view(pa.int64()))
+    low = bounds["min"].as_py()
+    return (0, 0) if low is None else (low, bounds["max"].as_py())
+
+
+def encode_header(
+    body: Body,
+    *,
+    segment_id: bytes,
+    schema_id: int,
+    base_offset: int,
+    append_us: int,
+    writer_epoch: int,
+    synced_through: int,
+    last_offset_delta: int | None = None,
+    producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0),
+) -> bytes:
+    """Return the 128 header bytes that make a block of `body`; `producer` is id, epoch, base sequence."""
+    delta = body.record_count - 1 if last_offset_delta is None else last_offset_delta
+    head = _HEADER.pack(
+        MAGIC, VERSION, HEADER_BYTES, body.flags, body.codec, schema_id, body.record_count, max(delta, 0),
+        base_offset, body.min_timestamp_us, body.max_timestamp_us, append_us, body.stored_length,
+        body.raw_length, producer[0], producer[1], writer_epoch, producer[2], segment_id, synced_through,
+        body.chunk_count, body.directory_crc,
+    )  # fmt: skip
+    return head + _CRC.pack(crc32c(head))
+
+
+MARK = Body(0, 0, 0, Codec.NONE, 0, crc32c(b""), 0, 0, (), FLAG_MARK)
+"""A block without records: it only carries ``synced_through`` (written when a store is closed)."""
+
+
+def decode_header(data: Any, *, where: str = "", position: int = 0) -> BlockHeader:
+    """Verify and return the header at the start of `data` (a bytes-like of at least 128 bytes).
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    head = bytes(memoryview(data)[:HEADER_BYTES])
+    if len(head) < HEADER_BYTES:
+        raise CorruptionError("block header is cut short", where=where, position=position)
+    if head[:4] != MAGIC:
+        raise CorruptionError("no block starts here", where=where, position=position)
+    if _CRC.unpack_from(head, HEADER_BYTES - 4)[0] != crc32c(head[: HEADER_BYTES - 4]):
+        raise CorruptionError("block header fails its checksum", where=where, position=position)
+    header = BlockHeader._make(_HEADER.unpack_from(head))
+    if header.version != VERSION:
+        raise UnsupportedFormat(f"block format {header.version} in {where} is newer than this release (1)")
+    consistent = (
+        header.header_length == HEADER_BYTES
+        and header.codec in (0, 1, 2)
+        and header.raw_length <= RAW_BYTES_MAX
+        and header.chunk_count <= CHUNKS_MAX
+        and header.base_offset >= 0
+        and header.stored_length % ALIGNMENT == 0
+        and header.stored_length >= _ENTRY.size * header.chunk_count
+        and (header.record_count > 0) != bool(header.flags & FLAG_MARK)
+        and header.last_offset_delta + 1 >= header.record_count
+    )
+    if not consistent:
+        raise CorruptionError("block header contradicts itself", where=where, position=position)
+    return header
+
+
+def decode_body(
+    header: BlockHeader,
+    block: pa.Buffer,
+    schema: pa.Schema,
+    *,
+    columns: Sequence[int] | None = None,
+    where: str = "",
+    position: int = 0,
+) -> dict[int, pa.Array]:
+    """Verify and decode the chunks of one block that hold `columns` (None: all).
+
+    Parameters
+    ----------
+    block
+        The whole block, header included; for codec none the arrays point into it (no copy).
+    schema
+        The body's schema (`body_schema`), with ``offset`` last if the header says so.
+
+    Returns
+    -------
+    dict
+        Column index to array, each of ``header.record_count`` rows. May hold more than asked for.
+
+    Raises
+    ------
+    CorruptionError
+        Anything that does not verify or decode.
+    """
+    offsets = (header.base_offset, header.end_offset)
+
+    def corrupt(reason: str, at: int = 0) -> CorruptionError:
+        return CorruptionError(reason, where=where, position=position + at, offsets=offsets)
+
+    if block.size < header.length:
+        raise corrupt("block is cut short")
+    if header.flags & FLAG_OFFSETS:
+        schema = schema.append(OFFSET_FIELD)
+    wanted = set(range(len(schema)) if columns is None else columns)
+    found: dict[int, pa.Array] = {}
+    for start, size, raw_length, crc, first, count in _directory(header, block, len(schema), corrupt):
+        if wanted.isdisjoint(range(first, first + count)):
+            continue
+        if crc32c(block.slice(start, size + padding(size))) != crc:
+            raise corrupt("chunk fails its checksum", start)
+        chunk = block.slice(start, size)
+        part = schema if count == len(schema) else pa.schema([schema.field(i) for i in range(first, first + count)])
+        try:
+            raw = decompress(Codec(header.codec), chunk, raw_length)
+            batch = pa.ipc.read_record_batch(raw, part)
+            batch.validate()
+        except CorruptionError as error:
+            raise corrupt(error.reason, start) from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise corrupt(f"chunk does not decode ({error})", start) from None
+        if batch.num_rows != header.record_count:
+            raise corrupt(f"chunk has {batch.num_rows} rows instead of {header.record_count}", start)
+        for i, array in enumerate(batch.columns):
+            found[first + i] = array
+    if not wanted <= found.keys():
+        raise corrupt("block lacks a column")
+    return found
+
+
+def verify_chunks(header: BlockHeader, block: pa.Buffer, *, where: str, position: int) -> None:
+    """Verify directory and chunks of one whole block against their checksums, without decoding.
+
+    Raises
+    ------
+    CorruptionError
+    """
+
+    def corrupt(reason: str, at: int = 0) -> CorruptionError:
+        offsets = (header.base_offset, header.end_offset)
+        return CorruptionError(reason, where=where, position=position + at, offsets=offsets)
+
+    for start, size, _, crc, _, _ in _directory(header, block, CHUNKS_MAX, corrupt):
+        if crc32c(block.slice(start, size + padding(size))) != crc:
+            raise corrupt("chunk fails its checksum", start)
+
+
+def _directory(
+    header: BlockHeader, block: pa.Buffer, column_count: int, corrupt: Any
+) -> list[tuple[int, int, int, int, int, int]]:
+    size = _ENTRY.size * header.chunk_count
+    raw = block.slice(HEADER_BYTES, size + padding(HEADER_BYTES + size))
+    if crc32c(raw) != header.directory_crc:
+        raise corrupt("chunk directory fails its checksum", HEADER_BYTES)
+    entries = list(_ENTRY.iter_unpack(raw.slice(0, size)))
+    position, column = HEADER_BYTES + raw.size, 0
+    for start, stored, _, _, first, count in entries:
+        if start != position or first != column or count == 0 or first + count > column_count:
+            raise corrupt("chunk directory contradicts itself", HEADER_BYTES)
+        position, column = start + stored + padding(stored), first + count
+    if position != header.length:
+        raise corrupt("chunk directory contradicts the header", HEADER_BYTES)
+    if sum(entry[2] for entry in entries) != header.raw_length:
+        raise corrupt("chunk directory contradicts the header", HEADER_BYTES)
+    return entries
+
+
+def split_batch(batch: pa.RecordBatch, block_bytes: int) -> list[pa.RecordBatch]:
+    """Split a body batch into slices of about `block_bytes` raw, at most `RAW_BYTES_MAX`.
+
+    Raises
+    ------
+    RecordTooLarge
+        One record alone is over `RECORD_BYTES_MAX`.
+    """
+    size = batch.get_total_buffer_size() if batch.num_rows == 0 else batch.nbytes
+    if size <= min(block_bytes, RAW_BYTES_MAX // 2):
+        return [batch] if batch.num_rows else []
+    if batch.num_rows == 1:
+        if size > RECORD_BYTES_MAX + (1 << 16):
+            raise RecordTooLarge(f"a record of {size} bytes is over the limit of {RECORD_BYTES_MAX}")
+        return [batch]
+    rows = max(1, min(batch.num_rows - 1, batch.num_rows * block_bytes // size))
+    pieces: list[pa.RecordBatch] = []
+    for start in range(0, batch.num_rows, rows):
+        piece = batch.slice(start, rows)
+        # Rows of uneven size: a slice that is still far over the target is split again.
+        pieces.extend([piece] if piece.nbytes <= 2 * block_bytes else split_batch(piece, block_bytes))
+    return pieces

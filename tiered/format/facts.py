@@ -1,0 +1,94 @@
+"""What a segment says of itself, the same in a local footer, in Parquet metadata and in a manifest.
+
+Times are integers, microseconds since the epoch, UTC. End offsets are exclusive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """The last thing seen of one idempotent producer (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """Identity, range and history of one segment.
+
+    Attributes
+    ----------
+    segment_id
+        Survives re-encoding and offload; eviction compares it (promise P5).
+    generation
+        Raised by one at each local re-encoding.
+    lineage_epoch
+        Epoch of the lineage in which the segment was first written.
+    last_append_us
+        Wall clock of the last append; every age in a policy counts from it, through every rewrite.
+    origin_hash, prev_origin_hash
+        Content hash of this and of the previous segment as first sealed: the chain that proves
+        continuity. Hex; empty where unknown.
+    content_hash
+        CRC32C chain over the records as they are stored now, hex.
+    start_offset
+        Start offset of the partition at the time of sealing.
+    """
+
+    store_id: UUID
+    topic_id: UUID
+    segment_id: UUID
+    partition: int
+    generation: int
+    schema_id: int
+    base_offset: int
+    end_offset: int
+    record_count: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    created_us: int
+    last_append_us: int
+    lineage_epoch: int = 0
+    start_offset: int = 0
+    origin_hash: str = ""
+    prev_origin_hash: str = ""
+    content_hash: str = ""
+    replaces: tuple[UUID, ...] = ()
+    producers: tuple[ProducerState, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; UUIDs as text."""
+        values = asdict(self)
+        for name in ("store_id", "topic_id", "segment_id"):
+            values[name] = str(values[name])
+        values["replaces"] = [str(item) for item in self.replaces]
+        values["producers"] = [asdict(item) for item in self.producers]
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> SegmentFacts:
+        """Build from `to_json`'s result; unknown keys of later minor versions are ignored.
+
+        Raises
+        ------
+        KeyError, ValueError, TypeError
+            A key is missing or not of its type; callers turn this into `CorruptionError`.
+        """
+        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        for name in ("store_id", "topic_id", "segment_id"):
+            known[name] = UUID(values[name])
+        known["replaces"] = tuple(UUID(item) for item in values.get("replaces", ()))
+        known["producers"] = tuple(ProducerState(**item) for item in values.get("producers", ()))
+        return cls(**known)
+
+    def evolve(self, **changes: Any) -> SegmentFacts:
+        """Return a copy with `changes`."""
+        return replace(self, **changes)

@@ -1,0 +1,373 @@
+"""The manifest of one partition as values, and every change of it as a pure function.
+
+A *head* is the only object in the bucket that changes. It names immutable *pages*, each a list of object
+entries, and holds the newest page inline. Entries lie end to end, oldest first::
+
+    start_offset                                              end_offset
+        │   page 0          page 1        …      inline           │
+    ├───┴──────────────┼──────────────┼──────┼────────────────────┤
+    │ entry │ entry │ …   every range [base_offset, end_offset)
+
+The first entry, and the first page, may begin before ``start_offset``: objects and pages are dropped whole.
+Bytes are the business of `manifest_codec`, uploads that of ``cold/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Protocol
+from uuid import UUID
+
+from ..errors import ColdStorageError
+
+MANIFEST_VERSION = 1
+INLINE_ENTRIES_MAX = 64
+INLINE_BYTES_MAX = 128 * 1024
+PREVIOUS_COMMITS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group of an object: ``length`` bytes at ``position`` with CRC32C ``crc``.
+
+    The first one includes the four bytes of magic before it, so that row groups and tail cover the object.
+    """
+
+    base_offset: int
+    end_offset: int
+    record_count: int
+    position: int
+    length: int
+    crc: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    """One Parquet object under ``data/``.
+
+    Attributes
+    ----------
+    segment_ids
+        The segments whose records it holds; eviction compares them (promise P5).
+    sealed
+        False for the shipped tail of an active segment.
+    bytes
+        Size of the object.
+    tail_position, tail_crc
+        Everything after the last row group (page index and footer), to the end of the object.
+    """
+
+    name: str
+    base_offset: int
+    end_offset: int
+    record_count: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    last_append_us: int
+    segment_ids: tuple[UUID, ...]
+    generation: int
+    sealed: bool
+    bytes: int
+    schema_id: int
+    tail_position: int
+    tail_crc: int
+    content_hash: str = ""
+    origin_hash: str = ""
+    row_groups: tuple[RowGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PageRef:
+    """One immutable page: ``bytes`` as stored, with CRC32C ``crc``, holding ``count`` entries."""
+
+    name: str
+    base_offset: int
+    end_offset: int
+    min_timestamp_us: int
+    max_timestamp_us: int
+    count: int
+    bytes: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What ``head.json`` holds.
+
+    Attributes
+    ----------
+    epoch
+        Raised by every claim; a committer with a lower one is fenced.
+    lineages
+        ``(epoch, start offset)`` of each lineage, oldest first; a restore begins a new one.
+    commit_id, previous_commit_ids
+        Unique ids of this commit and of the last few before it, newest first: how a committer finds out
+        what became of a write whose answer was lost.
+    schemas
+        Schema id to schema text (`schema.schema_to_text`).
+    """
+
+    store_id: UUID
+    topic_id: UUID
+    partition: int
+    epoch: int
+    lineages: tuple[tuple[int, int], ...]
+    commit_id: str
+    start_offset: int = 0
+    end_offset: int = 0
+    previous_commit_ids: tuple[str, ...] = ()
+    schemas: Mapping[int, str] = field(default_factory=dict)
+    pages: tuple[PageRef, ...] = ()
+    inline: tuple[ObjectEntry, ...] = ()
+    committed_us: int = 0
+    version: int = MANIFEST_VERSION
+
+    @property
+    def lineage_epoch(self) -> int:
+        """Epoch of the newest lineage."""
+        return self.lineages[-1][0]
+
+
+class Pages(Protocol):
+    """Where pages are kept; pages are immutable, so `load` is a function of the reference."""
+
+    def load_page(self, ref: PageRef) -> tuple[ObjectEntry, ...]:
+        """Return the entries of a page, verified."""
+        ...
+
+    def save_page(self, entries: tuple[ObjectEntry, ...]) -> PageRef:
+        """Write a new page and return its reference."""
+        ...
+
+
+def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Head:
+    """Return `head` with `entries`, which extend it or replace what lies in their range.
+
+    The sealed whole of a segment replaces the tails of it that were shipped before; a merge replaces its
+    inputs. What is replaced lies wholly inside the new range and belongs to segments that the new entries
+    name.
+
+    Raises
+    ------
+    ColdStorageError
+        The entries leave a gap or would replace something else: they were planned on another head.
+    """
+    fresh = tuple(sorted(entries, key=lambda entry: entry.base_offset))
+    if not fresh or fresh[-1].end_offset <= head.start_offset:
+        return head
+    base, end = fresh[0].base_offset, fresh[-1].end_offset
+    if base > head.end_offset:
+        raise _refused(f"offsets {head.end_offset} to {base} would be missing before them", fresh)
+    first = sum(ref.end_offset <= base for ref in head.pages)
+    last = sum(ref.base_offset < end for ref in head.pages)
+    touched = tuple(entry for ref in head.pages[first:last] for entry in pages.load_page(ref))
+    if last == len(head.pages):
+        inline = tuple(
+            entry
+            for entry in _splice((*touched, *head.inline), fresh)
+            if entry.end_offset > head.start_offset
+        )
+        return replace(head, pages=head.pages[:first], inline=inline, end_offset=max(head.end_offset, end))
+    saved = tuple(pages.save_page(part) for part in _parts(_splice(touched, fresh)))
+    return replace(head, pages=(*head.pages[:first], *saved, *head.pages[last:]))
+
+
+def _splice(old: Sequence[ObjectEntry], fresh: tuple[ObjectEntry, ...]) -> tuple[ObjectEntry, ...]:
+    base, end = fresh[0].base_offset, fresh[-1].end_offset
+    if any(a.end_offset != b.base_offset for a, b in pairwise(fresh)):
+        raise _refused("they do not lie end to end", fresh)
+    before = tuple(entry for entry in old if entry.end_offset <= base)
+    after = tuple(entry for entry in old if entry.base_offset >= end)
+    for entry in old[len(before) : len(old) - len(after)]:
+        if entry.base_offset < base or entry.end_offset > end:
+            raise _refused(f"they cover only a part of {entry.name}", fresh)
+        covering = [
+            new for new in fresh if new.base_offset < entry.end_offset and new.end_offset > entry.base_offset
+        ]
+        if not set(entry.segment_ids) <= {item for new in covering for item in new.segment_ids}:
+            raise _refused(f"{entry.name} holds another segment's records", fresh)
+        for new in covering:
+            if entry.sealed and not new.sealed:
+                raise _refused(f"{entry.name} is sealed already", fresh)
+            if entry.segment_ids == new.segment_ids and entry.sealed and entry.generation > new.generation:
+                raise _refused(f"{entry.name} is of a higher generation", fresh)
+    return (*before, *fresh, *after)
+
+
+def _refused(reason: str, fresh: tuple[ObjectEntry, ...]) -> ColdStorageError:
+    return ColdStorageError(
+        f"objects for offsets {fresh[0].base_offset} to {fresh[-1].end_offset} do not fit the manifest: {reason}"
+    )
+
+
+def raise_start_offset(head: Head, offset: int) -> Head:
+    """Return `head` that begins at `offset`; what lies wholly below is dropped. It never goes back.
+
+    Beyond the end, the end moves with it: the log goes on at `offset`, and what was never offloaded is gone.
+    """
+    if offset <= head.start_offset:
+        return head
+    return replace(
+        head,
+        start_offset=offset,
+        end_offset=max(head.end_offset, offset),
+        pages=tuple(ref for ref in head.pages if ref.end_offset > offset),
+        inline=tuple(entry for entry in head.inline if entry.end_offset > offset),
+    )
+
+
+def add_schemas(head: Head, schemas: Mapping[int, str]) -> Head:
+    """Return `head` that knows `schemas`; an id once used keeps its schema.
+
+    Raises
+    ------
+    ColdStorageError
+        An id is known with another schema.
+    """
+    known = dict(head.schemas)
+    for schema_id, text in schemas.items():
+        if known.setdefault(schema_id, text) != text:
+            raise ColdStorageError(f"schema {schema_id} of the topic is another one in the bucket")
+    return replace(head, schemas=known)
+
+
+def covers(entries: Iterable[ObjectEntry], segment_id: UUID, base_offset: int, end_offset: int) -> bool:
+    """Whether one entry has this segment's id and all of ``[base_offset, end_offset)`` (promise P5)."""
+    return any(
+        segment_id in entry.segment_ids
+        and entry.base_offset <= base_offset
+        and entry.end_offset >= end_offset
+        for entry in entries
+    )
+
+
+def spill(head: Head, pages: Pages) -> Head:
+    """Return `head` small enough to be rewritten at each commit, older inline entries moved to pages.
+
+    Tails are replaced soon, so they stay inline while what can stay without them fills half a page.
+    """
+    if _weight(head.inline) <= 1:
+        return head
+    sealed = max((i for i, entry in enumerate(head.inline, start=1) if entry.sealed), default=0)
+    worthwhile = _weight(head.inline[:sealed]) >= 0.5 and _weight(head.inline[sealed:]) <= 1
+    cut = sealed if worthwhile else len(head.inline)
+    saved = tuple(pages.save_page(part) for part in _parts(head.inline[:cut]))
+    return replace(head, pages=(*head.pages, *saved), inline=head.inline[cut:])
+
+
+def _parts(entries: Sequence[ObjectEntry]) -> Iterable[tuple[ObjectEntry, ...]]:
+    # Twice the inline limit, so that what has just spilled over is one page and not one and a scrap.
+    part: list[ObjectEntry] = []
+    for entry in entries:
+        if part and _weight((*part, entry)) > 2:
+            yield tuple(part)
+            part = []
+        part.append(entry)
+    if part:
+        yield tuple(part)
+
+
+def _weight(entries: Sequence[ObjectEntry]) -> float:
+    """Return the size as a share of what may stay inline; bytes are estimated, as encoded."""
+    size = sum(650 + 130 * len(entry.row_groups) + 45 * len(entry.segment_ids) for entry in entries)
+    return max(len(entries) / INLINE_ENTRIES_MAX, size / INLINE_BYTES_MAX)
+
+
+def check_head(head: Head) -> list[str]:
+    """Return what is wrong with a head by itself: an empty list for every head that was published."""
+    problems: list[str] = []
+    if not 0 <= head.start_offset <= head.end_offset:
+        problems.append(f"start offset {head.start_offset} and end offset {head.end_offset} are out of order")
+    if not head.lineages or any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(head.lineages)):
+        problems.append("lineages are not in order")
+    elif head.lineages[-1][0] > head.epoch or head.lineages[0][0] < 1:
+        problems.append(f"the newest lineage is of epoch {head.lineages[-1][0]}, the head of {head.epoch}")
+    ids = (head.commit_id, *head.previous_commit_ids)
+    if not all(ids) or len(set(ids)) != len(ids):
+        problems.append("commit ids are not unique")
+    spans = [(ref.base_offset, ref.end_offset, f"page {ref.name}") for ref in head.pages]
+    spans += [(entry.base_offset, entry.end_offset, entry.name) for entry in head.inline]
+    problems += _check_spans(spans, head.start_offset, head.end_offset)
+    names = [ref.name for ref in head.pages]
+    if len(set(names)) != len(names):
+        problems.append("a page is named twice")
+    for ref in head.pages:
+        if ref.count < 1 or ref.bytes < 1:
+            problems.append(f"page {ref.name} is empty")
+    problems += _check_each(head.inline, head.schemas)
+    return problems
+
+
+def check_entries(head: Head, entries: Sequence[ObjectEntry]) -> list[str]:
+    """Return what is wrong with all entries of all pages and the inline ones of `head`, in order."""
+    # A page outlives its first entries, so those below the start offset are no problem.
+    live = [entry for entry in entries if entry.end_offset > head.start_offset]
+    spans = [(entry.base_offset, entry.end_offset, entry.name) for entry in live]
+    return _check_spans(spans, head.start_offset, head.end_offset) + _check_each(live, head.schemas)
+
+
+def check_page(ref: PageRef, entries: Sequence[ObjectEntry]) -> list[str]:
+    """Return in what a page differs from what the head says of it."""
+    if not entries or len(entries) != ref.count:
+        return [f"page {ref.name} holds {len(entries)} entries, the head says {ref.count}"]
+    if entries[0].base_offset != ref.base_offset:
+        return [f"page {ref.name} begins at {entries[0].base_offset}, the head says {ref.base_offset}"]
+    spans = [(entry.base_offset, entry.end_offset, entry.name) for entry in entries]
+    return _check_spans(spans, ref.base_offset, ref.end_offset) + _check_each(entries, None)
+
+
+def _check_spans(spans: list[tuple[int, int, str]], start: int, end: int) -> list[str]:
+    if not spans:
+        return [] if start == end else [f"nothing holds offsets {start} to {end}"]
+    problems = [f"{name} has offsets {low} to {high}" for low, high, name in spans if not 0 <= low < high]
+    if spans[0][0] > start:
+        problems.append(f"nothing holds offsets {start} to {spans[0][0]}")
+    if spans[0][1] <= start:
+        problems.append(f"{spans[0][2]} lies below the start offset {start}")
+    for (_, high, before), (low, _, after) in pairwise(spans):
+        if high != low:
+            problems.append(f"{before} ends at {high} and {after} begins at {low}")
+    if spans[-1][1] != end:
+        problems.append(f"{spans[-1][2]} ends at {spans[-1][1]}, not at {end}")
+    return problems
+
+
+def _check_each(entries: Iterable[ObjectEntry], schemas: Mapping[int, str] | None) -> list[str]:
+    problems: list[str] = []
+    names: set[str] = set()
+    for entry in entries:
+        if entry.name in names:
+            problems.append(f"{entry.name} is named twice")
+        names.add(entry.name)
+        if not entry.segment_ids:
+            problems.append(f"{entry.name} belongs to no segment")
+        if schemas is not None and entry.schema_id not in schemas:
+            problems.append(f"{entry.name} has the unknown schema {entry.schema_id}")
+        problems += check_object(entry)
+    return problems
+
+
+def check_object(entry: ObjectEntry) -> list[str]:
+    """Return what is wrong with one entry by itself."""
+    groups = entry.row_groups
+    bad: list[str] = []
+    if not 0 <= entry.record_count <= entry.end_offset - entry.base_offset:
+        bad.append(f"{entry.record_count} records in offsets {entry.base_offset} to {entry.end_offset}")
+    if sum(group.record_count for group in groups) != entry.record_count:
+        bad.append("its row groups hold another number of records")
+    edges = [(0, entry.base_offset)]
+    for group in groups:
+        edges.append((group.position + group.length, group.end_offset))
+        if (group.position, group.base_offset) != edges[-2] or group.length < 1:
+            bad.append(f"its row group at byte {group.position} does not follow the one before")
+        if not 0 < group.record_count <= group.end_offset - group.base_offset:
+            bad.append(f"its row group at byte {group.position} has {group.record_count} records")
+    if edges[-1][0] != entry.tail_position or not entry.tail_position < entry.bytes:
+        bad.append("its bytes do not add up")
+    if groups and edges[-1][1] != entry.end_offset:
+        bad.append(f"its row groups end at offset {edges[-1][1]}")
+    return [f"{entry.name}: {problem}" for problem in bad]

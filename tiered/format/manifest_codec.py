@@ -1,0 +1,217 @@
+"""The manifest as bytes.
+
+``head.json`` is a document as in `document`: JSON with a CRC32C of its content inside. A page is one
+Zstandard frame of compact JSON, ``{"version": 1, "entries": [...]}``; its size and CRC32C stand in the head.
+
+In both, an entry is an object with the field names of `ObjectEntry`, ids as text, and each of its row groups
+a list of eight integers in the order of `RowGroup`'s fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+from uuid import UUID
+
+import zstandard
+from crc32c import crc32c
+
+from ..errors import CorruptionError, UnsupportedFormat
+from .document import decode_document, encode_document
+from .manifest import (
+    MANIFEST_VERSION,
+    Head,
+    ObjectEntry,
+    PageRef,
+    RowGroup,
+    check_head,
+    check_page,
+)
+
+PAGE_RAW_BYTES_MAX = 64 * 1024 * 1024
+
+_T = TypeVar("_T")
+_GROUP_FIELDS = tuple(field.name for field in fields(RowGroup))
+_PAGE_FIELDS = tuple(field.name for field in fields(PageRef))
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def encode_head(head: Head) -> bytes:
+    """Return the bytes of ``head.json``."""
+    return encode_document(
+        {
+            "version": head.version,
+            "store_id": str(head.store_id),
+            "topic_id": str(head.topic_id),
+            "partition": head.partition,
+            "epoch": head.epoch,
+            "lineages": [list(row) for row in head.lineages],
+            "commit_id": head.commit_id,
+            "previous_commit_ids": list(head.previous_commit_ids),
+            "start_offset": head.start_offset,
+            "end_offset": head.end_offset,
+            "schemas": {str(key): text for key, text in sorted(head.schemas.items())},
+            "pages": [{name: getattr(ref, name) for name in _PAGE_FIELDS} for ref in head.pages],
+            "inline": [_entry_to_json(entry) for entry in head.inline],
+            "committed_us": head.committed_us,
+        }
+    )
+
+
+def decode_head(data: bytes, *, where: str) -> Head:
+    """Verify and decode a head; the invariants of `check_head` hold for what is returned.
+
+    Raises
+    ------
+    CorruptionError
+        A flipped bit, a cut, a missing field, or a head that contradicts itself.
+    UnsupportedFormat
+        Written by a newer release.
+    """
+    values = decode_document(data, where=where)
+    _check_version(values, where)
+    head = _decoded(_head_from_json, values, where)
+    problems = check_head(head)
+    if problems:
+        raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where)
+    return head
+
+
+def encode_page(name: str, entries: tuple[ObjectEntry, ...]) -> tuple[PageRef, bytes]:
+    """Return the bytes of a page and what the head says of it."""
+    values = {"version": MANIFEST_VERSION, "entries": [_entry_to_json(entry) for entry in entries]}
+    raw = json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
+    if len(raw) > PAGE_RAW_BYTES_MAX:
+        raise ValueError(f"a page of {len(raw)} bytes is above the limit of {PAGE_RAW_BYTES_MAX}")
+    data = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(raw)
+    ref = PageRef(
+        name=name,
+        base_offset=entries[0].base_offset,
+        end_offset=entries[-1].end_offset,
+        min_timestamp_us=min(entry.min_timestamp_us for entry in entries),
+        max_timestamp_us=max(entry.max_timestamp_us for entry in entries),
+        count=len(entries),
+        bytes=len(data),
+        crc=crc32c(data),
+    )
+    return ref, data
+
+
+def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, ...]:
+    """Verify a page against its reference, then decode it; it never grows beyond `PAGE_RAW_BYTES_MAX`.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    offsets = (ref.base_offset, ref.end_offset)
+    if len(data) != ref.bytes or crc32c(data) != ref.crc:
+        raise CorruptionError("manifest page fails its checksum", where=where, position=0, offsets=offsets)
+    try:
+        # The library allocates what the frame declares, so look before it does. -1: not declared.
+        declared = zstandard.frame_content_size(data)
+        if not 0 <= declared <= PAGE_RAW_BYTES_MAX:
+            raise CorruptionError(f"manifest page declares {declared} bytes", where=where, offsets=offsets)
+        raw = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        values = json.loads(raw)
+    except (zstandard.ZstdError, ValueError, RecursionError, MemoryError) as error:
+        raise CorruptionError(
+            f"manifest page does not decode ({error})", where=where, offsets=offsets
+        ) from None
+    _check_version(values, where)
+    entries = _decoded(lambda page: tuple(_entry_from_json(item) for item in page["entries"]), values, where)
+    problems = check_page(ref, entries)
+    if problems:
+        raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where, offsets=offsets)
+    return entries
+
+
+def _check_version(values: Any, where: str) -> None:
+    version = values.get("version") if isinstance(values, dict) else None
+    if type(version) is not int or version < 1:
+        raise CorruptionError("manifest has no version", where=where)
+    if version > MANIFEST_VERSION:
+        raise UnsupportedFormat(
+            f"manifest version {version} of {where} is newer than this release reads ({MANIFEST_VERSION}): upgrade"
+        )
+
+
+def _decoded(build: Callable[[Any], _T], values: Any, where: str) -> _T:
+    try:
+        return build(values)
+    except _MALFORMED as error:
+        raise CorruptionError(f"manifest does not decode ({error!r})", where=where) from None
+
+
+def _head_from_json(values: dict[str, Any]) -> Head:
+    return Head(
+        version=_integer(values["version"]),
+        store_id=UUID(values["store_id"]),
+        topic_id=UUID(values["topic_id"]),
+        partition=_integer(values["partition"]),
+        epoch=_integer(values["epoch"]),
+        lineages=tuple((_integer(epoch), _integer(start)) for epoch, start in values["lineages"]),
+        commit_id=_text(values["commit_id"]),
+        previous_commit_ids=tuple(_text(item) for item in values["previous_commit_ids"]),
+        start_offset=_integer(values["start_offset"]),
+        end_offset=_integer(values["end_offset"]),
+        schemas={int(key): _text(text) for key, text in values["schemas"].items()},
+        pages=tuple(
+            PageRef(_text(item["name"]), *(_integer(item[name]) for name in _PAGE_FIELDS[1:]))
+            for item in values["pages"]
+        ),
+        inline=tuple(_entry_from_json(item) for item in values["inline"]),
+        committed_us=_integer(values["committed_us"]),
+    )
+
+
+def _entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
+    values = {field.name: getattr(entry, field.name) for field in fields(entry)}
+    values["segment_ids"] = [str(item) for item in entry.segment_ids]
+    values["row_groups"] = [[getattr(group, name) for name in _GROUP_FIELDS] for group in entry.row_groups]
+    return values
+
+
+def _entry_from_json(values: dict[str, Any]) -> ObjectEntry:
+    return ObjectEntry(
+        name=_text(values["name"]),
+        base_offset=_integer(values["base_offset"]),
+        end_offset=_integer(values["end_offset"]),
+        record_count=_integer(values["record_count"]),
+        min_timestamp_us=_integer(values["min_timestamp_us"]),
+        max_timestamp_us=_integer(values["max_timestamp_us"]),
+        last_append_us=_integer(values["last_append_us"]),
+        segment_ids=tuple(UUID(item) for item in values["segment_ids"]),
+        generation=_integer(values["generation"]),
+        sealed=_flag(values["sealed"]),
+        bytes=_integer(values["bytes"]),
+        schema_id=_integer(values["schema_id"]),
+        tail_position=_integer(values["tail_position"]),
+        tail_crc=_integer(values["tail_crc"]),
+        content_hash=_text(values["content_hash"]),
+        origin_hash=_text(values["origin_hash"]),
+        row_groups=tuple(
+            RowGroup(**dict(zip(_GROUP_FIELDS, map(_integer, row), strict=True)))
+            for row in values["row_groups"]
+        ),
+    )
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value

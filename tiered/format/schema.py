@@ -1,0 +1,255 @@
+"""Schemas of topics: the closed list of types, the system columns, and the cast of what users append.
+
+A topic has an Arrow schema of its own columns. A *body* is what a block stores: the record timestamp
+as column 0, then the topic's columns. A *row* is what readers see: the system columns ``topic``,
+``partition``, ``offset``, ``timestamp``, then the topic's columns.
+
+The list of types is closed because everything that reads a store must agree on it: Arrow, Parquet,
+Iceberg and Spark's data source API, which refuses large, view, dictionary and not-null types.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from ..errors import InvalidName, SchemaMismatch, UnsupportedFormat
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+SYSTEM_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", TIMESTAMP),
+)
+SYSTEM_COLUMNS: tuple[str, ...] = tuple(field.name for field in SYSTEM_FIELDS)
+
+HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+RECORD_SCHEMA = pa.schema(
+    [pa.field("key", pa.binary()), pa.field("value", pa.binary()), pa.field("headers", HEADERS_TYPE)]
+)
+
+# What Python's datetime and Spark can both hold: years 1 to 9999.
+TIMESTAMP_US_MIN = -62_135_596_800_000_000
+TIMESTAMP_US_MAX = 253_402_300_799_999_999
+
+_COLUMN_NAME_BYTES_MAX = 255
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
+
+
+def check_topic_name(name: str) -> str:
+    """Return `name`, or raise `InvalidName`: Kafka's alphabet, not starting with a dot or dash."""
+    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidName(
+            f"invalid topic name {str(name)[:60]!r}: use 1 to 249 of A-Z a-z 0-9 . _ - "
+            "and start with a letter, a digit or _"
+        )
+    return name
+
+
+def normalize_schema(schema: pa.Schema) -> pa.Schema:
+    """Return `schema` in the closed list of types, all fields nullable, metadata dropped.
+
+    Raises
+    ------
+    SchemaMismatch
+        A type that has no counterpart in every reader, or no column at all.
+    InvalidName
+        A reserved, empty, repeated or overlong column name.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
+    if len(schema) == 0:
+        raise SchemaMismatch("a schema needs at least one column")
+    seen: set[str] = set()
+    for name in schema.names:
+        # Spark resolves column names without regard to case.
+        if name.lower() in SYSTEM_COLUMNS:
+            raise InvalidName(f"column name {name!r} is reserved; every read adds it. Rename the column")
+        if not name or len(name.encode("utf-8", "surrogatepass")) > _COLUMN_NAME_BYTES_MAX:
+            raise InvalidName(f"column names have 1 to {_COLUMN_NAME_BYTES_MAX} bytes, not {name[:60]!r}")
+        if name.lower() in seen:
+            raise InvalidName(f"column name {name!r} appears twice (case does not distinguish columns)")
+        seen.add(name.lower())
+    return pa.schema([_plain_field(field) for field in schema])
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, _plain_type(field.type, field.name), nullable=True)
+
+
+_SCALARS: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
+    (pt.is_boolean, pa.bool_()),
+    (pt.is_int8, pa.int8()),
+    (pt.is_int16, pa.int16()),
+    (pt.is_int32, pa.int32()),
+    (pt.is_int64, pa.int64()),
+    (pt.is_uint8, pa.int16()),
+    (pt.is_uint16, pa.int32()),
+    (pt.is_uint32, pa.int64()),
+    (pt.is_uint64, pa.int64()),
+    (pt.is_float16, pa.float32()),
+    (pt.is_float32, pa.float32()),
+    (pt.is_float64, pa.float64()),
+    (pt.is_string, pa.string()),
+    (pt.is_large_string, pa.string()),
+    (pt.is_string_view, pa.string()),
+    (pt.is_binary, pa.binary()),
+    (pt.is_large_binary, pa.binary()),
+    (pt.is_binary_view, pa.binary()),
+    (pt.is_fixed_size_binary, pa.binary()),
+    (pt.is_date, pa.date32()),
+)
+
+
+def _plain_type(kind: pa.DataType, name: str) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type, name)
+    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+        return _plain_type(kind.value_type, name)
+    if pt.is_timestamp(kind):
+        return TIMESTAMP if kind.tz is not None else pa.timestamp("us")
+    if pt.is_decimal(kind):
+        if kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+            return pa.decimal128(kind.precision, kind.scale)
+    elif pt.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type, name), _plain_type(kind.item_type, name))
+    elif pt.is_struct(kind) and kind.num_fields:
+        return pa.struct([_plain_field(kind.field(i)) for i in range(kind.num_fields)])
+    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind) or _is_list_view(kind):
+        return pa.list_(pa.field("element", _plain_type(kind.value_type, name), nullable=True))
+    else:
+        for matches, plain in _SCALARS:
+            if matches(kind):
+                return plain
+    raise SchemaMismatch(
+        f"column {name!r} has type {kind}, which not every reader of a store can hold; use integers, floats, "
+        "booleans, strings, binary, dates, timestamps, decimals up to 38 digits, lists, structs or maps"
+    )
+
+
+def _is_list_view(kind: pa.DataType) -> bool:
+    return bool(pt.is_list_view(kind) or pt.is_large_list_view(kind))
+
+
+def body_schema(schema: pa.Schema) -> pa.Schema:
+    """Return what blocks of a topic with `schema` store: the record timestamp, then its columns."""
+    return pa.schema([SYSTEM_FIELDS[3], *schema])
+
+
+def row_schema(schema: pa.Schema, columns: list[str] | None = None) -> pa.Schema:
+    """Return what readers see, narrowed to `columns` in the order asked for.
+
+    Raises
+    ------
+    SchemaMismatch
+        A column that the topic does not have; the message lists those it has.
+    """
+    full = pa.schema([*SYSTEM_FIELDS, *schema])
+    if columns is None:
+        return full
+    missing = [name for name in columns if full.get_field_index(name) < 0]
+    if missing:
+        raise SchemaMismatch(f"no column {missing[0]!r}; the columns are {', '.join(full.names)}")
+    return pa.schema([full.field(name) for name in columns])
+
+
+def check_extends(old: pa.Schema, new: pa.Schema) -> None:
+    """Raise `SchemaMismatch` unless `new` is `old` with more columns at the end."""
+    if len(new) < len(old) or any(not new.field(i).equals(old.field(i)) for i in range(len(old))):
+        raise SchemaMismatch("a schema grows by nullable columns at the end; it cannot lose or change any")
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """Return the schema as base64 of its Arrow IPC message, for JSON documents."""
+    return base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """Invert `schema_to_text`.
+
+    Raises
+    ------
+    UnsupportedFormat
+        The text is not an Arrow schema.
+    """
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise UnsupportedFormat(f"not an Arrow schema: {error}") from None
+
+
+def to_batches(data: Any, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Cast what a user appends to the topic's `schema`, batch by batch, without copying what fits.
+
+    Parameters
+    ----------
+    data
+        A Table, RecordBatch, RecordBatchReader, or any object with ``__arrow_c_stream__`` or
+        ``__arrow_c_array__`` (pandas, Polars, DuckDB).
+
+    Yields
+    ------
+    (batch, timestamps)
+        The batch has exactly the topic's columns; ``timestamps`` is the cast column ``timestamp``
+        of the data, or None where it has none.
+
+    Raises
+    ------
+    SchemaMismatch
+        An unknown column, or a value that does not survive the cast.
+    """
+    reader = _reader_of(data)
+    names = reader.schema.names
+    extra = [name for name in names if name != "timestamp" and schema.get_field_index(name) < 0]
+    if extra:
+        raise SchemaMismatch(f"unknown column {extra[0]!r}; the topic has {', '.join(schema.names)}")
+    if len(set(names)) != len(names):
+        raise SchemaMismatch("a column name appears twice in the data")
+    if not set(names) & set(schema.names):
+        raise SchemaMismatch(f"the data has none of the topic's columns {', '.join(schema.names)}")
+    for batch in reader:
+        columns = [_cast(batch, field) for field in schema]
+        stamps = _cast(batch, SYSTEM_FIELDS[3]) if "timestamp" in names else None
+        yield pa.RecordBatch.from_arrays(columns, schema=schema), stamps
+
+
+def _reader_of(data: Any) -> pa.RecordBatchReader:
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    if isinstance(data, pa.Table):
+        return data.to_reader()
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data)
+    if hasattr(data, "__arrow_c_array__"):
+        batch = pa.record_batch(data)
+        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    raise SchemaMismatch(
+        f"append_batch takes Arrow data (Table, RecordBatch, or an object with __arrow_c_stream__), "
+        f"not {type(data).__name__}"
+    )
+
+
+def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    index = batch.schema.get_field_index(field.name)
+    if index < 0:
+        return pa.nulls(batch.num_rows, field.type)
+    array = batch.column(index)
+    if array.type.equals(field.type):
+        return array
+    try:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        if pt.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        return array.cast(field.type, safe=True)
+    except (pa.ArrowException, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise SchemaMismatch(f"column {field.name!r}: {array.type} does not fit {field.type}: {reason}") from None

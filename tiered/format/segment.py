@@ -1,0 +1,287 @@
+"""Segments: a header, blocks, and once sealed a footer and a trailer. Little-endian.
+
+======== ===== ==================================================================================
+position bytes segment header
+======== ===== ==================================================================================
+0        4     magic ``TSEG``
+4        2     version (1)
+6        2     length of these fixed fields (128)
+8        4     length of the whole header: fields, schema, padding to 64; blocks start here
+12       4     length of the Arrow IPC schema at 128
+16       16    store id
+32       16    topic id
+48       16    segment id
+64       4     partition
+68       4     schema id
+72       8     base offset
+80       8     created at, µs
+88       4     generation
+92       4     writer epoch at creation
+96       4     lineage epoch
+100      16    origin hash of the previous segment (zero: none or unknown)
+116      4     reserved
+120      4     CRC32C of the schema and its padding
+124      4     CRC32C of the first 124 bytes
+======== ===== ==================================================================================
+
+The footer follows the last block:
+
+======== ===== ==================================================================================
+0        4     magic ``TFTR``
+4        2     version (1)
+6        2     reserved
+8        4     block count n
+12       4     length of the facts
+16       48 n  index: six columns of n int64: base offset, position, length, record count,
+               minimum and maximum timestamp (µs)
+...            facts: JSON of `SegmentFacts`, padded with spaces to a multiple of 8
+======== ===== ==================================================================================
+
+The trailer is the file's last 32 bytes, so that one read from the end finds everything:
+
+======== ===== ==================================================================================
+0        8     position of the footer
+8        4     length of the footer
+12       4     CRC32C of the footer
+16       2     version (1)
+18       6     reserved
+24       4     CRC32C of the first 24 bytes
+28       4     magic ``TEND``
+======== ===== ==================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from ..errors import CorruptionError, UnsupportedFormat
+from .block import BlockHeader, padding
+from .facts import SegmentFacts
+
+MAGIC = b"TSEG"
+FOOTER_MAGIC = b"TFTR"
+TRAILER_MAGIC = b"TEND"
+VERSION = 1
+FIXED_BYTES = 128
+TRAILER_BYTES = 32
+HEADER_BYTES_MAX = 4 << 20
+
+_FIXED = struct.Struct("<4sHHII16s16s16sIIqqIII16sxxxxI")
+_FOOTER = struct.Struct("<4sHxxII")
+_TRAILER = struct.Struct("<QIIHxxxxxx")
+_CRC = struct.Struct("<I")
+_INDEX_COLUMNS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What the first bytes of a segment say; ``length`` is where its blocks start."""
+
+    store_id: UUID
+    topic_id: UUID
+    segment_id: UUID
+    partition: int
+    schema_id: int
+    base_offset: int
+    created_us: int
+    generation: int
+    writer_epoch: int
+    lineage_epoch: int
+    prev_origin_hash: str
+    schema: pa.Schema
+    length: int = 0
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Return the header's bytes, padded to a multiple of 64; ``header.length`` is computed."""
+    schema: bytes = header.schema.serialize().to_pybytes()
+    padded = schema + bytes(padding(len(schema)))
+    fixed = _FIXED.pack(
+        MAGIC, VERSION, FIXED_BYTES, FIXED_BYTES + len(padded), len(schema), header.store_id.bytes,
+        header.topic_id.bytes, header.segment_id.bytes, header.partition, header.schema_id, header.base_offset,
+        header.created_us, header.generation, header.writer_epoch, header.lineage_epoch,
+        bytes.fromhex(header.prev_origin_hash) or bytes(16), crc32c(padded),
+    )  # fmt: skip
+    return fixed + _CRC.pack(crc32c(fixed)) + padded
+
+
+def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
+    """Verify and decode the header at the start of `data` (the file, or enough of it).
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    view = memoryview(data)
+    fixed = bytes(view[:FIXED_BYTES])
+    if len(fixed) < FIXED_BYTES:
+        raise CorruptionError("segment header is cut short", where=where, position=0)
+    if fixed[:4] != MAGIC:
+        raise CorruptionError("not a segment file", where=where, position=0)
+    if _CRC.unpack_from(fixed, FIXED_BYTES - 4)[0] != crc32c(fixed[: FIXED_BYTES - 4]):
+        raise CorruptionError("segment header fails its checksum", where=where, position=0)
+    (
+        _, version, fixed_length, length, schema_length, store_id, topic_id, segment_id, partition, schema_id,
+        base_offset, created_us, generation, writer_epoch, lineage_epoch, prev_hash, schema_crc,
+    ) = _FIXED.unpack_from(fixed)  # fmt: skip
+    if version != VERSION:
+        raise UnsupportedFormat(f"segment format {version} in {where} is newer than this release (1)")
+    if fixed_length != FIXED_BYTES or not FIXED_BYTES + schema_length <= length <= HEADER_BYTES_MAX:
+        raise CorruptionError("segment header contradicts itself", where=where, position=0)
+    schema_bytes = bytes(view[FIXED_BYTES:length])
+    if len(schema_bytes) != length - FIXED_BYTES or crc32c(schema_bytes) != schema_crc:
+        raise CorruptionError("segment schema fails its checksum", where=where, position=FIXED_BYTES)
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(schema_bytes[:schema_length]))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError(f"segment schema does not decode ({error})", where=where, position=FIXED_BYTES) from None
+    return SegmentHeader(
+        UUID(bytes=store_id), UUID(bytes=topic_id), UUID(bytes=segment_id), partition, schema_id, base_offset,
+        created_us, generation, writer_epoch, lineage_epoch, prev_hash.hex() if any(prev_hash) else "",
+        schema, length,
+    )  # fmt: skip
+
+
+class BlockIndex:
+    """Where every block of a segment lies: six parallel columns of int64, searched by bisection.
+
+    Works on lists while a segment grows and on views of the footer, without copying, once sealed.
+    """
+
+    __slots__ = (
+        "_count", "base_offsets", "lengths", "max_timestamps_us", "min_timestamps_us", "positions", "record_counts",
+    )  # fmt: skip
+
+    def __init__(self, columns: Sequence[Sequence[int]] | None = None, count: int | None = None) -> None:
+        self._count = count
+        (
+            self.base_offsets,
+            self.positions,
+            self.lengths,
+            self.record_counts,
+            self.min_timestamps_us,
+            self.max_timestamps_us,
+        ) = columns or ([], [], [], [], [], [])
+
+    def __len__(self) -> int:
+        # The last column to grow says how many rows are whole.
+        return len(self.max_timestamps_us) if self._count is None else self._count
+
+    def add(self, header: BlockHeader, position: int) -> None:
+        """Append one block; only for an index made of lists."""
+        self.append_row(
+            header.base_offset, position, header.length, header.record_count,
+            header.min_timestamp_us, header.max_timestamp_us,
+        )  # fmt: skip
+
+    def append_row(self, *row: int) -> None:
+        """Append one block's six numbers in the order of the footer's columns."""
+        for column, value in zip(self._columns(), row, strict=True):
+            column.append(value)  # type: ignore[attr-defined]
+
+    def between(self, start_offset: int, end_offset: int) -> range:
+        """Return the positions in the index of the blocks that may overlap ``[start, end)``."""
+        count = len(self)
+        first = max(bisect_right(self.base_offsets, start_offset, hi=count) - 1, 0)
+        return range(first, max(first, bisect_left(self.base_offsets, end_offset, hi=count)))
+
+    def frozen(self) -> BlockIndex:
+        """Return the index as it is now; it shares the columns, whose first rows never change."""
+        return BlockIndex(self._columns(), len(self))
+
+    def to_bytes(self) -> bytes:
+        """Return the footer's index columns."""
+        return b"".join(struct.pack(f"<{len(self)}q", *column) for column in self._columns())
+
+    @classmethod
+    def from_bytes(cls, data: Any, count: int) -> BlockIndex:
+        """Invert `to_bytes` without copying."""
+        values = memoryview(data).cast("B").cast("q")
+        return cls([values[i * count : (i + 1) * count] for i in range(_INDEX_COLUMNS)])
+
+    def _columns(self) -> tuple[Sequence[int], ...]:
+        return (
+            self.base_offsets, self.positions, self.lengths, self.record_counts,
+            self.min_timestamps_us, self.max_timestamps_us,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A sealed segment's index and facts; ``position`` is where the blocks end."""
+
+    index: BlockIndex
+    facts: SegmentFacts
+    position: int
+
+
+def encode_footer(index: BlockIndex, facts: SegmentFacts, position: int) -> bytes:
+    """Return footer and trailer, to be written at `position`, right after the last block."""
+    facts_json = json.dumps(facts.to_json(), separators=(",", ":")).encode()
+    facts_json += b" " * (-len(facts_json) % 8)
+    footer = _FOOTER.pack(FOOTER_MAGIC, VERSION, len(index), len(facts_json)) + index.to_bytes() + facts_json
+    trailer = _TRAILER.pack(position, len(footer), crc32c(footer), VERSION)
+    return footer + trailer + _CRC.pack(crc32c(trailer)) + TRAILER_MAGIC
+
+
+def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
+    """Decode the footer of a segment file; None where the file does not end in a trailer.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+        The file ends in a trailer, and it or the footer does not verify.
+    """
+    size = data.size
+    if size < FIXED_BYTES + TRAILER_BYTES:
+        return None
+    trailer = data.slice(size - TRAILER_BYTES, TRAILER_BYTES).to_pybytes()
+    if trailer[-4:] != TRAILER_MAGIC:
+        return None
+    at = size - TRAILER_BYTES
+    if _CRC.unpack_from(trailer, 24)[0] != crc32c(trailer[:24]):
+        raise CorruptionError("segment trailer fails its checksum", where=where, position=at)
+    position, length, crc, version = _TRAILER.unpack_from(trailer)
+    if version != VERSION:
+        raise UnsupportedFormat(f"segment format {version} in {where} is newer than this release (1)")
+    if position + length != at or length < _FOOTER.size:
+        raise CorruptionError("segment trailer contradicts the file", where=where, position=at)
+    raw = data.slice(position, length)
+    if crc32c(raw) != crc:
+        raise CorruptionError("segment footer fails its checksum", where=where, position=position)
+    magic, version, count, facts_length = _FOOTER.unpack_from(raw)
+    index_bytes = 8 * _INDEX_COLUMNS * count
+    if magic != FOOTER_MAGIC or _FOOTER.size + index_bytes + facts_length != length:
+        raise CorruptionError("segment footer contradicts itself", where=where, position=position)
+    try:
+        facts = SegmentFacts.from_json(json.loads(raw.slice(_FOOTER.size + index_bytes).to_pybytes()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"segment facts do not decode ({error!r})", where=where, position=position) from None
+    return Footer(BlockIndex.from_bytes(raw.slice(_FOOTER.size, index_bytes), count), facts, position)
+
+
+class ContentHash:
+    """BLAKE2b-128 over the headers of a segment's blocks: through their checksums, over its records."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, header: bytes) -> None:
+        """Add the 128 header bytes of the next block."""
+        self._hash.update(header)
+
+    def hexdigest(self) -> str:
+        """Return the hash so far, 32 hexadecimal digits."""
+        return self._hash.hexdigest()

@@ -1,0 +1,649 @@
+"""The writer of one partition: pending rows, group commit, the active segment, rolls.
+
+Three locks, always taken in this order:
+
+``_sync_lock``
+    Held by the leader of a group commit. Whoever waits for it finds, once it is theirs, that a leader
+    before them has usually made their records durable already: one sync serves all who waited.
+``_write_lock``
+    Held while blocks are written and segments rolled. A sync does not hold it, so appends go on
+    into the file while the disk works.
+``lock``
+    Held for the few operations that add one row, or swap the buffer for an empty one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from ..errors import (
+    CorruptionError,
+    DiskFull,
+    Fenced,
+    PartitionPoisoned,
+    RecordTooLarge,
+    StoreClosed,
+    TieredError,
+)
+from ..format.block import NO_PRODUCER, RECORD_BYTES_MAX, Body, encode_body, split_batch
+from ..format.facts import SegmentFacts
+from ..format.schema import RECORD_SCHEMA, body_schema
+from ..format.segment import BlockIndex, SegmentHeader
+from ..warm.catalog import TopicMeta
+from ..warm.directory import (
+    LOCK_FILE,
+    START_FILE,
+    SegmentName,
+    list_segments,
+    read_fence,
+    read_start_offset,
+    write_fence,
+    write_start_offset,
+)
+from ..warm.filesystem import FileSystem
+from ..warm.lock import FileLock
+from ..warm.segment_reader import SegmentFile
+from ..warm.segment_writer import SegmentWriter
+from .buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, RowBuffer
+from .recent import HotMemory, RecentBlock, RecentBlocks
+
+log = logging.getLogger("tiered.hot")
+
+_GATHER_SECONDS_MAX = 0.002
+_GATHER_STEP_SECONDS = 0.00002
+FULL = -1
+"""What an append returns instead of an offset where the pending rows must be written first."""
+
+_LOCK_WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """What a partition's writer needs to know; sizes in bytes, times in microseconds.
+
+    Attributes
+    ----------
+    rows_max
+        Rows that make a block full; with ``sync_every``, that number.
+    sync_on_scan
+        Whether readers wait for the disk (every sync mode but ``never``).
+    sync_when_full
+        Whether a full block is made durable before the next row is added (``sync_every``).
+    """
+
+    fs: FileSystem
+    clock: Callable[[], int]
+    store_id: UUID
+    memory: HotMemory
+    block_bytes: int
+    rows_max: int
+    roll_bytes: int
+    roll_age_us: int | None
+    sync_on_scan: bool = True
+    sync_when_full: bool = False
+    record_bytes_max: int = RECORD_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class HotView:
+    """The active end of a partition as a snapshot needs it; everything in it stays as it is.
+
+    Attributes
+    ----------
+    end_offset
+        Everything before it is durable.
+    active, active_index, active_header
+        Path of the active segment, its blocks, and what says how to decode them.
+    """
+
+    start_offset: int
+    end_offset: int
+    recent: tuple[RecentBlock, ...]
+    active: Path
+    active_index: BlockIndex
+    active_header: SegmentHeader
+
+
+class SchemaGrew(Exception):
+    """Blocks were encoded before the topic's schema grew; the caller encodes them again."""
+
+
+class PartitionWriter:
+    """Appends to one partition; thread-safe.
+
+    Attributes
+    ----------
+    lock, buffer
+        The pending rows and their lock; `Topic.append` uses them directly, on its fast path.
+    fault : TieredError | None
+        Why nothing can be appended any more: closed, fenced or poisoned.
+    """
+
+    def __init__(
+        self, options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, lock: FileLock,
+        segment: SegmentWriter, start_offset: int,
+    ) -> None:  # fmt: skip
+        self._options = options
+        self.directory = directory
+        self.meta = meta
+        self.partition = partition
+        self._file_lock = lock
+        self._segment = segment
+        self._retired: list[SegmentWriter] = []
+        self.start_offset = start_offset
+        self.durable_offset = segment.end_offset
+        self.recent = RecentBlocks(options.memory)
+        self.lock = threading.Lock()
+        self._write_lock = threading.RLock()
+        self._sync_lock = threading.Lock()
+        self._group = threading.Condition(threading.Lock())
+        self._leading = False
+        self._followers = self._expected = 0
+        self._sync_seconds = 0.0
+        self._advanced = threading.Condition()
+        self.fault: TieredError | None = None
+        self._closed = False
+        self.syncs = 0
+        self._block_bytes = options.block_bytes
+        self._rows_max = options.rows_max
+        self._body_schema = body_schema(meta.schema)
+        self.buffer: RecordBuffer | RowBuffer = self._new_buffer(segment.end_offset)
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, options: WriterOptions, directory: Path, meta: TopicMeta, partition: int) -> PartitionWriter:
+        """Take the partition's lock, recover its active segment, and return the writer.
+
+        Raises
+        ------
+        StoreLocked, Fenced, CorruptionError, UnsupportedFormat, DiskFull
+        """
+        what = f"partition {partition} of topic {meta.name!r}"
+        options.fs.make_directory(directory)
+        lock = FileLock.acquire(directory / LOCK_FILE, what, wait_seconds=_LOCK_WAIT_SECONDS)
+        try:
+            reason = read_fence(directory)
+            if reason is not None:
+                raise Fenced(f"{what} was fenced ({reason}); what it holds is kept and can be read")
+            options.fs.unlink(directory / f".{START_FILE}.tmp")
+            start_offset = read_start_offset(directory)
+            segment = _open_segment(options, directory, meta, partition, start_offset)
+            return cls(options, directory, meta, partition, lock, segment, start_offset)
+        except BaseException:
+            lock.release()
+            raise
+
+    def _new_buffer(self, base_offset: int) -> RecordBuffer | RowBuffer:
+        if self.meta.schema.equals(RECORD_SCHEMA):
+            return RecordBuffer(base_offset)
+        return RowBuffer(base_offset, len(self.meta.schema))
+
+    # -- appending -------------------------------------------------------------------------------
+
+    @property
+    def active_segment_id(self) -> UUID:
+        """Id of the segment that takes the next block."""
+        return self._segment.header.segment_id
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record appended, pending ones included."""
+        with self.lock:
+            return self.buffer.base_offset + len(self.buffer.timestamps_us)
+
+    def append_record(
+        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None,
+        timestamp_us: int, size: int,
+    ) -> int:  # fmt: skip
+        """Add one checked record to the pending rows and return its offset, or `FULL` where `make_room` is due."""
+        with self.lock:
+            if self.fault is not None:
+                raise self.fault
+            buffer = self.buffer
+            timestamps = buffer.timestamps_us
+            row = len(timestamps)
+            if buffer.bytes >= self._block_bytes or row >= self._rows_max:
+                return FULL
+            try:
+                buffer.keys.append(key)  # type: ignore[union-attr]
+                buffer.values.append(value)  # type: ignore[union-attr]
+                if headers is not None:
+                    buffer.headers[row] = headers  # type: ignore[union-attr]
+                buffer.bytes += size
+                timestamps.append(timestamp_us)
+            except BaseException:
+                buffer.truncate(row)
+                raise
+            return buffer.base_offset + row
+
+    def append_row(self, values: Sequence[object], timestamp_us: int, size: int) -> int:
+        """Add one checked row of a typed topic and return its offset, or `FULL` where `make_room` is due."""
+        with self.lock:
+            if self.fault is not None:
+                raise self.fault
+            buffer = self.buffer
+            row = len(buffer.timestamps_us)
+            if buffer.bytes >= self._block_bytes or row >= self._rows_max:
+                return FULL
+            try:
+                # A row checked before the schema grew lacks the new columns.
+                for column, value in zip_longest(buffer.columns, values):  # type: ignore[union-attr]
+                    column.append(value)
+                buffer.bytes += size + RECORD_OVERHEAD_BYTES
+                buffer.timestamps_us.append(timestamp_us)
+            except BaseException:
+                buffer.truncate(row)
+                raise
+            return buffer.base_offset + row
+
+    def make_room(self) -> None:
+        """Write the pending rows because they make a block.
+
+        Raises
+        ------
+        DiskFull
+            No room: the rows stay pending, and the caller's row is not added.
+        """
+        if self._options.sync_when_full:
+            self.flush()
+            return
+        with self._write_lock:
+            self._check_fault()
+            # Whoever held the lock before may have written the same rows: then these are few.
+            if self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self._rows_max:
+                self._drain()
+
+    def append_bodies(
+        self, bodies: Sequence[Body], column_count: int, producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0)
+    ) -> tuple[int, int]:
+        """Write encoded blocks after the pending rows; return their offsets ``[start, end)``.
+
+        Each block is atomic. Offsets are assigned while the pending buffer is held, so that a failed
+        write leaves no hole.
+
+        Raises
+        ------
+        SchemaGrew
+            The blocks have not `column_count` columns of the schema any more; nothing was written.
+        """
+        with self._write_lock:
+            self._check_fault()
+            if column_count != len(self._body_schema):
+                raise SchemaGrew
+            self._drain()
+            with self.lock:
+                # Rows that came in since the drain have offsets already: they go first.
+                self._drain_held()
+                start = self._segment.end_offset
+                try:
+                    for body in bodies:
+                        self._append_body(body, producer)
+                finally:
+                    self.buffer.base_offset = self._segment.end_offset
+                return start, self._segment.end_offset
+
+    # -- writing and syncing ---------------------------------------------------------------------
+
+    def write_pending(self) -> None:
+        """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
+        with self._write_lock:
+            self._check_fault()
+            self._drain()
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is durable.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned, StoreClosed, Fenced
+        """
+        self.sync_to(self.end_offset)
+
+    def sync_to(self, offset: int) -> None:
+        """Return once every record before `offset` is durable: group commit, leader and followers."""
+        with self._group:
+            while self.fault is not None or self.durable_offset < offset:
+                self._check_fault()
+                if not self._leading:
+                    break
+                self._followers += 1
+                self._group.wait()
+            else:
+                return
+            self._leading = True
+        try:
+            self._gather_followers()
+            with self._sync_lock:
+                self._commit()
+        finally:
+            with self._group:
+                self._leading = False
+                self._expected, self._followers = self._followers, 0
+                self._group.notify_all()
+
+    def _gather_followers(self) -> None:
+        """Let the threads that the last commit woke up append and join this one, if they are quick.
+
+        Without it the first thread to wake would sync its one record alone, and the others in their
+        turn; waiting no longer than a sync takes costs at most that.
+        """
+        if not self._expected:
+            return
+        deadline = time.perf_counter() + min(self._sync_seconds, _GATHER_SECONDS_MAX)
+        while self._followers < self._expected and time.perf_counter() < deadline:
+            time.sleep(_GATHER_STEP_SECONDS)
+
+    def _commit(self) -> None:
+        """Write what is pending and sync it. The caller holds the sync lock."""
+        with self._write_lock:
+            self._check_fault()
+            self._drain()
+            segment, end = self._segment, self._segment.end_offset
+        started = time.perf_counter()
+        self._sync(segment, end)
+        self._sync_seconds = time.perf_counter() - started
+        for retired in self._retired:
+            retired.close()
+        self._retired.clear()
+
+    def _sync(self, segment: SegmentWriter, end: int) -> None:
+        try:
+            segment.sync()
+        except (OSError, DiskFull) as error:
+            raise self._poison(error) from error
+        self.syncs += 1
+        self._advance(end)
+
+    def _advance(self, end: int) -> None:
+        with self._advanced:
+            self.durable_offset = max(self.durable_offset, end)
+            self._advanced.notify_all()
+
+    def wait_beyond(self, offset: int, timeout_seconds: float) -> bool:
+        """Wait until records at or after `offset` are durable; False where the time ran out."""
+        with self._advanced:
+            return self._advanced.wait_for(
+                lambda: self.durable_offset > offset or self.fault is not None, timeout_seconds
+            )
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything appended is not durable yet."""
+        buffer = self.buffer
+        return bool(buffer.timestamps_us) or self.durable_offset < self._segment.end_offset
+
+    def _drain(self) -> None:
+        """Write the pending rows. The caller holds the write lock."""
+        with self.lock:
+            buffer = self.buffer
+            if not buffer.timestamps_us:
+                return
+            self.buffer = self._new_buffer(buffer.base_offset + len(buffer.timestamps_us))
+        try:
+            self._drain_buffer(buffer)
+        except BaseException:
+            with self.lock:
+                buffer.drop_before(self._segment.end_offset)
+                buffer.extend(self.buffer)  # type: ignore[arg-type]
+                self.buffer = buffer
+            raise
+
+    def _drain_held(self) -> None:
+        """Write the pending rows while nobody can add any. The caller holds the write lock and `lock`."""
+        self._check_fault()
+        try:
+            self._drain_buffer(self.buffer)
+        except BaseException:
+            self.buffer.drop_before(self._segment.end_offset)
+            raise
+        self.buffer = self._new_buffer(self._segment.end_offset)
+
+    def _drain_buffer(self, buffer: RecordBuffer | RowBuffer) -> None:
+        if not buffer.timestamps_us:
+            return
+        batch = buffer.to_batch(self._body_schema)
+        pieces = [batch] if buffer.bytes <= 2 * self._block_bytes else split_batch(batch, self._block_bytes)
+        for piece in pieces:
+            self._append_body(encode_body(piece), (NO_PRODUCER, 0, 0))
+
+    def _append_body(self, body: Body, producer: tuple[int, int, int]) -> None:
+        segment = self._segment
+        # Sealed already: the last roll found no room for the next segment's file.
+        sealed = segment.facts is not None
+        if sealed or (len(segment.index) and segment.position + body.length > self._options.roll_bytes):
+            self._roll()
+            segment = self._segment
+        base = segment.end_offset
+        try:
+            segment.append(body, self._options.clock(), producer)
+        except OSError as error:
+            raise self._poison(error) from error
+        self.recent.add(RecentBlock(base, segment.end_offset, body.parts[1], self._body_schema))
+
+    def _poison(self, error: Exception) -> PartitionPoisoned:
+        fault = PartitionPoisoned(
+            f"partition {self.partition} of topic {self.meta.name!r}: the disk failed ({error}), so what is durable "
+            "is unknown; nothing more is appended until the store is opened again"
+        )
+        self._fail(fault)
+        return fault
+
+    def _fail(self, fault: TieredError) -> None:
+        self.fault = fault
+        with self._advanced:
+            self._advanced.notify_all()
+
+    def _check_fault(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    # -- rolling ---------------------------------------------------------------------------------
+
+    def roll(self) -> SegmentFacts | None:
+        """Seal the active segment and begin the next; None where it holds no record."""
+        with self._write_lock:
+            self._check_fault()
+            self._drain()
+            return self._roll() if len(self._segment.index) else None
+
+    def roll_if_old(self) -> None:
+        """Roll where the active segment's first record is older than the policy's roll age."""
+        age = self._options.roll_age_us
+        segment = self._segment
+        if age is not None and len(segment.index) and self._options.clock() - segment.header.created_us >= age:
+            self.roll()
+
+    def _roll(self) -> SegmentFacts:
+        old = self._segment
+        try:
+            facts = old.facts or old.seal(self.start_offset)
+            header = replace(
+                old.header,
+                segment_id=uuid4(),
+                schema_id=self.meta.schema_id,
+                schema=self._body_schema,
+                base_offset=old.end_offset,
+                created_us=max(self._options.clock(), old.last_append_us),
+                generation=0,
+                writer_epoch=old.writer_epoch,
+                prev_origin_hash=facts.origin_hash,
+            )
+            self._segment = SegmentWriter.create(self._options.fs, self.directory, header)
+        except OSError as error:
+            raise self._poison(error) from error
+        # A group commit may be syncing the old descriptor right now; the next leader closes it.
+        self._retired.append(old)
+        self._advance(old.end_offset)
+        return facts
+
+    def change_schema(self, meta: TopicMeta) -> None:
+        """Go on with a grown schema: pending rows are written and the segment rolled first."""
+        with self._write_lock:
+            self._check_fault()
+            with self.lock:
+                self._drain_held()
+                self.recent.clear()
+                self.meta = meta
+                self._body_schema = body_schema(meta.schema)
+                self._roll()
+                self.buffer = self._new_buffer(self._segment.end_offset)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def view(self, *, flush: bool = True) -> HotView:
+        """Return the active end of the partition; what was appended is made durable first, unless told not to."""
+        if flush and self.fault is None:
+            if self._options.sync_on_scan:
+                self.flush()
+            else:
+                self.write_pending()
+        with self._write_lock:
+            segment = self._segment
+            end = self.durable_offset if self._options.sync_on_scan else segment.end_offset
+            index = segment.index.frozen()
+            recent = self.recent.between(0, end)
+        return HotView(self.start_offset, end, tuple(recent), segment.path, index, segment.header)
+
+    def set_start_offset(self, offset: int) -> None:
+        """Move the start offset up, durably."""
+        with self._write_lock:
+            self._check_fault()
+            if offset > self.start_offset:
+                write_start_offset(self._options.fs, self.directory, offset)
+                self.start_offset = offset
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def fence(self, reason: str) -> None:
+        """Refuse every later append: a newer lineage owns the partition in the bucket."""
+        write_fence(self._options.fs, self.directory, reason)
+        self._fail(Fenced(f"partition {self.partition} of topic {self.meta.name!r} was fenced: {reason}"))
+
+    def close(self) -> None:
+        """Flush, mark the file clean, release the lock. May be called twice.
+
+        Raises
+        ------
+        DiskFull
+            Pending rows found no room; the writer stays open, so that a later close can succeed.
+        PartitionPoisoned
+            A sync failed earlier, or now; the writer is closed all the same.
+        """
+        if self._closed:
+            return
+        error: TieredError | None = None
+        try:
+            if self.fault is None:
+                self.flush()
+                with self._write_lock:
+                    self._segment.mark_clean()
+        except PartitionPoisoned as poisoned:
+            error = poisoned
+        except OSError as failed:
+            error = self._poison(failed)
+        else:
+            error = self.fault if isinstance(self.fault, PartitionPoisoned) else None
+        self._release()
+        if error is not None:
+            raise error
+
+    def _release(self) -> None:
+        with self._sync_lock, self._write_lock, self.lock:
+            self._closed = True
+            self._fail(StoreClosed("the store is closed"))
+            for segment in (*self._retired, self._segment):
+                segment.close()
+            self.recent.clear()
+            self._file_lock.release()
+
+    def abandon(self, fault: TieredError) -> None:
+        """In a forked child: refuse everything and let go of the parent's descriptors."""
+        self.lock = threading.Lock()
+        self._write_lock = threading.RLock()
+        self._sync_lock = threading.Lock()
+        self._advanced = threading.Condition()
+        self.fault = fault
+        self._segment.abandon()
+        self._file_lock.abandon()
+
+
+def check_record_size(size: int, limit: int) -> None:
+    """Raise `RecordTooLarge` where one record is over the limit."""
+    if size > limit:
+        raise RecordTooLarge(f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended")
+
+
+def _open_segment(
+    options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, start_offset: int
+) -> SegmentWriter:
+    listing = list_segments(directory)
+    if not listing.segments:
+        return _first_segment(options, directory, meta, partition, start_offset)
+    path = directory / str(listing.segments[-1])
+    newest = SegmentFile.open(path)
+    if newest.header.topic_id != meta.topic_id or newest.header.partition != partition:
+        raise CorruptionError("segment of another topic or partition", where=str(path), position=0)
+    if newest.scan is None:
+        facts = newest.facts
+        assert facts is not None
+        header = replace(
+            newest.header, segment_id=uuid4(), schema_id=meta.schema_id, schema=body_schema(meta.schema),
+            base_offset=facts.end_offset, created_us=max(options.clock(), facts.last_append_us), generation=0,
+            writer_epoch=newest.header.writer_epoch + 1, prev_origin_hash=facts.origin_hash,
+        )  # fmt: skip
+        return SegmentWriter.create(options.fs, directory, header)
+    scan = newest.scan
+    if scan.damage is not None:
+        log.warning(
+            "cutting a torn tail off %s: %d bytes after offset %d (%s)",
+            path, newest.bytes - scan.end_position, scan.end_offset, scan.damage.reason,
+        )  # fmt: skip
+    segment = SegmentWriter.resume(options.fs, path, newest.header, scan, newest.bytes)
+    if newest.header.schema_id != meta.schema_id:
+        return _seal_and_follow(options, directory, meta, segment, start_offset)
+    return segment
+
+
+def _seal_and_follow(
+    options: WriterOptions, directory: Path, meta: TopicMeta, segment: SegmentWriter, start_offset: int
+) -> SegmentWriter:
+    """Begin a segment of the topic's newest schema: the writer died between growing it and rolling."""
+    facts = segment.seal(start_offset)
+    segment.close()
+    header = replace(
+        segment.header, segment_id=uuid4(), schema_id=meta.schema_id, schema=body_schema(meta.schema),
+        base_offset=facts.end_offset, created_us=max(options.clock(), facts.last_append_us), generation=0,
+        writer_epoch=segment.writer_epoch, prev_origin_hash=facts.origin_hash,
+    )  # fmt: skip
+    return SegmentWriter.create(options.fs, directory, header)
+
+
+def _first_segment(
+    options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, base_offset: int
+) -> SegmentWriter:
+    header = SegmentHeader(
+        store_id=options.store_id,
+        topic_id=meta.topic_id,
+        segment_id=uuid4(),
+        partition=partition,
+        schema_id=meta.schema_id,
+        base_offset=base_offset,
+        created_us=options.clock(),
+        generation=0,
+        writer_epoch=1,
+        lineage_epoch=0,
+        prev_origin_hash="",
+        schema=body_schema(meta.schema),
+    )
+    return SegmentWriter.create(options.fs, directory, header)
+
+
+__all__ = ["HotView", "PartitionWriter", "SegmentName", "WriterOptions", "check_record_size"]

@@ -1,0 +1,84 @@
+"""Recent blocks kept in memory after they were written, within one budget of bytes for the whole store."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+import pyarrow as pa
+
+
+class RecentBlock(NamedTuple):
+    """A written block: its one chunk, as it was written, and the body's schema.
+
+    The chunk is a copy of what was appended, so keeping it keeps nothing else alive.
+    """
+
+    base_offset: int
+    end_offset: int
+    chunk: pa.Buffer
+    schema: pa.Schema
+
+    @property
+    def bytes(self) -> int:
+        """What it holds in memory."""
+        return int(self.chunk.size)
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the records as a body batch, in place."""
+        return pa.ipc.read_record_batch(self.chunk, self.schema)
+
+
+class RecentBlocks:
+    """One partition's recent blocks, oldest first; contiguous in offsets."""
+
+    def __init__(self, memory: HotMemory) -> None:
+        self._memory = memory
+        self._blocks: deque[RecentBlock] = deque()
+
+    def add(self, block: RecentBlock) -> None:
+        """Keep a block; the store's oldest ones go where the budget is exceeded."""
+        self._memory.add(self, block)
+
+    def between(self, start_offset: int, end_offset: int) -> list[RecentBlock]:
+        """Return the blocks that overlap ``[start, end)``; the range they miss is in the file."""
+        return [
+            block for block in self._memory.copy(self)
+            if block.base_offset < end_offset and block.end_offset > start_offset
+        ]  # fmt: skip
+
+    def clear(self) -> None:
+        """Forget every block."""
+        self._memory.remove(self)
+
+
+class HotMemory:
+    """The budget: at most ``bytes_max`` over every partition of a store."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._order: deque[RecentBlocks] = deque()
+        self.bytes = 0
+
+    def add(self, owner: RecentBlocks, block: RecentBlock) -> None:
+        """Add a block of `owner`, the newest of all."""
+        with self._lock:
+            owner._blocks.append(block)
+            self._order.append(owner)
+            self.bytes += block.bytes
+            while self.bytes > self._bytes_max and self._order:
+                self.bytes -= self._order.popleft()._blocks.popleft().bytes
+
+    def copy(self, owner: RecentBlocks) -> list[RecentBlock]:
+        """Return `owner`'s blocks as they are now."""
+        with self._lock:
+            return list(owner._blocks)
+
+    def remove(self, owner: RecentBlocks) -> None:
+        """Forget `owner` and give back what it held."""
+        with self._lock:
+            self._order = deque(item for item in self._order if item is not owner)
+            self.bytes -= sum(block.bytes for block in owner._blocks)
+            owner._blocks.clear()

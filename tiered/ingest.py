@@ -1,0 +1,214 @@
+"""What users append, turned into body batches and partitions. Pure: no lock, no file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from .errors import SchemaMismatch
+from .format.schema import (
+    TIMESTAMP,
+    TIMESTAMP_US_MAX,
+    TIMESTAMP_US_MIN,
+    body_schema,
+)
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MICROSECOND = timedelta(microseconds=1)
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def timestamp_us(value: object) -> int:
+    """Return microseconds since the epoch of an aware datetime, or of integer milliseconds.
+
+    Raises
+    ------
+    SchemaMismatch
+        A naive datetime, another type, or a time outside the years 1 to 9999.
+    """
+    if type(value) is int:
+        result = value * 1000
+    elif isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise SchemaMismatch(f"timestamp {value} has no time zone; use datetime.now(timezone.utc) or its like")
+        result = (value - _EPOCH) // _MICROSECOND
+    else:
+        raise SchemaMismatch(
+            f"a timestamp is an aware datetime or integer milliseconds since the epoch, not {type(value).__name__}"
+        )
+    if not TIMESTAMP_US_MIN <= result <= TIMESTAMP_US_MAX:
+        raise SchemaMismatch(f"timestamp {value} is out of range: years 1 to 9999 (integers are milliseconds)")
+    return result
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """Return an aware datetime, UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def key_bytes(key: object) -> bytes | None:
+    """Return the bytes that place a key: as they are, UTF-8 of a str, decimal text of an int.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    if key is None or type(key) is bytes:
+        return key
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise SchemaMismatch(f"key {key!r} has no UTF-8 ({error.reason}); give it as bytes") from None
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key).encode()
+    if isinstance(key, (bytearray, memoryview)):
+        return bytes(key)
+    raise SchemaMismatch(f"a key is bytes, str or int, not {type(key).__name__}")
+
+
+def value_bytes(value: object) -> bytes | None:
+    """Return a record's value.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    hint = "; encode it first, for example with .encode()" if isinstance(value, str) else ""
+    raise SchemaMismatch(f"a value is bytes, not {type(value).__name__}{hint}")
+
+
+def header_pairs(headers: object) -> tuple[Headers, int]:
+    """Return headers as pairs, and their size in bytes.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    size = 0
+    try:
+        checked = [(name, value_bytes(value)) for name, value in pairs]  # type: ignore[attr-defined]
+        for name, value in checked:
+            size += len(name.encode()) + len(value or b"") + 16
+    except (TypeError, ValueError, AttributeError):
+        raise SchemaMismatch("headers are a dict of str to bytes, or a list of such pairs") from None
+    return checked, size
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Place a key as librdkafka's ``consistent`` partitioner does: CRC-32 modulo the partitions."""
+    return zlib.crc32(key) % partitions
+
+
+def body_of(batch: pa.RecordBatch, timestamps: pa.Array | None, timestamp_column: str | None, now_us: int) -> pa.RecordBatch:
+    """Put the record timestamp in front of a batch of a topic's columns.
+
+    It is, in this order: the topic's timestamp column, the column ``timestamp`` of the data, now.
+
+    Raises
+    ------
+    SchemaMismatch
+        A timestamp outside the years 1 to 9999.
+    """
+    if timestamp_column is not None:
+        timestamps = batch.column(timestamp_column)
+    stamps = _stamps(timestamps, batch.num_rows, now_us)
+    return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=body_schema(batch.schema))
+
+
+def _stamps(timestamps: pa.Array | None, count: int, now_us: int) -> pa.Array:
+    if timestamps is None:
+        return pa.repeat(pa.scalar(now_us, pa.int64()), count).cast(TIMESTAMP)
+    numbers = timestamps.cast(pa.int64())
+    if numbers.null_count:
+        numbers = pc.fill_null(numbers, now_us)
+    bounds = pc.min_max(numbers)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is not None and not (low >= TIMESTAMP_US_MIN and high <= TIMESTAMP_US_MAX):
+        raise SchemaMismatch("a timestamp is out of range: years 1 to 9999")
+    return numbers.cast(TIMESTAMP)
+
+
+def check_timestamp_column(schema: pa.Schema, name: str) -> None:
+    """Raise `SchemaMismatch` unless `name` is a timestamp column of a topic's schema."""
+    index = _index(schema, name)
+    if index < 0:
+        raise SchemaMismatch(f"timestamp column {name!r} is not in the schema ({', '.join(schema.names)})")
+    if not pt.is_timestamp(schema.field(index).type):
+        raise SchemaMismatch(f"timestamp column {name!r} has type {schema.field(index).type}; it must be a timestamp")
+
+
+def check_key_column(schema: pa.Schema, name: str) -> None:
+    """Raise `SchemaMismatch` unless `name` is a string, binary or integer column of a topic's schema."""
+    index = _index(schema, name)
+    if index < 0:
+        raise SchemaMismatch(f"key column {name!r} is not in the schema ({', '.join(schema.names)})")
+    kind = schema.field(index).type
+    if not (pt.is_string(kind) or pt.is_binary(kind) or pt.is_integer(kind)):
+        raise SchemaMismatch(f"key column {name!r} has type {kind}; it must be a string, binary or an integer")
+
+
+def _index(schema: pa.Schema, name: object) -> int:
+    return int(schema.get_field_index(name)) if isinstance(name, str) else -1
+
+
+def by_partition(batch: pa.RecordBatch, key: pa.Array, partitions: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """Split a batch by the partition of its keys, keeping the order within each.
+
+    Yields
+    ------
+    (partition, rows)
+        Partition None for the rows whose key is null or empty.
+    """
+    encoded = key.dictionary_encode()
+    places = [
+        partition_of(value, partitions) if (value := key_bytes(item)) else None
+        for item in encoded.dictionary.to_pylist()
+    ]
+    if len(set(places)) == 1 and encoded.null_count == 0:
+        yield places[0], batch
+        return
+    rows = pc.take(pa.array(places, pa.int32()), encoded.indices)
+    for partition in [*sorted({place for place in places if place is not None}), None]:
+        found = batch.filter(pc.is_null(rows) if partition is None else pc.equal(rows, partition))
+        if found.num_rows:
+            yield partition, found
+
+
+def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
+    """Cut an iterable into lists of at most `rows_max`."""
+    if isinstance(records, (bytes, str, Mapping)):
+        raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
+    chunk: list[Any] = []
+    if isinstance(records, list):
+        for start in range(0, len(records), rows_max):
+            yield records[start : start + rows_max]
+        return
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == rows_max:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of the record schema that holds values alone."""
+    count = len(values)
+    arrays = [
+        pa.array(values, pa.binary()) if field.name == "value" else pa.nulls(count, field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,0 +1,37 @@
+"""When data moves: facts + rules + now -> plan (pure), and the executor that carries a plan out.
+
+``rules`` is what ``tiered.toml`` says of a topic, ``facts`` is what the store knows, ``plan`` decides,
+``executor`` acts through a port that the store implements.
+"""
+
+from .actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
+from .cost import Cost, Requests
+from .executor import ActionPort, Executor, TierReport
+from .facts import ColdObjectFact, PartitionFacts, SegmentFact, StoreFacts
+from .plan import Plan, make_plan
+from .rules import PRESETS, Policy
+from .throttle import TokenBucket
+
+__all__ = [
+    "PRESETS",
+    "Action",
+    "ActionPort",
+    "ColdObjectFact",
+    "Compress",
+    "Cost",
+    "EvictLocal",
+    "Executor",
+    "Expire",
+    "Offload",
+    "PartitionFacts",
+    "Plan",
+    "Policy",
+    "Requests",
+    "Seal",
+    "SegmentFact",
+    "ShipTail",
+    "StoreFacts",
+    "TierReport",
+    "TokenBucket",
+    "make_plan",
+]

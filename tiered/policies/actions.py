@@ -1,0 +1,107 @@
+"""What a plan can ask for, one frozen class a kind.
+
+A new kind is a class here, a rule in ``plan.py`` that yields it and a method of `ActionPort` in
+``executor.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+from uuid import UUID
+
+from ..units import approximate_size
+from .cost import Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One step for one partition; safe to repeat and safe to kill at any instruction.
+
+    Attributes
+    ----------
+    segment_id
+        The segment it is about; ``None`` where it is about a range.
+    base_offset, end_offset
+        The records it is about, end exclusive.
+    bytes
+        What it reads, moves or frees, estimated from the local files.
+    cold_bytes_delta
+        By how much the bucket grows; negative where it shrinks.
+    reason
+        The rule and the fact that met, for people.
+    """
+
+    kind: ClassVar[str]
+    publishes: ClassVar[bool] = False  # changes the partition's manifest
+
+    topic: str
+    partition: int
+    segment_id: UUID | None
+    base_offset: int
+    end_offset: int
+    bytes: int
+    reason: str
+    cold_bytes_delta: int = 0
+    requests: Requests = field(default_factory=Requests)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, the kind under ``action``."""
+        values = {"action": self.kind, **asdict(self)}
+        values["segment_id"] = None if self.segment_id is None else str(self.segment_id)
+        return values
+
+    def __str__(self) -> str:
+        where = f"{self.topic}/{self.partition} [{self.base_offset}, {self.end_offset})"
+        return f"{self.kind} {where} {approximate_size(self.bytes)}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal(Action):
+    """Seal the active segment and roll to a new one."""
+
+    kind = "seal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire(Action):
+    """Delete everything before ``end_offset``, which becomes the start offset, in every tier.
+
+    ``base_offset`` is the start offset before; equal to ``end_offset`` where only what earlier deletions
+    left behind is removed.
+    """
+
+    kind = "expire"
+    publishes = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload(Action):
+    """Publish a sealed segment as one object, which replaces the tails shipped of it."""
+
+    kind = "offload"
+    publishes = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShipTail(Action):
+    """Publish durable records of a segment that cannot be offloaded as a whole yet."""
+
+    kind = "ship_tail"
+    publishes = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictLocal(Action):
+    """Delete the local file of a segment that is published under its own id (promise P5)."""
+
+    kind = "evict_local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compress(Action):
+    """Re-encode a sealed segment on the local disk."""
+
+    kind = "compress"
+    codec: str
+    level: int | None

@@ -1,0 +1,70 @@
+"""What requests and storage cost, by Amazon S3's public list prices; an estimate, without transfer or tax.
+
+Prices are in USD for us-east-1, first tier of volume, as listed at `PRICES_AS_OF`. Deletes are free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PRICES_AS_OF = "2025-01"
+MULTIPART_BYTES = 8 << 20
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """List prices of one storage class: a GiB-month, and a thousand writes (PUT, POST, LIST) and reads."""
+
+    gib_month_usd: float
+    writes_1000_usd: float
+    reads_1000_usd: float
+
+
+S3_STANDARD = Prices(0.023, 0.005, 0.0004)
+S3_PRICES = {
+    "STANDARD": S3_STANDARD,
+    "INTELLIGENT_TIERING": S3_STANDARD,
+    "STANDARD_IA": Prices(0.0125, 0.01, 0.001),
+    "ONEZONE_IA": Prices(0.01, 0.01, 0.001),
+    "GLACIER_IR": Prices(0.004, 0.02, 0.01),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How many requests the bucket will see."""
+
+    writes: int = 0
+    reads: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(self.writes + other.writes, self.reads + other.reads)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """``one_off_usd`` for the requests; ``monthly_usd`` by how much a month of storage changes."""
+
+    one_off_usd: float
+    monthly_usd: float
+
+
+# A commit reads the head, writes one page and swaps the head.
+COMMIT = Requests(writes=2, reads=1)
+
+
+def upload_requests(size: int) -> Requests:
+    """Return the requests of one object of `size` bytes, with the check of what arrived."""
+    parts = -(-size // MULTIPART_BYTES)
+    return Requests(writes=1 if parts <= 1 else parts + 2, reads=1)
+
+
+def estimate(requests: Requests, cold_bytes_delta: int, storage_class: str = "STANDARD") -> Cost:
+    """Return the cost of `requests`, and of storing `cold_bytes_delta` bytes more (or fewer).
+
+    An unknown storage class is estimated as STANDARD.
+    """
+    prices = S3_PRICES.get(storage_class, S3_STANDARD)
+    one_off = requests.writes * prices.writes_1000_usd + requests.reads * prices.reads_1000_usd
+    return Cost(one_off / 1000, cold_bytes_delta / _GIB * prices.gib_month_usd)

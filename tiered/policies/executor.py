@@ -1,0 +1,204 @@
+"""Carries a plan out: one thread a partition, so many at a time; one failure never stops the others."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..errors import Fenced, TieredError
+from .actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
+from .plan import Plan
+
+log = logging.getLogger(__name__)
+
+
+class ActionPort(Protocol):
+    """What the store does for each kind of action.
+
+    Each method looks at the state anew before it changes anything, as a plan may be old; may be called again
+    after it was killed at any instruction; is called from several threads, for different partitions; returns
+    how many bytes it really moved or freed, or ``None`` for the planned figure.
+    """
+
+    def seal(self, action: Seal, /) -> int | None:
+        """Seal the segment and roll to an empty one."""
+        ...
+
+    def expire(self, action: Expire, /) -> int | None:
+        """Make ``end_offset`` the durable start offset, publish it, then remove what lies before it."""
+        ...
+
+    def offload(self, action: Offload, /) -> int | None:
+        """Upload, verify and publish the segment, in place of the tails shipped of it."""
+        ...
+
+    def ship_tail(self, action: ShipTail, /) -> int | None:
+        """Upload, verify and publish the records from ``base_offset`` to ``end_offset``."""
+        ...
+
+    def evict_local(self, action: EvictLocal, /) -> int | None:
+        """Delete the file, once the head read now still has an entry with its id that covers it (P5)."""
+        ...
+
+    def compress(self, action: Compress, /) -> int | None:
+        """Write the next generation of the file, compare it with this one, then replace it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierReport:
+    """What became of a plan; each action is in exactly one of the three.
+
+    Attributes
+    ----------
+    done
+        Actions with the bytes each moved or freed.
+    failed
+        Actions with the error's message.
+    skipped
+        Actions with the reason, such as an earlier failure that they depend on.
+    seconds
+        How long it all took.
+    """
+
+    done: tuple[tuple[Action, int], ...] = ()
+    failed: tuple[tuple[Action, str], ...] = ()
+    skipped: tuple[tuple[Action, str], ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """What all done actions together moved or freed."""
+        return sum(count for _, count in self.done)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "done": [{**action.to_json(), "bytes": count} for action, count in self.done],
+            "failed": [{**action.to_json(), "error": message} for action, message in self.failed],
+            "skipped": [{**action.to_json(), "why": why} for action, why in self.skipped],
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+        }
+
+
+class Executor:
+    """Carries plans out through a port.
+
+    Parameters
+    ----------
+    port
+        What acts.
+    concurrency
+        How many partitions are worked on at a time; the actions of one keep their order.
+    clock
+        Monotonic seconds, for the report.
+    should_stop
+        Asked before each action; once true, what is left is skipped. A daemon's way to end early.
+    """
+
+    def __init__(
+        self,
+        port: ActionPort,
+        *,
+        concurrency: int = 4,
+        clock: Callable[[], float] = time.monotonic,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError("concurrency must be at least 1")
+        self._methods: dict[type[Action], Callable[[Any], int | None]] = {
+            Seal: port.seal,
+            Expire: port.expire,
+            Offload: port.offload,
+            ShipTail: port.ship_tail,
+            EvictLocal: port.evict_local,
+            Compress: port.compress,
+        }
+        self._concurrency = concurrency
+        self._clock = clock
+        self._should_stop = should_stop
+
+    def execute(self, plan: Plan) -> TierReport:
+        """Carry `plan` out and say what became of it; no error of an action escapes."""
+        started = self._clock()
+        partitions: dict[tuple[str, int], list[Action]] = {}
+        for action in plan.actions:
+            partitions.setdefault((action.topic, action.partition), []).append(action)
+        workers = max(1, min(self._concurrency, len(partitions)))
+        with ThreadPoolExecutor(workers, thread_name_prefix="tiered-tier") as pool:
+            interrupted = threading.Event()
+            outcomes = pool.map(lambda todo: self._run_partition(todo, interrupted), partitions.values())
+            try:
+                runs = list(outcomes)
+            except BaseException:
+                interrupted.set()  # leaving the pool waits for its threads, which must not start more
+                raise
+        return TierReport(
+            done=tuple(item for run in runs for item in run.done),
+            failed=tuple(item for run in runs for item in run.failed),
+            skipped=tuple(item for run in runs for item in run.skipped),
+            seconds=self._clock() - started,
+        )
+
+    def _run_partition(self, actions: Iterable[Action], interrupted: threading.Event) -> _Run:
+        run = _Run()
+        try:
+            for action in actions:
+                stopping = interrupted.is_set() or self._should_stop()
+                why = "stopping" if stopping else run.obstacle(action)
+                if why is None:
+                    self._run_action(action, run)
+                else:
+                    run.skipped.append((action, why))
+        except BaseException:
+            interrupted.set()
+            raise
+        return run
+
+    def _run_action(self, action: Action, run: _Run) -> None:
+        try:
+            count = self._methods[type(action)](action)
+        except TieredError as error:
+            message = f"{type(error).__name__}: {error}"
+            log.warning("%s failed: %s", action, message)
+            run.fail(action, message, fenced=isinstance(error, Fenced))
+        except Exception as error:
+            log.exception("%s failed unexpectedly", action)
+            run.fail(action, f"{type(error).__name__}: {error}", fenced=False)
+        else:
+            run.done.append((action, action.bytes if count is None else count))
+
+
+@dataclass(slots=True)
+class _Run:
+    """The outcome for one partition while it is worked on."""
+
+    done: list[tuple[Action, int]] = field(default_factory=list)
+    failed: list[tuple[Action, str]] = field(default_factory=list)
+    skipped: list[tuple[Action, str]] = field(default_factory=list)
+    unpublished: Action | None = None
+    fenced: bool = False
+
+    def fail(self, action: Action, message: str, *, fenced: bool) -> None:
+        self.failed.append((action, message))
+        self.fenced = self.fenced or fenced
+        if action.publishes:
+            self.unpublished = action
+
+    def obstacle(self, action: Action) -> str | None:
+        """Return why `action` may not run.
+
+        Changes of the manifest build on each other, so after a failed one the later ones wait for the next
+        plan. Everything else rests on facts from before the plan, and goes on.
+        """
+        if self.fenced:
+            return "the partition is fenced"
+        if self.unpublished is not None and action.publishes:
+            return f"{self.unpublished.kind} of offset {self.unpublished.base_offset} failed before it"
+        return None

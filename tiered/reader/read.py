@@ -1,0 +1,138 @@
+"""Read one split: the only code that turns stored records into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ..cold.parquet_reader import read_object
+from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
+from ..format.block import FLAG_OFFSETS
+from ..warm.catalog import TopicMeta
+from .access import TierAccess
+from .rows import Query, RowAssembler
+from .snapshot import snapshot_partition
+from .splits import ColdSource, HotSource, Split, WarmSource
+
+_MOVES_MAX = 8
+
+Piece = tuple[int, pa.RecordBatch | None]
+"""The offset up to which a source has been read, and the rows found on the way."""
+
+
+def read_split(access: TierAccess, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
+    """Yield a split's rows in offset order, batches of a block or a part of a row group.
+
+    Records that moved tier since the split was planned are looked up again, from the same next offset.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        Retention removed records of the split meanwhile.
+    CorruptionError, ColdStorageError
+    """
+    assembler = RowAssembler(split.topic, split.partition, meta.schema, query)
+    parts = [split]
+    moves = 0
+    while parts:
+        part = parts.pop(0)
+        reached = part.start_offset
+        try:
+            for reached, batch in _read_source(access, meta, part, query, assembler):  # noqa: B007
+                if batch is not None and batch.num_rows:
+                    yield batch
+        except (FileNotFoundError, ObjectNotFound) as missing:
+            moves += 1
+            if moves > _MOVES_MAX:
+                raise CorruptionError(
+                    f"records keep moving, or are gone: {missing}", offsets=(reached, part.end_offset)
+                ) from missing
+            parts[:0] = _relocate(access, meta, part.clip(reached, part.end_offset))
+
+
+def _relocate(access: TierAccess, meta: TopicMeta, part: Split) -> tuple[Split, ...]:
+    """Find where the records of a split lie now."""
+    fresh = snapshot_partition(
+        access, meta, part.partition, view=None, start_offset=part.start_offset, end_offset=part.end_offset
+    )
+    if fresh.end_offset < part.end_offset:
+        raise OffsetOutOfRange(
+            f"offsets {part.start_offset} to {part.end_offset} of topic {part.topic!r} partition {part.partition} "
+            f"are gone; the log has {fresh.start_offset} to {fresh.end_offset}",
+            start=fresh.start_offset,
+            end=fresh.end_offset,
+        )
+    return fresh.splits
+
+
+def _read_source(
+    access: TierAccess, meta: TopicMeta, split: Split, query: Query, assembler: RowAssembler
+) -> Iterator[Piece]:
+    source = split.source
+    if isinstance(source, HotSource):
+        return _read_hot(split, source, assembler)
+    if isinstance(source, WarmSource):
+        return _read_warm(access, split, source, query, assembler)
+    return _read_cold(access, meta, split, source, query, assembler)
+
+
+def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Iterator[Piece]:
+    for block in source.blocks:
+        if block.end_offset <= split.start_offset or block.base_offset >= split.end_offset:
+            continue
+        batch = block.batch()
+        columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+        yield (
+            block.end_offset,
+            assembler.dense(columns, block.base_offset, batch.num_rows, split.start_offset, split.end_offset),
+        )
+
+
+def _read_warm(
+    access: TierAccess, split: Split, source: WarmSource, query: Query, assembler: RowAssembler
+) -> Iterator[Piece]:
+    segment = source.opened or access.segment(source.path)
+    if segment.header.segment_id != source.segment_id:
+        raise FileNotFoundError(f"{source.path} is another segment now")
+    names = segment.header.schema.names
+    wanted = [i for i, name in enumerate(names) if name in assembler.needed]
+    for block in segment.blocks(split.start_offset, split.end_offset):
+        header = block.header
+        if query.excludes(header.min_timestamp_us, header.max_timestamp_us):
+            yield header.end_offset, None
+            continue
+        if header.flags & FLAG_OFFSETS:
+            arrays = segment.decode(block, [*wanted, len(names)])
+            named = {name: arrays[i] for i, name in enumerate([*names, "offset"]) if i in arrays}
+            batch = assembler.sparse(named, header.record_count, split.start_offset, split.end_offset)
+        else:
+            arrays = segment.decode(block, wanted) if wanted else {}
+            named = {names[i]: array for i, array in arrays.items()}
+            batch = assembler.dense(
+                named, header.base_offset, header.record_count, split.start_offset, split.end_offset
+            )
+        yield header.end_offset, batch
+
+
+def _read_cold(
+    access: TierAccess, meta: TopicMeta, split: Split, source: ColdSource, query: Query, assembler: RowAssembler
+) -> Iterator[Piece]:
+    columns = [name for name in (*meta.schema.names, "timestamp") if name in assembler.needed]
+    batches = read_object(
+        access.object_store,
+        source.key,
+        source.entry,
+        meta.schema,
+        columns=["offset", *columns],
+        start_offset=split.start_offset,
+        end_offset=split.end_offset,
+        start_timestamp_us=query.start_timestamp_us,
+        end_timestamp_us=query.end_timestamp_us,
+    )
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        named = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+        reached = batch.column("offset")[-1].as_py() + 1
+        yield reached, assembler.sparse(named, batch.num_rows, split.start_offset, split.end_offset)

@@ -1,0 +1,178 @@
+"""Turn decoded columns into the rows readers see: system columns added, clipped, filtered, narrowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..format.schema import TIMESTAMP, row_schema
+
+_GROWTH_ROWS = 1 << 16
+BATCH_ROWS_MIN = 4096
+BATCH_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What of a range is wanted, the same for every split; picklable.
+
+    Attributes
+    ----------
+    columns
+        Names in the order wanted; None for all.
+    start_timestamp_us, end_timestamp_us
+        Bounds on the record timestamp, end exclusive; they filter rows.
+    key
+        Value that the column ``key_column`` must equal.
+    """
+
+    columns: tuple[str, ...] | None = None
+    start_timestamp_us: int | None = None
+    end_timestamp_us: int | None = None
+    key: object = None
+    key_column: str | None = None
+
+    @property
+    def filters(self) -> bool:
+        """Whether rows are left out by value, not by offset alone."""
+        return self.key_column is not None or self.start_timestamp_us is not None or self.end_timestamp_us is not None
+
+    def excludes(self, min_timestamp_us: int, max_timestamp_us: int) -> bool:
+        """Whether no row with a timestamp in these bounds can be wanted."""
+        return (self.start_timestamp_us is not None and max_timestamp_us < self.start_timestamp_us) or (
+            self.end_timestamp_us is not None and min_timestamp_us >= self.end_timestamp_us
+        )
+
+
+class RowAssembler:
+    """Builds row batches of one partition of a topic.
+
+    Attributes
+    ----------
+    schema : pa.Schema
+        What every batch has.
+    needed : frozenset[str]
+        Columns that must be decoded: those wanted, and those the filters look at.
+    """
+
+    def __init__(self, topic: str, partition: int, schema: pa.Schema, query: Query) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._query = query
+        self.schema = row_schema(schema, None if query.columns is None else list(query.columns))
+        needed = set(self.schema.names)
+        if query.key_column is not None:
+            needed.add(query.key_column)
+        if query.start_timestamp_us is not None or query.end_timestamp_us is not None:
+            needed.add("timestamp")
+        self.needed = frozenset(needed)
+
+    def dense(
+        self, columns: Mapping[str, pa.Array], base_offset: int, count: int, start_offset: int, end_offset: int
+    ) -> pa.RecordBatch:
+        """Build the rows of a block whose offsets are ``base_offset, base_offset + 1, …``."""
+        first, last = max(0, start_offset - base_offset), min(count, end_offset - base_offset)
+        rows = max(0, last - first)
+        if rows != count:
+            columns = {name: array.slice(first, rows) for name, array in columns.items()}
+        return self._build(columns, rows, base_offset + first)
+
+    def sparse(
+        self, columns: Mapping[str, pa.Array], count: int, start_offset: int, end_offset: int
+    ) -> pa.RecordBatch:
+        """Build the rows of a batch that brings its offsets along, as the column ``offset``."""
+        offsets = columns["offset"]
+        keep = pc.and_(pc.greater_equal(offsets, start_offset), pc.less(offsets, end_offset))
+        if not pc.all(keep, min_count=0).as_py():
+            columns = {name: array.filter(keep) for name, array in columns.items()}
+            count = len(columns["offset"])
+        return self._build(columns, count, None)
+
+    def _build(self, columns: Mapping[str, pa.Array], count: int, base_offset: int | None) -> pa.RecordBatch:
+        arrays = [self._column(field, columns, count, base_offset) for field in self.schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
+        mask = self._mask(columns) if count and self._query.filters else None
+        return batch if mask is None else batch.filter(mask)
+
+    def _column(
+        self, field: pa.Field, columns: Mapping[str, pa.Array], count: int, base_offset: int | None
+    ) -> pa.Array:
+        name = field.name
+        if name == "topic":
+            return _constant(self._topic, pa.string(), _rounded(count)).slice(0, count)
+        if name == "partition":
+            return _constant(self._partition, pa.int32(), _rounded(count)).slice(0, count)
+        if name == "offset" and base_offset is not None:
+            return pc.add(_numbers(_rounded(count)).slice(0, count), base_offset)
+        array = columns.get(name)
+        # Written before the column was added to the topic.
+        return pa.nulls(count, field.type) if array is None else array
+
+    def _mask(self, columns: Mapping[str, pa.Array]) -> pa.Array | None:
+        query = self._query
+        tests = []
+        if query.start_timestamp_us is not None:
+            tests.append(pc.greater_equal(columns["timestamp"], _instant(query.start_timestamp_us)))
+        if query.end_timestamp_us is not None:
+            tests.append(pc.less(columns["timestamp"], _instant(query.end_timestamp_us)))
+        if query.key_column is not None:
+            keys = columns.get(query.key_column)
+            if keys is None:
+                return pa.array([False] * len(next(iter(columns.values()))))
+            tests.append(pc.equal(keys, pa.scalar(query.key, keys.type)))
+        mask = tests[0]
+        for test in tests[1:]:
+            mask = pc.and_kleene(mask, test)
+        return mask
+
+
+def _instant(microseconds: int) -> pa.Scalar:
+    return pa.scalar(microseconds, pa.int64()).cast(TIMESTAMP)
+
+
+def _rounded(count: int) -> int:
+    return -(-max(count, 1) // _GROWTH_ROWS) * _GROWTH_ROWS
+
+
+@lru_cache(maxsize=64)
+def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+@lru_cache(maxsize=8)
+def _numbers(count: int) -> pa.Array:
+    return pa.array(range(count), pa.int64())
+
+
+def _rows_only(count: int) -> pa.RecordBatch:
+    """Return a batch of no column and `count` rows."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+
+
+def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join runs of small batches, so that blocks of one record do not make batches of one row."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if not pending and batch.num_rows >= BATCH_ROWS_MIN:
+            yield batch
+            continue
+        pending.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        # Large records: thousands of them neither fit into memory nor into one array of 2 GiB.
+        if rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MAX:
+            yield _joined(pending)
+            pending, rows, size = [], 0, 0
+    if pending:
+        yield _joined(pending)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

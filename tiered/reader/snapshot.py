@@ -1,0 +1,203 @@
+"""Take a snapshot of one partition: which offsets it has, and where each of them lies (promise P8).
+
+The order is newest first: the end of the hot tier, then the local directory, the bucket's head last. What
+moves tier meanwhile moves towards the colder end, so it is found by the later look.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CorruptionError, OffsetOutOfRange
+from ..format.manifest import Head
+from ..hot.partition_writer import HotView
+from ..warm.catalog import TopicMeta
+from ..warm.directory import SegmentName, list_segments, read_start_offset
+from ..warm.segment_reader import SegmentFile
+from .access import TierAccess
+from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve
+
+_LISTING_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSnapshot:
+    """The log ``[start_offset, end_offset)`` of one partition at one moment, and the splits wanted of it."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    splits: tuple[Split, ...]
+
+
+def snapshot_partition(
+    access: TierAccess,
+    meta: TopicMeta,
+    partition: int,
+    *,
+    view: HotView | None,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+) -> PartitionSnapshot:
+    """Take a snapshot; the bucket is asked only for what the local tiers do not have.
+
+    Parameters
+    ----------
+    view
+        The active end as the writer in this process sees it; None in other processes.
+    start_offset, end_offset
+        The range wanted; None for the log's own bounds. An end beyond the log's is cut to it.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        The range begins before the log does.
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    local = _local_extents(access, meta, partition, view, start_offset or 0, end_offset)
+    log_start, log_end = local.start_offset, local.end_offset
+    wanted = max(log_start, log_start if start_offset is None else start_offset)
+    head: Head | None = None
+    cold: list[Extent] = []
+    if access.has_cold and (log_end is None or _uncovered(local, wanted, _least(end_offset, log_end))):
+        manifest = access.cold(meta, partition)
+        loaded = manifest.load()
+        if loaded is not None:
+            head = loaded.head
+            log_start = max(log_start, head.start_offset)
+            log_end = head.end_offset if log_end is None else log_end
+            wanted = max(log_start, log_start if start_offset is None else start_offset)
+            cold = [
+                Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
+                       ColdSource(manifest.keys.data(entry.name), entry))
+                for entry in manifest.entries(head, wanted, _least(end_offset, log_end))
+            ]  # fmt: skip
+    log_end = log_start if log_end is None else log_end
+    if start_offset is not None and start_offset < log_start:
+        raise OffsetOutOfRange(
+            f"offset {start_offset} of topic {meta.name!r} partition {partition} is gone; the log has "
+            f"{log_start} to {log_end}",
+            start=log_start,
+            end=log_end,
+        )
+    last = _least(end_offset, log_end)
+    splits = resolve(meta.name, partition, wanted, last, (local.hot, local.warm, cold)) if wanted < last else []
+    return PartitionSnapshot(partition, log_start, log_end, tuple(splits))
+
+
+def _least(first: int | None, second: int | None) -> int:
+    known = [value for value in (first, second) if value is not None]
+    return min(known) if known else 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """What the local tiers hold; ``end_offset`` is None where they do not know it."""
+
+    start_offset: int
+    end_offset: int | None
+    hot: list[Extent]
+    warm: list[Extent]
+
+
+def _local_extents(
+    access: TierAccess, meta: TopicMeta, partition: int, view: HotView | None, start: int, end: int | None
+) -> _Local:
+    directory = access.directory(meta.name, partition)
+    if directory is None:
+        return _Local(0, None, [], [])
+    for _ in range(_LISTING_ATTEMPTS):
+        names = list_segments(directory).segments
+        try:
+            if view is not None:
+                return _with_view(access, directory, names, view, meta, start, end)
+            return _without_writer(access, directory, names, meta, start, end)
+        except FileNotFoundError:
+            continue  # re-encoded or evicted since it was listed
+    raise CorruptionError("segment files keep vanishing while they are opened", where=str(directory))
+
+
+def _with_view(
+    access: TierAccess, directory: Path, names: tuple[SegmentName, ...], view: HotView, meta: TopicMeta,
+    start: int, end: int | None,
+) -> _Local:  # fmt: skip
+    active = SegmentFile.of_writer(view.active, view.active_header, view.active_index, view.end_offset)
+    sealed = [name for name in names if name.base_offset < view.active_header.base_offset]
+    bounds = [name.base_offset for name in [*sealed, SegmentName(view.active_header.base_offset, 0)][1:]]
+    warm = _sealed_extents(access, directory, sealed, bounds, meta, max(start, view.start_offset), end)
+    if view.end_offset > view.active_header.base_offset:
+        warm.append(_warm_extent(active, view.end_offset))
+    hot = [
+        Extent(block.base_offset, min(block.end_offset, view.end_offset), block.bytes, Tier.HOT,
+               HotSource((block,), meta.schema_id))
+        for block in view.recent
+        if block.base_offset < view.end_offset
+    ]  # fmt: skip
+    return _Local(view.start_offset, view.end_offset, _joined(hot), warm)
+
+
+def _without_writer(
+    access: TierAccess, directory: Path, names: tuple[SegmentName, ...], meta: TopicMeta, start: int, end: int | None
+) -> _Local:
+    log_start = read_start_offset(directory)
+    if not names:
+        return _Local(log_start, None, [], [])
+    newest = access.segment(directory / str(names[-1]))
+    _check_owner(newest, meta)
+    bounds = [name.base_offset for name in names[1:]]
+    warm = _sealed_extents(access, directory, names[:-1], bounds, meta, max(start, log_start), end)
+    if newest.end_offset > newest.header.base_offset:
+        warm.append(_warm_extent(newest, newest.end_offset))
+    return _Local(log_start, newest.end_offset, [], warm)
+
+
+def _sealed_extents(
+    access: TierAccess, directory: Path, names: tuple[SegmentName, ...] | list[SegmentName], bounds: list[int],
+    meta: TopicMeta, start: int, end: int | None,
+) -> list[Extent]:  # fmt: skip
+    """Open the sealed segments that can overlap the range; a segment ends at or before its bound."""
+    extents = []
+    for name, bound in zip(names, bounds, strict=True):
+        if bound <= start or (end is not None and name.base_offset >= end):
+            continue
+        opened = access.segment(directory / str(name))
+        _check_owner(opened, meta)
+        if opened.facts is None:
+            raise CorruptionError(
+                "segment has no footer, yet it is not the newest", where=str(opened.path),
+                offsets=(name.base_offset, bound),
+            )  # fmt: skip
+        if opened.end_offset > name.base_offset:
+            extents.append(_warm_extent(opened, opened.end_offset))
+    return extents
+
+
+def _check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
+    if opened.header.topic_id != meta.topic_id:
+        raise CorruptionError("segment of another topic", where=str(opened.path), position=0)
+
+
+def _warm_extent(opened: SegmentFile, end_offset: int) -> Extent:
+    source = WarmSource(str(opened.path), opened.header.segment_id, opened)
+    return Extent(opened.header.base_offset, end_offset, opened.bytes, Tier.WARM, source)
+
+
+def _joined(hot: list[Extent]) -> list[Extent]:
+    """Make one extent of blocks that lie end to end."""
+    if not hot:
+        return hot
+    blocks = tuple(block for extent in hot for block in extent.source.blocks)  # type: ignore[union-attr]
+    size = sum(extent.bytes for extent in hot)
+    schema_id = hot[0].source.schema_id  # type: ignore[union-attr]
+    return [Extent(hot[0].start_offset, hot[-1].end_offset, size, Tier.HOT, HotSource(blocks, schema_id))]
+
+
+def _uncovered(local: _Local, start: int, end: int) -> bool:
+    """Whether the local tiers lack a part of ``[start, end)``."""
+    cursor = start
+    for extent in sorted((*local.hot, *local.warm), key=lambda item: item.start_offset):
+        if extent.start_offset > cursor:
+            break
+        cursor = max(cursor, extent.end_offset)
+    return cursor < end

@@ -1,0 +1,142 @@
+"""Splits: what one task reads, and the pure function that cuts a snapshot into them.
+
+A split names a partition, an offset range and where the records lie, never a bare position; it can be
+pickled (but for hot ones, which never leave their process).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from ..errors import CorruptionError
+from ..format.manifest import ObjectEntry
+from ..hot.recent import RecentBlock
+from ..warm.segment_reader import SegmentFile
+
+
+class Tier(enum.StrEnum):
+    """Where records lie, warmest first."""
+
+    HOT = "hot"
+    WARM = "warm"
+    COLD = "cold"
+
+
+@dataclass(frozen=True, slots=True)
+class HotSource:
+    """Blocks in the memory of this process."""
+
+    blocks: tuple[RecentBlock, ...]
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WarmSource:
+    """A local segment file; ``opened`` is the file as the snapshot saw it, and stays in its process."""
+
+    path: str
+    segment_id: UUID
+    opened: SegmentFile | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return WarmSource, (self.path, self.segment_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdSource:
+    """An object of the published manifest."""
+
+    key: str
+    entry: ObjectEntry
+
+
+Source = HotSource | WarmSource | ColdSource
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Records ``[start_offset, end_offset)`` of one partition, from one source.
+
+    Attributes
+    ----------
+    bytes
+        Stored bytes that the whole range takes in its tier, estimated by share.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    tier: Tier
+    bytes: int
+    source: Source
+
+    @property
+    def record_count(self) -> int:
+        """Offsets in the range."""
+        return self.end_offset - self.start_offset
+
+    def clip(self, start_offset: int, end_offset: int) -> Split:
+        """Return the part of the split within the range."""
+        start, end = max(self.start_offset, start_offset), min(self.end_offset, end_offset)
+        share = self.bytes * max(0, end - start) // max(1, self.record_count)
+        return replace(self, start_offset=start, end_offset=end, bytes=share)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A range that one source can serve, with its size."""
+
+    start_offset: int
+    end_offset: int
+    bytes: int
+    tier: Tier
+    source: Source
+
+
+def resolve(
+    topic: str, partition: int, start_offset: int, end_offset: int, extents: Sequence[Sequence[Extent]]
+) -> list[Split]:
+    """Cover ``[start, end)`` with splits, each offset once, from the warmest extent that has it.
+
+    Parameters
+    ----------
+    extents
+        One sequence a tier, warmest first; each in offset order and disjoint.
+
+    Raises
+    ------
+    CorruptionError
+        A range that no extent covers.
+    """
+    splits: list[Split] = []
+    places = [0] * len(extents)
+    cursor = start_offset
+    while cursor < end_offset:
+        chosen: Extent | None = None
+        limit = end_offset
+        for tier, row in enumerate(extents):
+            while places[tier] < len(row) and row[places[tier]].end_offset <= cursor:
+                places[tier] += 1
+            if places[tier] == len(row):
+                continue
+            extent = row[places[tier]]
+            if extent.start_offset <= cursor:
+                chosen = extent
+                limit = min(limit, extent.end_offset)
+                break
+            # A warmer copy that begins later cuts the colder one short.
+            limit = min(limit, extent.start_offset)
+        if chosen is None:
+            raise CorruptionError(
+                f"records of topic {topic!r} partition {partition} are in no tier", offsets=(cursor, limit)
+            )
+        whole = max(1, chosen.end_offset - chosen.start_offset)
+        splits.append(
+            Split(topic, partition, cursor, limit, chosen.tier, chosen.bytes * (limit - cursor) // whole, chosen.source)
+        )
+        cursor = limit
+    return splits

@@ -1,0 +1,69 @@
+"""The values that appends return and reads yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from .ingest import to_datetime
+
+
+class Appended(NamedTuple):
+    """Where a record went. The offset is provisional until the record is durable."""
+
+    partition: int
+    offset: int
+
+
+class OffsetRange(NamedTuple):
+    """Offsets ``[start, end)`` of a partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as `Topic.read` yields it and `Topic.append_many` takes it.
+
+    Attributes
+    ----------
+    value
+        Bytes; in a typed topic a dict of the columns.
+    headers
+        Pairs of name and value, in order; empty where there are none.
+    """
+
+    value: Any
+    key: Any = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: datetime | None = None
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+
+
+def records_of(batch: pa.RecordBatch, *, typed: bool, key_column: str | None) -> Iterator[Record]:
+    """Yield the rows of a batch with all columns as records."""
+    topic = batch.column("topic")[0].as_py() if batch.num_rows else ""
+    partition = batch.column("partition")[0].as_py() if batch.num_rows else -1
+    offsets = batch.column("offset").to_pylist()
+    stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    if typed:
+        own = batch.schema.names[4:]
+        rows = batch.select(own).to_pylist()
+        for offset, stamp, row in zip(offsets, stamps, rows, strict=True):
+            key = row[key_column] if key_column is not None else None
+            yield Record(row, key, (), to_datetime(stamp), topic, partition, offset)
+        return
+    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+    headers = batch.column("headers")
+    listed = headers.to_pylist() if headers.null_count < len(headers) else [None] * len(headers)
+    for offset, stamp, key, value, found in zip(offsets, stamps, keys, values, listed, strict=True):
+        pairs = tuple((item["key"], item["value"]) for item in found) if found else ()
+        yield Record(value, key, pairs, to_datetime(stamp), topic, partition, offset)

@@ -1,0 +1,348 @@
+"""What ``tiered.toml`` says, checked once, as frozen values.
+
+`Settings.model_validate` takes a plain dict and reads nothing else. `Settings.load` merges arguments over
+environment (``TIERED_STORE__SYNC=always``) over file. Both raise `ConfigError` with one line that names the
+source, the key and what to write instead. No setting holds a secret: credentials come from the environment
+or a profile, and a URL that carries some is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
+
+from .errors import ConfigError
+from .format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
+from .policies.rules import PRESETS, Compress, LocalRetention, Offload, Policy, Retention, Roll
+from .units import PositiveDuration, PositiveSize, PositiveSizeOrOff, Size, format_duration, format_size
+
+_ENV_PREFIX = "TIERED_"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _path_text(path: object) -> object:
+    if path == "":
+        raise ValueError('is empty; write a directory such as "./data"')
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
+
+
+class StoreSettings(_Section):
+    """``[store]``: the local store. Sizes are bytes."""
+
+    path: Annotated[str, BeforeValidator(_path_text)] = "./data"
+    sync: Literal["always", "interval", "never", "cold"] = "interval"
+    sync_every: Annotated[int | None, Field(ge=1)] = None
+    sync_interval: PositiveDuration = timedelta(milliseconds=50)
+    block_bytes: PositiveSize = 1 << 20
+    hot_bytes: PositiveSize = 256 << 20
+    max_record_bytes: PositiveSize = RECORD_BYTES_MAX
+    cache_bytes: Size = 1 << 30
+    mmap: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for name, limit in (("block_bytes", RAW_BYTES_MAX), ("max_record_bytes", RECORD_BYTES_MAX)):
+            if getattr(self, name) > limit:
+                raise ValueError(f"{name} is at most {format_size(limit)}, the limit of the format")
+        if self.hot_bytes < self.block_bytes:
+            raise ValueError(
+                f"hot_bytes ({format_size(self.hot_bytes)}) must hold at least one block: write block_bytes "
+                f"({format_size(self.block_bytes)}) or more"
+            )
+        return self
+
+
+def _place(url: str | None) -> str | None:
+    """Refuse what is not a URL, and one that carries a secret."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if not parts.scheme:
+        raise ValueError('is not a URL; write one such as "s3://bucket/prefix" or "file:///mnt/cold"')
+    # In abfs://container@account the user is a place, so only a password and a signed query are secrets.
+    if parts.password is not None or (parts.scheme not in ("", "file", "memory") and parts.query):
+        raise ValueError(
+            "must not carry credentials; take them out and set AWS_PROFILE, AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
+        )
+    return url
+
+
+def _http_place(url: str | None) -> str | None:
+    if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+        raise ValueError('is not an HTTP URL; write one such as "http://127.0.0.1:9000"')
+    return _place(url)
+
+
+def _readable_class(name: str) -> str:
+    if name in ("GLACIER", "DEEP_ARCHIVE"):
+        raise ValueError(
+            f'{name} cannot be read without a restore first; write "GLACIER_IR" or "STANDARD_IA"'
+        )
+    return name
+
+
+class ColdSettings(_Section):
+    """``[cold]``: the object store. ``conditional_writes`` is written ``"on"`` or ``"off"``."""
+
+    url: Annotated[str | None, AfterValidator(_place)] = None
+    endpoint_url: Annotated[str | None, AfterValidator(_http_place)] = None
+    region: str | None = None
+    storage_class: Annotated[str, AfterValidator(_readable_class)] = "STANDARD"
+    conditional_writes: bool = True
+
+
+class PolicyTable(_Section):
+    """``[policies.default]`` or ``[policies."glob"]`` as written; ``None`` is a rule that is not set."""
+
+    preset: Literal["high-performance", "cost-optimized"] | None = None
+    roll: Roll | None = None
+    compress: Compress | None = None
+    offload: Offload | None = None
+    local_retention: LocalRetention | None = None
+    retention: Retention | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        """Refuse contradictions between rules of one table; what a topic only inherits just never applies."""
+        kept, local, offload = self.retention, self.local_retention, self.offload
+        if kept is None:
+            return self
+        if kept.age is not None and kept.by == "append":
+            limit = f"retention.age ({format_duration(kept.age)})"
+            if local and local.age is not None and local.age > kept.age:
+                text = f"local_retention.age ({format_duration(local.age)})"
+                raise ValueError(f"{text} is longer than {limit}; write {format_duration(kept.age)} or less")
+            if offload and offload.after is not None and offload.after >= kept.age:
+                text = f"offload.after ({format_duration(offload.after)})"
+                raise ValueError(
+                    f'{text} would follow {limit}, so nothing is offloaded; write less, or "off"'
+                )
+        if kept.bytes is not None and local and local.bytes is not None and local.bytes > kept.bytes:
+            text = f"local_retention.bytes ({format_size(local.bytes)})"
+            raise ValueError(
+                f"{text} is more than retention.bytes ({format_size(kept.bytes)}); write that or less"
+            )
+        return self
+
+    def over(self, base: Policy) -> Policy:
+        """Return `base` with this table's rules in place of its own."""
+        if self.preset is not None:
+            # A preset is about speed and cost: what is deleted for good stays as it was.
+            base = PRESETS[self.preset].model_copy(update={"retention": base.retention})
+        rules = {name: getattr(self, name) for name in Policy.model_fields}
+        return base.model_copy(update={name: rule for name, rule in rules.items() if rule is not None})
+
+
+def _cron(text: str | None) -> str | None:
+    if text is not None and not re.fullmatch(r"[\w*,/-]+( +[\w*,/-]+){4}", text.strip()):
+        raise ValueError(f'{text!r} is not five cron fields; write them such as "*/5 * * * *"')
+    return text
+
+
+def _host_port(text: str | None) -> str | None:
+    host, colon, port = (text or "").rpartition(":")
+    if text is not None and not (host and colon and port.isdecimal() and int(port) < 65536):
+        raise ValueError(f'{text!r} is not an address; write host:port such as "127.0.0.1:9464"')
+    return text
+
+
+class DaemonSettings(_Section):
+    """``[daemon]``: when passes run (``cron``, where set, instead of ``interval``) and what they may use."""
+
+    interval: PositiveDuration = timedelta(seconds=30)
+    cron: Annotated[str | None, AfterValidator(_cron)] = None
+    metrics: Annotated[str | None, AfterValidator(_host_port)] = None
+    upload_bytes_per_second: PositiveSizeOrOff = None
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if self.cron is not None and "interval" in self.model_fields_set:
+            raise ValueError("interval and cron exclude each other; leave one of them out")
+        return self
+
+
+class Settings(_Section):
+    """All settings; each has a default that keeps data safe.
+
+    Raises
+    ------
+    ConfigError
+        From every way of building one. Its message is one line: source, key, what to write instead.
+    """
+
+    store: StoreSettings = StoreSettings()
+    cold: ColdSettings = ColdSettings()
+    policies: dict[str, PolicyTable] = Field(default_factory=dict)
+    daemon: DaemonSettings = DaemonSettings()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _say_it_in_one_line(
+        cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
+    ) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            sources = info.context if isinstance(info.context, _Sources) else _Sources()
+            raise ConfigError(_one_line(error, sources)) from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Self:
+        """Read a ``tiered.toml``, the environment and `overrides`; the later of these win.
+
+        Parameters
+        ----------
+        path
+            The file; ``None`` reads none.
+        **overrides
+            Sections as dicts: ``Settings.load("tiered.toml", store={"sync": "always"})``.
+        """
+        sources = _Sources(
+            "" if path is None else os.fspath(path), _read_toml(path), _read_environment(), overrides
+        )
+        merged = _merge(_merge(sources.file, sources.environment), overrides)
+        return cls.model_validate(merged, context=sources)
+
+    def policy_for(self, topic: str) -> Policy:
+        """Return the resolved policy of a topic: the first glob that matches its name, over ``default``."""
+        policy = self.policies.get("default", PolicyTable()).over(Policy())
+        for pattern, table in self.policies.items():
+            if pattern != "default" and fnmatchcase(topic, pattern):
+                return table.over(policy)
+        return policy
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, written as in the file; `model_validate` of them gives an equal object."""
+        dumped: dict[str, Any] = _without_none(self.model_dump(mode="json"))
+        if self.daemon.cron is not None:
+            del dumped["daemon"]["interval"]
+        return dumped
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """The dicts that were merged, to tell which one a faulty value came from."""
+
+    path: str = ""
+    file: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    def blame(self, location: tuple[str, ...]) -> str:
+        key = ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in location)
+        if _holds(self.arguments, location):
+            return f"argument {key}"
+        if _holds(self.environment, location):
+            return f"environment {_ENV_PREFIX}{'__'.join(location).upper()}"
+        return ": ".join(text for text in (self.path, key) if text)
+
+
+class _Environment(BaseSettings):
+    """The sections that ``TIERED_<SECTION>__<KEY>`` can set."""
+
+    store: dict[str, Any] = {}
+    cold: dict[str, Any] = {}
+    policies: dict[str, Any] = {}
+    daemon: dict[str, Any] = {}
+
+
+def _read_environment() -> dict[str, Any]:
+    try:
+        source = EnvSettingsSource(_Environment, env_prefix=_ENV_PREFIX, env_nested_delimiter="__")
+        return dict(source())
+    except SettingsError as error:
+        raise ConfigError(f"environment {_ENV_PREFIX}…: {error}; write a JSON object") from None
+
+
+def _read_toml(path: str | os.PathLike[str] | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"{os.fspath(path)}: is not valid TOML: {error}") from None
+
+
+def _merge(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = (
+            _merge(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+        )
+    return merged
+
+
+def _without_none(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_none(item) for key, item in value.items() if item is not None}
+
+
+def _holds(values: Any, location: tuple[str, ...]) -> bool:
+    for part in location:
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return bool(location)
+
+
+def _one_line(error: ValidationError, sources: _Sources) -> str:
+    details = error.errors(include_url=False)
+    first = details[0]
+    location = tuple(str(part) for part in first["loc"])
+    kind, got, context = first["type"], first["input"], first.get("ctx", {})
+    if kind == "extra_forbidden":
+        message = _unknown_key(location)
+    elif kind == "literal_error":
+        choices = context["expected"].replace("'", "").replace(" or ", ", ")
+        message = f"{got!r} is not one of these: {choices}"
+    elif kind in ("bool_parsing", "bool_type"):
+        message = f'{got!r} is not a switch; write "on" or "off"'
+    elif kind in ("model_type", "dict_type", "model_attributes_type"):
+        message = "must be a table, not a single value"
+    else:
+        text = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        message = text[:1].lower() + text[1:] if text.startswith("String") else text
+    more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+    where = sources.blame(location)
+    return (f"{where}: " if where else "settings: ") + f"{message}{more}".replace("\n", " ")
+
+
+def _unknown_key(location: tuple[str, ...]) -> str:
+    model: Any = Settings
+    for part in location[:-1]:
+        inner = model.model_fields[part].annotation if hasattr(model, "model_fields") else get_args(model)[-1]
+        optional = () if get_origin(inner) is dict else get_args(inner)
+        model = next((item for item in optional if hasattr(item, "model_fields")), inner)
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(location[-1], known, n=1)
+    return f"unknown key; {f'did you mean {close[0]}?' if close else 'write one of ' + ', '.join(known)}"

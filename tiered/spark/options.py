@@ -1,0 +1,310 @@
+"""The options of the data source: what users write, checked once, as one frozen value. Needs no PySpark."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from ..errors import ConfigError, SchemaMismatch
+from ..format.schema import check_topic_name
+from ..ingest import timestamp_us
+from ..units import parse_size
+
+EARLIEST = -2
+LATEST = -1
+
+SPLIT_BYTES = 128 << 20
+
+_log = logging.getLogger(__name__)
+
+_ACCEPTED = (
+    "topic", "subscribe", "path", "cold", "config", "endpointUrl", "region",
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+    "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "fromTimestamp", "toTimestamp", "partitions", "key", "columns", "includeHeaders",
+    "minPartitions", "splitBytes", "failOnDataLoss", "maxOffsetsPerTrigger",
+)  # fmt: skip
+_BY_LOWER_CASE = {name.lower(): name for name in _ACCEPTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to start or to end in each partition.
+
+    Attributes
+    ----------
+    unit
+        What the values are: offsets (or `EARLIEST`, `LATEST`), or milliseconds since the epoch, which mean
+        the first offset with that timestamp or a later one.
+    value
+        One for all partitions, or each partition's own.
+    """
+
+    unit: Literal["offset", "timestamp"]
+    value: int | Mapping[int, int]
+
+    def of(self, partition: int) -> int:
+        """Return the value for one partition; `expand` has checked that there is one."""
+        return self.value if isinstance(self.value, int) else self.value[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """One read, as its options describe it; see `TieredDataSource` for their meaning."""
+
+    topic: str
+    path: str | None = None
+    cold: str | None = None
+    config: str | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+    starting: Position = Position("offset", EARLIEST)
+    ending: Position = Position("offset", LATEST)
+    without_match: Literal["error", "latest"] = "error"
+    from_timestamp: int | datetime | None = None
+    to_timestamp: int | datetime | None = None
+    partitions: tuple[int, ...] | None = None
+    key: str | None = None
+    columns: tuple[str, ...] | None = None
+    include_headers: bool = False
+    tasks_min: int = 1
+    split_bytes: int = SPLIT_BYTES
+    fail_on_data_loss: bool = True
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return the options of a batch read.
+
+    Parameters
+    ----------
+    options
+        As Spark hands them over: names in any case, values as text. Those of Kafka's own client
+        (``kafka.*``) have no meaning here and are left aside, so that a job can keep them.
+
+    Raises
+    ------
+    ConfigError
+        Names the option and what to write.
+    InvalidName
+    """
+    given = {_name_of(key): value for key, value in options.items() if not key.lower().startswith("kafka.")}
+    topic = _topic(given)
+    reader = _Values(given, topic)
+    if given.get("cold") is not None and "://" in given.get("path", ""):
+        raise ConfigError("option cold goes with a local path; this path is a bucket already")
+    if "maxOffsetsPerTrigger" in given:
+        reader.count("maxOffsetsPerTrigger", 1)
+        _log.warning(
+            "maxOffsetsPerTrigger is for streams; this batch read ignores it, as Kafka's source does"
+        )
+    return SourceOptions(
+        topic=topic,
+        path=given.get("path"),
+        cold=given.get("cold"),
+        config=given.get("config"),
+        endpoint_url=given.get("endpointUrl"),
+        region=given.get("region"),
+        starting=_starting(reader),
+        ending=_ending(reader),
+        without_match=reader.choice("startingOffsetsByTimestampStrategy", "error", "latest"),
+        from_timestamp=reader.instant("fromTimestamp"),
+        to_timestamp=reader.instant("toTimestamp"),
+        partitions=reader.partitions("partitions"),
+        key=given.get("key"),
+        columns=reader.names("columns"),
+        include_headers=reader.switch("includeHeaders", default=False),
+        tasks_min=reader.count("minPartitions", 1),
+        split_bytes=reader.size("splitBytes", SPLIT_BYTES),
+        fail_on_data_loss=reader.switch("failOnDataLoss", default=True),
+    )
+
+
+def _name_of(key: str) -> str:
+    name = _BY_LOWER_CASE.get(key.lower())
+    if name is None:
+        close = difflib.get_close_matches(key.lower(), _BY_LOWER_CASE, n=1)
+        hint = f"did you mean {_BY_LOWER_CASE[close[0]]}? " if close else ""
+        raise ConfigError(f"no option {key!r}; {hint}The options are {', '.join(_ACCEPTED)}")
+    return name
+
+
+def _topic(given: Mapping[str, str]) -> str:
+    named = [given[name] for name in ("topic", "subscribe") if name in given]
+    if len(named) != 1:
+        raise ConfigError('name the topic by exactly one of topic and subscribe: .option("topic", "orders")')
+    if "," in named[0]:
+        raise ConfigError(f"{named[0]!r}: one read has one topic; read each by itself and union them")
+    return check_topic_name(named[0].strip())
+
+
+def _starting(reader: _Values) -> Position:
+    """Return where to start, in Kafka's order of precedence; what loses is checked all the same."""
+    by_offsets = reader.offsets("startingOffsets")
+    if by_offsets is not None and LATEST in _values(by_offsets):
+        raise ConfigError(
+            "startingOffsets: a batch read cannot start at the latest offset; nothing would be read"
+        )
+    found = (
+        reader.timestamp("startingTimestamp"),
+        reader.timestamps("startingOffsetsByTimestamp"),
+        by_offsets,
+    )
+    return next((position for position in found if position is not None), Position("offset", EARLIEST))
+
+
+def _ending(reader: _Values) -> Position:
+    by_offsets = reader.offsets("endingOffsets")
+    if by_offsets is not None and EARLIEST in _values(by_offsets):
+        raise ConfigError(
+            "endingOffsets: a batch read cannot end at the earliest offset; nothing would be read"
+        )
+    found = (reader.timestamp("endingTimestamp"), reader.timestamps("endingOffsetsByTimestamp"), by_offsets)
+    return next((position for position in found if position is not None), Position("offset", LATEST))
+
+
+def _values(position: Position) -> set[int]:
+    return {position.value} if isinstance(position.value, int) else set(position.value.values())
+
+
+class _Values:
+    """Reads option values; every error names the option and what to write."""
+
+    def __init__(self, given: Mapping[str, str], topic: str) -> None:
+        self._given = given
+        self._topic = topic
+
+    def _refused(self, name: str, expected: str) -> ConfigError:
+        return ConfigError(f"option {name} is {self._given[name]!r}; write {expected}")
+
+    def choice(self, name: str, *choices: Any) -> Any:
+        """Return one of the choices; the first is the default."""
+        value = self._given.get(name, choices[0]).lower()
+        if value not in choices:
+            raise self._refused(name, " or ".join(choices))
+        return value
+
+    def switch(self, name: str, *, default: bool) -> bool:
+        """Return a truth value."""
+        return bool(self.choice(name, *(("true", "false") if default else ("false", "true"))) == "true")
+
+    def count(self, name: str, default: int) -> int:
+        """Return a number from 1."""
+        text = self._given.get(name, str(default)).strip()
+        if not text.isdecimal() or int(text) < 1:
+            raise self._refused(name, "a number from 1")
+        return int(text)
+
+    def size(self, name: str, default: int) -> int:
+        """Return a number of bytes."""
+        if name not in self._given:
+            return default
+        try:
+            size = parse_size(self._given[name])
+        except ValueError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+        if size == 0:
+            raise self._refused(name, "a size above zero, such as 128MiB")
+        return size
+
+    def instant(self, name: str) -> int | datetime | None:
+        """Return milliseconds since the epoch, or an aware datetime."""
+        if name not in self._given:
+            return None
+        text = self._given[name].strip()
+        try:
+            value = int(text) if _is_integer(text) else datetime.fromisoformat(text)
+            timestamp_us(value)
+        except (ValueError, SchemaMismatch):
+            expected = "milliseconds since the epoch, or a time with its zone such as 2013-06-01T00:00:00Z"
+            raise self._refused(name, expected) from None
+        return value
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """Return names: separated by commas, or a JSON list for those that hold a comma."""
+        text = self._given.get(name)
+        if text is None:
+            return None
+        found = _json(text) if text.strip().startswith("[") else [part.strip() for part in text.split(",")]
+        if (
+            not isinstance(found, list)
+            or not found
+            or not all(isinstance(item, str) and item for item in found)
+        ):
+            raise self._refused(name, "column names, such as key,value,offset")
+        return tuple(found)
+
+    def partitions(self, name: str) -> tuple[int, ...] | None:
+        """Return partition numbers, sorted, each once."""
+        text = self._given.get(name)
+        if text is None:
+            return None
+        parts = [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
+        if not all(part.isdecimal() for part in parts):
+            raise self._refused(name, "partition numbers, such as 0,2")
+        return tuple(sorted({int(part) for part in parts}))
+
+    def timestamp(self, name: str) -> Position | None:
+        """Return one timestamp for all partitions."""
+        if name not in self._given:
+            return None
+        text = self._given[name].strip()
+        if not _is_integer(text):
+            raise self._refused(name, "milliseconds since the epoch")
+        return Position("timestamp", self._milliseconds(name, int(text)))
+
+    def timestamps(self, name: str) -> Position | None:
+        """Return a timestamp for each partition."""
+        if name not in self._given:
+            return None
+        found = self._each(
+            name, f'milliseconds since the epoch for each partition: {{"{self._topic}":{{"0":1700}}}}'
+        )
+        return Position("timestamp", {key: self._milliseconds(name, value) for key, value in found.items()})
+
+    def _milliseconds(self, name: str, value: int) -> int:
+        try:
+            timestamp_us(value)
+        except SchemaMismatch as error:
+            raise ConfigError(f"option {name}: {error}") from None
+        return value
+
+    def offsets(self, name: str) -> Position | None:
+        """Return offsets: one word for all partitions, or a number for each."""
+        if name not in self._given:
+            return None
+        word = self._given[name].strip().lower()
+        if word in ("earliest", "latest"):
+            return Position("offset", EARLIEST if word == "earliest" else LATEST)
+        expected = f'earliest, latest or, for each partition, {{"{self._topic}":{{"0":23,"1":-2}}}}'
+        found = self._each(name, f"{expected} (-2 is earliest, -1 is latest)")
+        if min(found.values()) < EARLIEST:
+            raise self._refused(name, f"{expected} (-2 is earliest, -1 is latest)")
+        return Position("offset", found)
+
+    def _each(self, name: str, expected: str) -> dict[int, int]:
+        """Return the numbers of Kafka's JSON form ``{"topic":{"0":23,"1":-2}}``."""
+        document = _json(self._given[name])
+        if not isinstance(document, dict) or list(document) != [self._topic]:
+            raise self._refused(name, expected)
+        numbers = document[self._topic]
+        if not isinstance(numbers, dict) or not numbers:
+            raise self._refused(name, expected)
+        if not all(key.isdecimal() and type(value) is int for key, value in numbers.items()):
+            raise self._refused(name, expected)
+        return {int(key): value for key, value in numbers.items()}
+
+
+def _is_integer(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

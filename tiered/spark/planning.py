@@ -1,0 +1,257 @@
+"""From options to tasks: a pinned scan of the topic, cut and packed into few pieces of similar size."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from ..errors import ConfigError, OffsetOutOfRange
+from ..reader.scan import Scan
+from ..reader.splits import ColdSource, Split, WarmSource
+from ..settings import Settings
+from ..store import Store, open_store
+from ..topic import Topic
+from .options import LATEST, Position, SourceOptions
+
+Task = tuple[Split, ...]
+"""What one Spark task reads: pieces of one partition, in offset order."""
+
+# Pieces of a task are cut no finer than this share of its size.
+_PIECES_PER_TASK = 16
+# How often retention may move the start offset while a plan is made that takes what is left.
+_ATTEMPTS = 5
+
+
+def open_source(options: SourceOptions) -> Store:
+    """Open the store of a read, for reading.
+
+    Raises
+    ------
+    ConfigError, CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    named = {"endpoint_url": options.endpoint_url, "region": options.region}
+    settings = Settings.load(
+        options.config, cold={name: text for name, text in named.items() if text is not None}
+    )
+    path = options.path
+    if path is None:
+        if options.config is None:
+            raise ConfigError("where is the store? Write .load(path) with a local path or s3://bucket/prefix")
+        path = settings.store.path
+    store = open_store(path, cold=options.cold, settings=settings, read_only=True)
+    url = store._access.places.cold_url
+    if url is not None and url.startswith("memory:"):
+        store.close()
+        raise ConfigError(f"{url} lies in the memory of one process, and Spark reads from others")
+    return store
+
+
+def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) -> Scan:
+    """Take the snapshot that one ``load()`` shows.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
+    ConfigError, TopicNotFound, CorruptionError, ColdStorageError
+    """
+    partitions = topic._chosen(options.partitions)
+    starts = _expand(topic, options.starting, partitions, "starting", options.without_match)
+    ends = _expand(topic, options.ending, partitions, "ending", "latest")
+    for attempt in range(_ATTEMPTS):
+        try:
+            scan = topic.scan(
+                partitions=partitions,
+                start_offset={key: value for key, value in starts.items() if value >= 0},
+                end_offset={key: value for key, value in ends.items() if value >= 0},
+                start_timestamp=options.from_timestamp,
+                end_timestamp=options.to_timestamp,
+                key=None if options.key is None else _key(topic, options.key),
+                columns=columns,
+            )
+            if options.fail_on_data_loss:
+                _check_within(topic.name, scan, starts, ends)
+            return scan
+        except OffsetOutOfRange as error:
+            if options.fail_on_data_loss:
+                message = f"{error}; set failOnDataLoss to false to read what is there"
+                raise OffsetOutOfRange(message, start=error.start, end=error.end) from None
+            if attempt == _ATTEMPTS - 1:
+                raise
+            log = topic.offsets()
+            starts = {
+                key: max(value, log[key].start) if value >= 0 else value for key, value in starts.items()
+            }
+    raise AssertionError
+
+
+def _expand(
+    topic: Topic, position: Position, partitions: Sequence[int], name: str, without_match: str
+) -> dict[int, int]:
+    """Return an offset for each partition; a negative one stands for the log's own bound."""
+    if isinstance(position.value, Mapping) and set(position.value) != set(partitions):
+        raise ConfigError(
+            f"the {name} {position.unit}s name the partitions {sorted(position.value)}, this reads {list(partitions)} "
+            f"of topic {topic.name!r}; name each of them (-2 is the earliest offset, -1 the latest)"
+        )
+    if position.unit == "offset":
+        return {partition: position.of(partition) for partition in partitions}
+    found = {}
+    for partition in partitions:
+        offset = _first_at(topic, partition, position.of(partition))
+        if offset is None and without_match == "error":
+            raise ConfigError(
+                f"no record of topic {topic.name!r} partition {partition} has timestamp {position.of(partition)} or "
+                "later; set startingOffsetsByTimestampStrategy to latest to read nothing of such a partition"
+            )
+        if offset is None:
+            offset = LATEST if name == "ending" else topic.offsets()[partition].end
+        found[partition] = offset
+    return found
+
+
+def _first_at(topic: Topic, partition: int, timestamp_ms: int) -> int | None:
+    """Return the first offset with this timestamp or a later one, or None."""
+    scan = topic.scan(partition, start_timestamp=timestamp_ms, columns=["offset"])
+    for split in scan.splits():
+        for batch in scan.read(split):
+            return int(batch.column(0)[0].as_py())
+    return None
+
+
+def _check_within(name: str, scan: Scan, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    for partition, (start, end) in scan.offsets.items():
+        for wanted in (starts[partition], ends[partition]):
+            if wanted > end:
+                raise OffsetOutOfRange(
+                    f"offset {wanted} of topic {name!r} partition {partition} is not there; the log has {start} to {end}",
+                    start=start,
+                    end=end,
+                )
+
+
+def _key(topic: Topic, text: str) -> Any:
+    """Return the key that the text of an option means, as its column's type has it."""
+    column = topic._meta.key if topic._typed else "key"
+    kind = None if column is None else topic.schema.field(column).type
+    if kind is None or pt.is_binary(kind):
+        return text
+    try:
+        return pa.scalar(text).cast(kind).as_py()
+    except pa.ArrowException:
+        raise ConfigError(
+            f"option key is {text!r}, which is not a value of the key column's type {kind}"
+        ) from None
+
+
+def plan_tasks(splits: Sequence[Split], bytes_max: int, count_min: int = 1) -> list[Task]:
+    """Cut large splits and pack small ones into tasks of similar size, at most about `bytes_max` each. Pure.
+
+    Parameters
+    ----------
+    splits
+        In the order of partitions and offsets.
+    count_min
+        A hint: so many tasks, where there are as many records. Cuts fall between row groups and blocks
+        while those suffice, and within them only to reach this number.
+
+    Returns
+    -------
+    list of tasks
+        In the order of partitions and offsets; every offset once; none empty.
+    """
+    total = sum(split.bytes for split in splits)
+    size = max(1, min(bytes_max, -(-total // count_min)))
+    tasks: list[Task] = []
+    for _, group in groupby(splits, key=lambda split: split.partition):
+        tasks += _pack([piece for split in group for piece in _pieces(split, size // _PIECES_PER_TASK)], size)
+    return _halved(tasks, count_min)
+
+
+def _pack(pieces: list[Split], size: int) -> Iterator[Task]:
+    """Yield the pieces of one partition in runs of about equal bytes."""
+    total = sum(piece.bytes for piece in pieces)
+    count = max(1, -(-total // size))
+    before = 0
+
+    def run_of(piece: Split) -> int:
+        nonlocal before
+        middle = 2 * before + piece.bytes
+        before += piece.bytes
+        return middle * count // max(1, 2 * total)
+
+    for _, run in groupby(pieces, key=run_of):
+        yield _joined(run)
+
+
+def _joined(pieces: Iterator[Split]) -> Task:
+    """Put pieces of one split that lie end to end together again."""
+    joined: list[Split] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last is not None and last.source is piece.source and last.end_offset == piece.start_offset:
+            joined[-1] = replace(last, end_offset=piece.end_offset, bytes=last.bytes + piece.bytes)
+        else:
+            joined.append(piece)
+    return tuple(joined)
+
+
+def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
+    """Yield a split in pieces of `bytes_min` or more that begin where a row group or block begins."""
+    start, size = split.start_offset, 0
+    if split.bytes > bytes_min:
+        for offset, length in _borders(split):
+            if offset >= split.end_offset:
+                break
+            if offset > start and size >= bytes_min:
+                yield replace(split, start_offset=start, end_offset=offset, bytes=size)
+                start, size = offset, 0
+            # What lies before the split's start is not counted, but for the one that holds the start.
+            size = length if offset <= split.start_offset else size + length
+    if start == split.start_offset:
+        yield split
+    else:
+        yield replace(split, start_offset=start, bytes=size)
+
+
+def _borders(split: Split) -> Iterator[tuple[int, int]]:
+    """Yield first offset and stored bytes of each row group or block of the split's source."""
+    source = split.source
+    if isinstance(source, ColdSource):
+        for group in source.entry.row_groups:
+            yield group.base_offset, group.length
+    elif isinstance(source, WarmSource) and source.opened is not None:
+        index = source.opened.index
+        for at in index.between(split.start_offset, split.end_offset):
+            yield index.base_offsets[at], index.lengths[at]
+
+
+def _halved(tasks: list[Task], count_min: int) -> list[Task]:
+    """Halve the largest tasks until there are enough, or one record each."""
+
+    def entry(task: Task) -> tuple[int, int, int, int, Task]:
+        records = sum(split.record_count for split in task)
+        size = sum(split.bytes for split in task)
+        return (-size if records > 1 else 1, -records, task[0].partition, task[0].start_offset, task)
+
+    if len(tasks) >= count_min:
+        return tasks
+    heap = [entry(task) for task in tasks]
+    heapq.heapify(heap)
+    while heap and len(heap) < count_min and heap[0][1] < -1:
+        task = heapq.heappop(heap)[-1]
+        middle = (task[0].start_offset + task[-1].end_offset) // 2
+        for low, high in ((task[0].start_offset, middle), (middle, task[-1].end_offset)):
+            parts = tuple(
+                split.clip(low, high)
+                for split in task
+                if split.start_offset < high and split.end_offset > low
+            )
+            heapq.heappush(heap, entry(parts))
+    return sorted((item[-1] for item in heap), key=lambda task: (task[0].partition, task[0].start_offset))

@@ -1,0 +1,209 @@
+"""Durations and sizes as people write them, and back.
+
+A duration is a `datetime.timedelta` in settings and policies and becomes an integer of microseconds
+(`to_us`) where it meets a timestamp. A size is an integer of bytes. ``off`` (or null) is ``None``: never,
+or no limit.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+
+_MICROSECOND = timedelta(microseconds=1)
+_DURATION_UNITS = {  # in microseconds, largest first
+    "y": 365 * 86_400_000_000,
+    "w": 7 * 86_400_000_000,
+    "d": 86_400_000_000,
+    "h": 3_600_000_000,
+    "m": 60_000_000,
+    "s": 1_000_000,
+    "ms": 1_000,
+    "us": 1,
+}
+_BINARY_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL_UNITS = ("kB", "MB", "GB", "TB", "PB")
+_SIZE_UNITS = {
+    "b": 1,
+    **{unit.lower(): 1024**power for power, unit in enumerate(_BINARY_UNITS, start=1)},
+    **{unit.lower(): 1000**power for power, unit in enumerate(_DECIMAL_UNITS, start=1)},
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d_]*)\s*")
+_DURATION_HINT = "write a number and a unit (us, ms, s, m, h, d, w, y), such as 50ms, 1h30m or 90d"
+_SIZE_HINT = "write a number of bytes, or a number and a unit (kB, MB, GB, KiB, MiB, GiB, ...), such as 50GiB"
+
+
+def parse_duration(value: object) -> timedelta:
+    """Return the duration that `value` says.
+
+    Parameters
+    ----------
+    value
+        Text such as ``"50ms"``, ``"1h30m"`` or ``"7y"`` (a year is 365 days), a `timedelta`, or 0.
+
+    Raises
+    ------
+    ValueError
+        Anything else; the message says what to write instead.
+    """
+    if isinstance(value, timedelta):
+        if value < timedelta(0):
+            raise ValueError(f"a duration cannot be negative; {_DURATION_HINT}")
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if value == 0:
+            return timedelta(0)
+        raise ValueError(f'{value} has no unit; write "{value}s" for seconds, "{value}ms" for milliseconds')
+    if not isinstance(value, str):
+        raise ValueError(f"is not a duration; {_DURATION_HINT}")  # noqa: TRY004 (pydantic reports ValueError)
+    if value.strip() == "0":
+        return timedelta(0)
+    micros = sum(_parts(value, _DURATION_UNITS, "duration", _DURATION_HINT))
+    if micros.denominator != 1:
+        raise ValueError(f"{value!r} is finer than a microsecond; {_DURATION_HINT}")
+    try:
+        return timedelta(microseconds=int(micros))
+    except OverflowError:
+        raise ValueError(f'{value!r} is too long; write "off" for never') from None
+
+
+def parse_size(value: object) -> int:
+    """Return the number of bytes that `value` says.
+
+    Parameters
+    ----------
+    value
+        A number of bytes, or text such as ``"1MiB"`` (1024 * 1024) or ``"100MB"`` (100 * 1000 * 1000);
+        upper or lower case.
+
+    Raises
+    ------
+    ValueError
+        Anything else; the message says what to write instead.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"a size cannot be negative; {_SIZE_HINT}")
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"is not a size; {_SIZE_HINT}")  # noqa: TRY004 (pydantic reports ValueError)
+    if value.strip().isdecimal():
+        return int(value)
+    total = sum(_parts(value, _SIZE_UNITS, "size", _SIZE_HINT))
+    if total.denominator != 1:
+        raise ValueError(f"{value!r} is not a whole number of bytes; {_SIZE_HINT}")
+    return int(total)
+
+
+def _parts(text: str, units: dict[str, int], kind: str, hint: str) -> list[Fraction]:
+    parts: list[Fraction] = []
+    position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        if match is None:
+            raise ValueError(f"{text!r} is not a {kind}; {hint}")
+        number, unit = match.groups()
+        # Durations are case-sensitive (M reads as months), sizes are not (nobody means megabits).
+        factor = units.get(unit.lower() if kind == "size" else unit.replace("µ", "u").replace("μ", "u"))
+        if factor is None:
+            raise ValueError(f"{text!r} has {f'an unknown unit {unit!r}' if unit else 'no unit'}; {hint}")
+        parts.append(Fraction(number) * factor)
+        position = match.end()
+    if not parts:
+        raise ValueError(f"{text!r} is not a {kind}; {hint}")
+    return parts
+
+
+def to_us(duration: timedelta) -> int:
+    """Return a duration in microseconds, exactly."""
+    return duration // _MICROSECOND
+
+
+def format_duration(duration: timedelta | int, *, parts: int | None = None) -> str:
+    """Return the shortest text that `parse_duration` reads back.
+
+    Parameters
+    ----------
+    duration
+        A `timedelta`, or microseconds.
+    parts
+        Keep the largest so many units only, for people: ``2`` makes ``1d3h`` of ``1d3h12m5s``.
+    """
+    left = duration if isinstance(duration, int) else to_us(duration)
+    sign, left = ("-", -left) if left < 0 else ("", left)
+    found: list[str] = []
+    for unit, size in _DURATION_UNITS.items():
+        count, left = divmod(left, size)
+        if count:
+            found.append(f"{count}{unit}")
+    return sign + ("".join(found[:parts]) or "0s")
+
+
+def format_size(size: int) -> str:
+    """Return the size exactly, in the largest unit that divides it: ``256MiB``, ``100MB``, ``17B``."""
+    for unit in (*reversed(_BINARY_UNITS), *reversed(_DECIMAL_UNITS)):
+        if size and size % _SIZE_UNITS[unit.lower()] == 0:
+            return f"{size // _SIZE_UNITS[unit.lower()]}{unit}"
+    return f"{size}B"
+
+
+def approximate_size(size: int) -> str:
+    """Return the size for people, with three digits at most and a binary unit: ``1.5MiB``."""
+    value = float(size)
+    for unit in ("B", *_BINARY_UNITS):
+        if abs(value) < 1000 or unit == _BINARY_UNITS[-1]:
+            break
+        value /= 1024
+    text = f"{value:.0f}" if unit == "B" or abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
+    return f"{text}{unit}"
+
+
+def _parse_duration_or_off(value: object) -> timedelta | None:
+    return None if value is None or value == "off" else parse_duration(value)
+
+
+def _parse_size_or_off(value: object) -> int | None:
+    return None if value is None or value == "off" else parse_size(value)
+
+
+def _duration_text(value: timedelta | None) -> str:
+    return "off" if value is None else format_duration(value)
+
+
+def _size_text(value: int | None) -> str:
+    return "off" if value is None else format_size(value)
+
+
+def _above_zero(value: Any) -> Any:
+    if not value:
+        raise ValueError("must be more than zero")
+    return value
+
+
+def _above_zero_or_off(value: Any) -> Any:
+    if value is not None and not value:
+        raise ValueError('must be more than zero; write "off" for no limit')
+    return value
+
+
+# The types of fields in settings and rules; they dump to JSON as the text they were written as.
+Duration = Annotated[
+    timedelta, BeforeValidator(parse_duration), PlainSerializer(_duration_text, when_used="json")
+]
+DurationOrOff = Annotated[
+    timedelta | None,
+    BeforeValidator(_parse_duration_or_off),
+    PlainSerializer(_duration_text, when_used="json"),
+]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(_size_text, when_used="json")]
+SizeOrOff = Annotated[
+    int | None, BeforeValidator(_parse_size_or_off), PlainSerializer(_size_text, when_used="json")
+]
+PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
+PositiveDurationOrOff = Annotated[DurationOrOff, AfterValidator(_above_zero_or_off)]
+PositiveSize = Annotated[Size, AfterValidator(_above_zero)]
+PositiveSizeOrOff = Annotated[SizeOrOff, AfterValidator(_above_zero_or_off)]

@@ -1,0 +1,208 @@
+"""The store's own documents: ``store.json`` and each topic's ``topic.json``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+
+from ..errors import ConfigError, CorruptionError, SchemaMismatch, TopicNotFound
+from ..format.document import decode_document, encode_document
+from ..format.schema import check_extends, normalize_schema, schema_from_text, schema_to_text
+from .filesystem import FileSystem, write_atomically
+
+STORE_FILE = "store.json"
+TOPIC_FILE = "topic.json"
+TOPICS_DIRECTORY = "topics"
+PARTITIONS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMeta:
+    """What ``topic.json`` holds, in the store and in the bucket.
+
+    Attributes
+    ----------
+    schemas
+        Every version of the schema; the version's id is its position.
+    timestamp
+        Column whose value is the record timestamp, or None for the append time.
+    key
+        Column that chooses the partition and feeds key filters, or None.
+    """
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    schemas: tuple[pa.Schema, ...]
+    timestamp: str | None
+    key: str | None
+    created_us: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The newest version of the schema."""
+        return self.schemas[-1]
+
+    @property
+    def schema_id(self) -> int:
+        """Id of the newest version."""
+        return len(self.schemas) - 1
+
+    def with_columns(self, columns: pa.Schema) -> TopicMeta:
+        """Return a topic whose schema is extended by `columns`."""
+        known = set(self.schema.names)
+        taken = [name for name in columns.names if name in known]
+        if taken:
+            raise SchemaMismatch(f"column {taken[0]!r} exists")
+        grown = normalize_schema(pa.schema([*self.schema, *columns]))
+        check_extends(self.schema, grown)
+        return replace(self, schemas=(*self.schemas, grown))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "name": self.name,
+            "id": str(self.topic_id),
+            "partitions": self.partitions,
+            "timestamp": self.timestamp,
+            "key": self.key,
+            "created_us": self.created_us,
+            "schemas": [
+                {"id": i, "columns": [f"{field.name}: {field.type}" for field in schema], "arrow": schema_to_text(schema)}
+                for i, schema in enumerate(self.schemas)
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], *, where: str) -> TopicMeta:
+        """Invert `to_json`.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat
+        """
+        try:
+            return cls(
+                name=values["name"],
+                topic_id=UUID(values["id"]),
+                partitions=int(values["partitions"]),
+                schemas=tuple(schema_from_text(item["arrow"]) for item in values["schemas"]),
+                timestamp=values["timestamp"],
+                key=values["key"],
+                created_us=int(values["created_us"]),
+            )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise CorruptionError(f"topic does not decode ({error!r})", where=where) from None
+
+
+class Catalog:
+    """The documents under one store's directory."""
+
+    def __init__(self, fs: FileSystem, root: Path) -> None:
+        self._fs = fs
+        self.root = root
+
+    def make_root(self) -> None:
+        """Create the store's directory where there is none.
+
+        Raises
+        ------
+        ConfigError, DiskFull
+        """
+        try:
+            self._fs.make_directory(self.root)
+        except OSError as error:
+            raise ConfigError(f"cannot create a store at {self.root}: {error.strerror}; choose another path") from None
+
+    def open_store(self, *, create: bool) -> UUID:
+        """Return the store's id; create the store where there is none and `create` allows it.
+
+        Raises
+        ------
+        ConfigError
+            There is no store at the path.
+        CorruptionError, UnsupportedFormat
+        """
+        path = self.root / STORE_FILE
+        try:
+            values = decode_document(path.read_bytes(), where=str(path))
+        except (FileNotFoundError, NotADirectoryError):
+            if not create:
+                raise ConfigError(f"there is no store at {self.root}; check the path") from None
+            if (self.root / TOPICS_DIRECTORY).exists():
+                raise CorruptionError("store.json is missing beside topics/", where=str(path)) from None
+            return self._create_store(path)
+        try:
+            return UUID(values["id"])
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise CorruptionError("store.json has no id", where=str(path)) from None
+
+    def _create_store(self, path: Path) -> UUID:
+        store_id = uuid4()
+        write_atomically(self._fs, path, encode_document({"id": str(store_id)}))
+        return store_id
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        try:
+            names = os.listdir(self.root / TOPICS_DIRECTORY)
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if (self.topic_directory(name) / TOPIC_FILE).is_file())
+
+    def topic_directory(self, name: str) -> Path:
+        """Return where a topic lies; `name` has been checked."""
+        return self.root / TOPICS_DIRECTORY / name
+
+    def partition_directory(self, name: str, partition: int) -> Path:
+        """Return where a partition lies."""
+        return self.topic_directory(name) / str(partition)
+
+    def read_topic(self, name: str) -> TopicMeta:
+        """Return a topic's document.
+
+        Raises
+        ------
+        TopicNotFound, CorruptionError, UnsupportedFormat
+        """
+        path = self.topic_directory(name) / TOPIC_FILE
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise TopicNotFound(f"no topic {name!r} in {self.root}; create it first") from None
+        return TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+
+    def write_topic(self, meta: TopicMeta) -> None:
+        """Store a topic's document durably, after the directories of its partitions."""
+        for partition in range(meta.partitions):
+            self._fs.make_directory(self.partition_directory(meta.name, partition))
+        path = self.topic_directory(meta.name) / TOPIC_FILE
+        write_atomically(self._fs, path, encode_document(meta.to_json()))
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic: by one rename, so that a kill in between leaves no half topic, then its files."""
+        directory = self.topic_directory(name)
+        doomed = directory.with_name(f".deleted-{uuid4()}")
+        self._fs.rename(directory, doomed)
+        self._fs.sync_directory(directory.parent)
+        self.remove_deleted()
+
+    def remove_deleted(self) -> None:
+        """Remove the files of deleted topics, those of a killed deletion too."""
+        for doomed in (self.root / TOPICS_DIRECTORY).glob(".deleted-*"):
+            for base, directories, files in os.walk(doomed, topdown=False):
+                for file in files:
+                    self._fs.unlink(Path(base) / file)
+                for inner in directories:
+                    self._fs.remove_directory(Path(base) / inner)
+            self._fs.remove_directory(doomed)
+
+    def check_vacant(self, name: str) -> None:
+        """Raise `CorruptionError` where segments lie under a name that has no topic.json."""
+        for path in self.topic_directory(name).glob("*/*.log"):
+            raise CorruptionError("topic.json is missing beside segments", where=str(path.parent.parent / TOPIC_FILE))

@@ -1,0 +1,40 @@
+"""Where a local store's cold tier lies, remembered so that later opens and readers need not be told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..format.document import decode_document, encode_document
+from .filesystem import FileSystem, write_atomically
+
+COLD_FILE = "cold.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPlace:
+    """URL, endpoint and region of a bucket; never credentials."""
+
+    url: str | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+
+
+def read_cold_place(root: Path) -> ColdPlace:
+    """Return what the store at `root` remembers; nothing where it has no cold tier.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    path = root / COLD_FILE
+    try:
+        values = decode_document(path.read_bytes(), where=str(path))
+    except FileNotFoundError:
+        return ColdPlace()
+    return ColdPlace(values.get("url"), values.get("endpoint_url"), values.get("region"))
+
+
+def write_cold_place(fs: FileSystem, root: Path, place: ColdPlace) -> None:
+    """Remember `place`, durably."""
+    write_atomically(fs, root / COLD_FILE, encode_document(asdict(place)))

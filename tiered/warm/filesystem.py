@@ -1,0 +1,172 @@
+"""The one place that changes the local disk: create, write, sync, rename, unlink, truncate.
+
+Tests replace `FileSystem` to stop after every step, or to forget what was not synced. Errors of the
+device leave as typed errors: no room is `DiskFull`, everything else an `OSError` for the caller to judge.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import DiskFull
+
+_IOV_MAX = 512
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class FileSystem(Protocol):
+    """Every operation that changes files. ``fd`` is an open file descriptor."""
+
+    def create(self, path: Path) -> int:
+        """Create a new file for reading and writing; it must not exist."""
+        ...
+
+    def open(self, path: Path) -> int:
+        """Open an existing file for reading and writing."""
+        ...
+
+    def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
+        """Write all buffers one after the other at `position`; return the bytes written."""
+        ...
+
+    def sync(self, fd: int) -> None:
+        """Make the file's bytes and length durable."""
+        ...
+
+    def truncate(self, fd: int, length: int) -> None: ...
+    def close(self, fd: int) -> None: ...
+    def rename(self, source: Path, target: Path) -> None: ...
+    def unlink(self, path: Path) -> None:
+        """Remove a file; one that is not there is no error."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents, durably."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Make creations, renames and removals in the directory durable."""
+        ...
+
+
+class OsFileSystem:
+    """The operating system's files."""
+
+    def create(self, path: Path) -> int:
+        """See `FileSystem.create`."""
+        with _NoRoom(path):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def open(self, path: Path) -> int:
+        """See `FileSystem.open`."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
+        """See `FileSystem.write`; goes on after a short write."""
+        views = [memoryview(item).cast("B") for item in buffers if len(item)]
+        start = position
+        with _NoRoom():
+            while views:
+                written = os.pwritev(fd, views[:_IOV_MAX], position)
+                position += written
+                while views and written >= len(views[0]):
+                    written -= len(views.pop(0))
+                if written:
+                    views[0] = views[0][written:]
+        return position - start
+
+    def sync(self, fd: int) -> None:
+        """See `FileSystem.sync`."""
+        with _NoRoom():
+            sync_before_reading(fd)
+
+    def truncate(self, fd: int, length: int) -> None:
+        """See `FileSystem.truncate`."""
+        os.ftruncate(fd, length)
+
+    def close(self, fd: int) -> None:
+        """See `FileSystem.close`."""
+        os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `FileSystem.rename`."""
+        with _NoRoom(target):
+            os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """See `FileSystem.unlink`."""
+        path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        """See `FileSystem.make_directory`."""
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        with _NoRoom(path):
+            path.mkdir(exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """See `FileSystem.remove_directory`."""
+        path.rmdir()
+
+    def sync_directory(self, path: Path) -> None:
+        """See `FileSystem.sync_directory`."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_before_reading(fd: int) -> None:
+    """Make a file's bytes durable; a descriptor open for reading is enough."""
+    if sys.platform == "darwin":
+        # fsync on macOS stops at the drive's cache.
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+class _NoRoom:
+    """Turn "no space left" and "quota exceeded" into `DiskFull`."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            place = f" for {self._path}" if self._path else ""
+            raise DiskFull(
+                f"no room on the local disk{place} ({error.strerror}); free some or lower local_retention. "
+                "Nothing is damaged"
+            ) from error
+
+
+def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, durably: after a crash it holds the old bytes or the new, whole."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    fs.unlink(temporary)
+    fd = fs.create(temporary)
+    try:
+        fs.write(fd, 0, [data])
+        fs.sync(fd)
+    finally:
+        fs.close(fd)
+    fs.rename(temporary, path)
+    fs.sync_directory(path.parent)

@@ -1,0 +1,90 @@
+"""Exclusive locks among processes on one host, by ``flock`` on a file that names its holder.
+
+The kernel drops a lock with its process, so no lock outlives a crash. A second holder in the same
+process is refused too: each `FileLock` has an open file description of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from ..errors import ReadOnly, StoreLocked
+
+_POLL_SECONDS = 0.01
+
+
+class FileLock:
+    """A held lock; make one with `acquire`."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    @classmethod
+    def acquire(cls, path: Path, what: str, *, wait_seconds: float = 0.0) -> FileLock:
+        """Take the lock at `path`, waiting up to `wait_seconds` for a short-lived holder.
+
+        Raises
+        ------
+        StoreLocked
+            Somebody holds it; the message names the process.
+        ReadOnly
+            The file cannot be opened for writing.
+        """
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except PermissionError as error:
+            raise ReadOnly(f"cannot lock {what}: {error}; open the store with read_only=True") from None
+        deadline = time.monotonic() + wait_seconds
+        try:
+            while not _try_lock(fd):
+                if time.monotonic() >= deadline:
+                    raise StoreLocked(f"{what} is held by {_holder(fd)}; close it there, or open read_only=True")
+                time.sleep(_POLL_SECONDS)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, _description(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(path, fd)
+
+    def release(self) -> None:
+        """Give the lock up; may be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.ftruncate(fd, 0)
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """Close an inherited descriptor in a forked child; the parent keeps the lock."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _description() -> bytes:
+    command = " ".join([os.path.basename(sys.executable), *(os.path.basename(item) for item in sys.argv[:1])])
+    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "command": command}).encode()
+
+
+def _holder(fd: int) -> str:
+    try:
+        holder = json.loads(os.pread(fd, 4096, 0))
+        mine = " (this process)" if holder["pid"] == os.getpid() else ""
+        return f"process {holder['pid']}{mine} ({holder['command']}) on {holder['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

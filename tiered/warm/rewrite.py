@@ -1,0 +1,131 @@
+"""Re-encode a sealed segment: another codec, small blocks merged, as the next generation of its file.
+
+Order, so that a kill at any instruction loses nothing: write ``<base>-<generation + 1>`` under a
+temporary name, sync it, decode it again and compare, rename, sync the directory, unlink the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import CorruptionError
+from ..format.block import Body, encode_body, encode_header
+from ..format.codec import Codec
+from ..format.facts import SegmentFacts
+from ..format.segment import BlockIndex, ContentHash, encode_footer, encode_segment_header
+from .directory import SegmentName
+from .filesystem import FileSystem
+from .segment_reader import SegmentFile
+
+TARGET_BLOCK_BYTES = 1 << 20
+
+
+def merged_batches(segment: SegmentFile, target_bytes: int = TARGET_BLOCK_BYTES) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield a segment's records as body batches of about `target_bytes`, with their last append time.
+
+    Batches are verified, dense in offsets, and in order.
+    """
+    schema = segment.header.schema
+    pending: list[pa.RecordBatch] = []
+    pending_bytes, append_us = 0, 0
+    for block in segment.blocks(segment.header.base_offset, segment.end_offset):
+        columns = segment.decode(block)
+        batch = pa.RecordBatch.from_arrays([columns[i] for i in range(len(schema))], schema=schema)
+        if pending and pending_bytes + batch.nbytes > target_bytes * 5 // 4:
+            yield pa.concat_batches(pending), append_us
+            pending, pending_bytes = [], 0
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        append_us = block.header.append_us
+    if pending:
+        yield pa.concat_batches(pending), append_us
+
+
+def rewrite_segment(fs: FileSystem, path: Path, codec: Codec, level: int, *, use_mmap: bool = True) -> SegmentFacts:
+    """Re-encode the sealed segment at `path` and return the new facts.
+
+    Raises
+    ------
+    CorruptionError
+        The old segment does not verify, or the new one does not hold the same records; the old one stays.
+    DiskFull
+        No room for the copy; nothing changed.
+    """
+    old = SegmentFile.open(path, use_mmap=use_mmap)
+    if old.facts is None:
+        raise CorruptionError("segment is not sealed", where=str(path))
+    generation = old.facts.generation + 1
+    target = path.with_name(str(SegmentName(old.facts.base_offset, generation)))
+    temporary = path.with_name(f".{target.name}.tmp")
+    fs.unlink(temporary)
+    fd = fs.create(temporary)
+    try:
+        facts = _write_copy(fs, fd, old, old.facts, codec, level)
+        fs.sync(fd)
+    except BaseException:
+        fs.unlink(temporary)
+        raise
+    finally:
+        fs.close(fd)
+    try:
+        _compare(old, SegmentFile.open(temporary, use_mmap=use_mmap))
+    except BaseException:
+        fs.unlink(temporary)
+        raise
+    fs.rename(temporary, target)
+    fs.sync_directory(path.parent)
+    fs.unlink(path)
+    return facts
+
+
+def _write_copy(
+    fs: FileSystem, fd: int, old: SegmentFile, facts: SegmentFacts, codec: Codec, level: int
+) -> SegmentFacts:
+    generation = facts.generation + 1
+    header = encode_segment_header(replace(old.header, generation=generation))
+    position = fs.write(fd, 0, [header])
+    index, content = BlockIndex(), ContentHash()
+    offset = facts.base_offset
+    for batch, append_us in merged_batches(old):
+        body = encode_body(batch, codec, level)
+        block = _block_header(old, body, offset, append_us)
+        index.append_row(
+            offset, position, body.length, body.record_count, body.min_timestamp_us, body.max_timestamp_us
+        )
+        content.add(block)
+        position += fs.write(fd, position, [block, *body.parts])
+        offset += body.record_count
+    if offset != facts.end_offset:
+        raise CorruptionError("segment lacks records of its footer", where=str(old.path), offsets=(offset, facts.end_offset))
+    facts = facts.evolve(generation=generation, content_hash=content.hexdigest())
+    fs.write(fd, position, [encode_footer(index, facts, position)])
+    return facts
+
+
+def _block_header(old: SegmentFile, body: Body, offset: int, append_us: int) -> bytes:
+    return encode_header(
+        body,
+        segment_id=old.header.segment_id.bytes,
+        schema_id=old.header.schema_id,
+        base_offset=offset,
+        append_us=append_us,
+        writer_epoch=old.header.writer_epoch,
+        synced_through=0,
+    )
+
+
+def _compare(old: SegmentFile, new: SegmentFile) -> None:
+    """Raise unless both hold the same records, block boundaries aside."""
+    for (left, _), (right, _) in zip(merged_batches(old), merged_batches(new, 0), strict=True):
+        if not left.equals(right):
+            raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
+
+
+def remove_leftover(fs: FileSystem, directory: Path, name: SegmentName) -> None:
+    """Unlink a superseded generation, once the higher one is known durable."""
+    fs.sync_directory(directory)
+    fs.unlink(directory / str(name))

@@ -1,0 +1,181 @@
+"""The active segment of a partition: blocks are appended, synced, and at last sealed by a footer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import TieredError
+from ..format.block import MARK, Body, encode_header
+from ..format.facts import ProducerState, SegmentFacts
+from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
+from .directory import SegmentName
+from .filesystem import FileSystem
+from .scan import Scan
+
+
+class SegmentWriter:
+    """Appends blocks to one segment file. Not thread-safe: the partition's writer serialises calls.
+
+    Attributes
+    ----------
+    position : int
+        Where the next block goes; everything before it is whole blocks.
+    synced_through : int
+        File position known durable.
+    end_offset : int
+        Offset after the last block written.
+    """
+
+    def __init__(self, fs: FileSystem, path: Path, fd: int, header: SegmentHeader, writer_epoch: int) -> None:
+        self._fs = fs
+        self.path = path
+        self._fd = fd
+        self.header = header
+        self.writer_epoch = writer_epoch
+        self.index = BlockIndex()
+        self._content = ContentHash()
+        self.position = header.length
+        self.synced_through = header.length
+        self.end_offset = header.base_offset
+        self.last_append_us = header.created_us
+        self.facts: SegmentFacts | None = None
+
+    @classmethod
+    def create(cls, fs: FileSystem, directory: Path, header: SegmentHeader) -> SegmentWriter:
+        """Make the next segment of a partition, durably.
+
+        The file gets its name only once its header is on disk, so a named segment always has one.
+        """
+        data = encode_segment_header(header)
+        path = directory / str(SegmentName(header.base_offset, header.generation))
+        temporary = path.with_name(f".{path.name}.tmp")
+        fs.unlink(temporary)
+        fd = fs.create(temporary)
+        try:
+            fs.write(fd, 0, [data])
+            fs.sync(fd)
+            fs.rename(temporary, path)
+            fs.sync_directory(directory)
+        except BaseException:
+            fs.close(fd)
+            raise
+        return cls(fs, path, fd, replace(header, length=len(data)), header.writer_epoch)
+
+    @classmethod
+    def resume(cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: Scan, size: int) -> SegmentWriter:
+        """Go on writing a segment after recovery, cutting its torn tail off first."""
+        fd = fs.open(path)
+        try:
+            if scan.end_position < size:
+                fs.truncate(fd, scan.end_position)
+            # What a killed predecessor wrote may be in the page cache only, and readers will see it.
+            fs.sync(fd)
+        except BaseException:
+            fs.close(fd)
+            raise
+        writer = cls(fs, path, fd, header, max(scan.writer_epoch, header.writer_epoch) + 1)
+        writer.index, writer._content = scan.index, scan.content_hash
+        writer.position = writer.synced_through = scan.end_position
+        writer.end_offset, writer.last_append_us = scan.end_offset, scan.last_append_us
+        return writer
+
+    def append(self, body: Body, append_us: int, producer: tuple[int, int, int]) -> bytes:
+        """Write one block at the end and return its header; on failure the file is as before.
+
+        Raises
+        ------
+        DiskFull
+            No room; what was partly written is cut off again.
+        OSError
+            The device failed, or the cut failed: the state of the file is unknown.
+        """
+        append_us = max(append_us, self.last_append_us)
+        header = encode_header(
+            body,
+            segment_id=self.header.segment_id.bytes,
+            schema_id=self.header.schema_id,
+            base_offset=self.end_offset,
+            append_us=append_us,
+            writer_epoch=self.writer_epoch,
+            synced_through=self.synced_through,
+            producer=producer,
+        )
+        self._write([header, *body.parts])
+        if body.record_count:
+            self.index.append_row(
+                self.end_offset, self.position, body.length, body.record_count,
+                body.min_timestamp_us, body.max_timestamp_us,
+            )  # fmt: skip
+            self._content.add(header)
+        self.position += body.length
+        self.end_offset += body.record_count
+        self.last_append_us = append_us
+        return header
+
+    def _write(self, buffers: list[Any]) -> None:
+        try:
+            self._fs.write(self._fd, self.position, buffers)
+        except TieredError:
+            self._fs.truncate(self._fd, self.position)
+            raise
+
+    def sync(self) -> None:
+        """Make every block written so far durable.
+
+        Raises
+        ------
+        OSError
+            The sync failed; it must not be tried again on this descriptor (promise P11).
+        """
+        position = self.position
+        self._fs.sync(self._fd)
+        self.synced_through = position
+
+    def mark_clean(self) -> None:
+        """Write a mark that proves all before it durable, so later damage is never taken for a torn tail."""
+        if self.index.base_offsets and self.facts is None:
+            self.append(MARK, self.last_append_us, (-1, 0, 0))
+            self._fs.sync(self._fd)
+
+    def seal(self, start_offset: int, producers: tuple[ProducerState, ...] = ()) -> SegmentFacts:
+        """Write footer and trailer, durably; the segment takes no more blocks."""
+        content = self._content.hexdigest()
+        head, index = self.header, self.index
+        facts = SegmentFacts(
+            store_id=head.store_id,
+            topic_id=head.topic_id,
+            segment_id=head.segment_id,
+            partition=head.partition,
+            generation=head.generation,
+            schema_id=head.schema_id,
+            base_offset=head.base_offset,
+            end_offset=self.end_offset,
+            record_count=sum(index.record_counts),
+            min_timestamp_us=min(index.min_timestamps_us, default=0),
+            max_timestamp_us=max(index.max_timestamps_us, default=0),
+            created_us=head.created_us,
+            last_append_us=self.last_append_us,
+            lineage_epoch=head.lineage_epoch,
+            start_offset=start_offset,
+            origin_hash=content,
+            prev_origin_hash=head.prev_origin_hash,
+            content_hash=content,
+            producers=producers,
+        )
+        self._write([encode_footer(index, facts, self.position)])
+        self._fs.sync(self._fd)
+        self.synced_through = self.position
+        self.facts = facts
+        return facts
+
+    def close(self) -> None:
+        """Close the descriptor; nothing is written."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._fs.close(fd)
+
+    def abandon(self) -> None:
+        """Close an inherited descriptor in a forked child."""
+        self.close()
