@@ -19,13 +19,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the chosen cases; return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    chosen = [name for name in CASES if not options.only or any(name.startswith(part) for part in options.only)]
+    chosen = [
+        name for name in CASES if not options.only or any(name.startswith(part) for part in options.only)
+    ]
     if not chosen:
         parser.error(f"no such case; there are {', '.join(CASES)}")
     if options.write_docs and (options.quick or options.only):
         parser.error("--write-docs wants every case at full size: leave --quick and --only out")
-    # The report of --json - must be all that is on standard output.
-    console = Console(stderr=str(options.json) == "-")
+    # With --json - the report must be all that is on standard output.
+    stream = sys.stderr if str(options.json) == "-" else sys.stdout
+    console = Console(file=stream, width=None if stream.isatty() else 140)
     results = []
     with tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=options.folder) as folder:
         facts = environment(Path(folder))
@@ -48,10 +51,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=f"Cases: {', '.join(CASES)}.")
-    parser.add_argument("--only", action="append", metavar="CASE", help="cases whose name begins so; may be repeated")
+    parser.add_argument(
+        "--only", action="append", metavar="CASE", help="cases whose name begins so; may be repeated"
+    )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds that count (default 5)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that the cases run, measures nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there; - is standard output")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: shows that the cases run, measures nothing"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all figures there; - is standard output"
+    )
     parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where files go (default: the system's)")
     return parser

@@ -8,12 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tiered.bundled import flights_path
 
 import tiered
 from tiered import Settings, Store, Topic
+from tiered.bundled import flights_path
 
-VALUE_BYTES = 100
+# Names in the JSON values, and columns of the flights; the carrier is the key.
+_FIELDS = {
+    "flight": "flight",
+    "plane": "tailnum",
+    "from": "origin",
+    "to": "dest",
+    "scheduled": "scheduled_departure",
+    "delay": "dep_delay",
+}
 
 
 def values(count: int) -> list[bytes]:
@@ -27,14 +35,11 @@ def flights(rows: int) -> pa.RecordBatch:
     The rows begin again where the file ends; blocks are far smaller than the file, so this helps no codec.
     """
     table = pq.read_table(flights_path())
-
-    def text(name: str) -> Any:
-        return pc.fill_null(table.column(name).cast(pa.string()), "null")
-
-    parts: list[Any] = ['{"carrier":"', text("carrier"), '","flight":', text("flight"), ',"route":"', text("origin")]
-    parts += ["-", text("dest"), '","scheduled":"', text("scheduled_departure"), '","delay":', text("dep_delay")]
-    parts += ["}", ""]
-    value = pc.binary_join_element_wise(*parts).cast(pa.binary())
+    parts: list[Any] = []
+    for name, column in _FIELDS.items():
+        text = pc.fill_null(table.column(column).cast(pa.string()), "")
+        parts += [f'{"," if parts else "{"}"{name}":"', text, '"']
+    value = pc.binary_join_element_wise(*parts, "}", "").cast(pa.binary())
     once = pa.table({"key": table.column("carrier").cast(pa.binary()), "value": value})
     whole = pa.concat_tables([once] * (rows // once.num_rows + 1)).slice(0, rows)
     return whole.combine_chunks().to_batches()[0]

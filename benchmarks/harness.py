@@ -156,7 +156,9 @@ class CaseResult:
     seconds: float
 
 
-def run_case(name: str, build: Callable[[Bench], Case], folder: Path, *, repeats: int, quick: bool) -> CaseResult:
+def run_case(
+    name: str, build: Callable[[Bench], Case], folder: Path, *, repeats: int, quick: bool
+) -> CaseResult:
     """Build a case, run its variants A B C, A B C, …, and return what came out."""
     start = time.perf_counter()
     bench = Bench(folder, quick=quick)
@@ -195,17 +197,17 @@ def _round(case: Case, folder: Path) -> Round:
 
 def _variant_result(case: Case, variant: Variant, rounds: list[Round]) -> VariantResult:
     mine = [found[variant.name] for found in rounds]
+    also = {name: statistics.median(sample.also[name] for sample in mine) for name in mine[0].also}
+    value = Spread.of([sample.value for sample in mine])
+    return VariantResult(variant.name, variant.durability, value, also, _advantage(case, variant, rounds))
+
+
+def _advantage(case: Case, variant: Variant, rounds: list[Round]) -> Spread | None:
     first = case.variants[0].name
+    if variant.name == first:
+        return None
     ratios = [found[first].value / found[variant.name].value for found in rounds]
-    if not case.higher_is_better:
-        ratios = [1 / ratio for ratio in ratios]
-    return VariantResult(
-        variant.name,
-        variant.durability,
-        Spread.of([sample.value for sample in mine]),
-        {key: statistics.median(sample.also[key] for sample in mine) for key in mine[0].also},
-        None if variant.name == first else Spread.of(ratios),
-    )
+    return Spread.of(ratios if case.higher_is_better else [1 / ratio for ratio in ratios])
 
 
 def _target_result(case: Case, target: Target, rounds: list[Round]) -> TargetResult:

@@ -19,7 +19,9 @@ def sqlite_log(folder: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(folder / "log.sqlite", isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("CREATE TABLE log (offset INTEGER PRIMARY KEY, timestamp INTEGER, key BLOB, value BLOB)")
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS log (offset INTEGER PRIMARY KEY, timestamp INTEGER, key BLOB, value BLOB)"
+    )
     return connection
 
 

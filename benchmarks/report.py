@@ -54,7 +54,11 @@ def to_markdown(environment: dict[str, str], results: Sequence[CaseResult]) -> s
     parts = [_INTRODUCTION, ", ".join(f"{name} {value}" for name, value in environment.items()) + ".\n"]
     for result in results:
         headings = _headings(result)
-        lines = [f"## {result.title}\n", _line(headings), _line("---:" if 0 < i < 3 else "---" for i in range(len(headings)))]
+        lines = [
+            f"## {result.title}\n",
+            _line(headings),
+            _line("---:" if 0 < i < 3 else "---" for i in range(len(headings))),
+        ]
         lines += [_line(row) for row in _rows(result)]
         lines.append("")
         lines += [f"- {_target(target)}" for target in result.targets]
@@ -109,7 +113,7 @@ def _footing(result: CaseResult) -> str:
 def _spread(spread: Spread) -> str:
     if spread.low == spread.high:
         return number(spread.median)
-    return f"{number(spread.median)} ({number(spread.low)}–{number(spread.high)})"
+    return f"{number(spread.median)} ({number(spread.low)} to {number(spread.high)})"
 
 
 def number(value: float) -> str:

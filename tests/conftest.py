@@ -99,25 +99,17 @@ class OneAtATime:
 @pytest.fixture(scope="session")
 def s3_endpoint(aws_environment: pytest.MonkeyPatch) -> Iterator[str]:
     """URL of an S3 server on a random port of this process; ``AWS_ENDPOINT_URL`` is set to it as well."""
-    from moto.moto_server.werkzeug_app import (
-        DomainDispatcherApplication,
-        MotoRequestHandler,
-        create_backend_app,
-    )
-    from werkzeug.serving import make_server
+    from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app = OneAtATime(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
-    server.daemon_threads = True  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, name="s3-endpoint", daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}"
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    server._server.app = OneAtATime(server._server.app)  # type: ignore[union-attr]
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
     aws_environment.setenv("AWS_ENDPOINT_URL", url)
     yield url
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    server.stop()
 
 
 @pytest.fixture

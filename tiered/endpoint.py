@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -31,37 +32,56 @@ _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 
 class EmbeddedS3:
-    """A running server; use it as a context manager.
+    """A running server, made by `start`; also a context manager.
 
     Data live in the child's memory and are gone when it stops.
-
-    Raises
-    ------
-    ConfigError
-        moto is not installed, or the server did not start.
     """
 
-    def __init__(self) -> None:
-        if importlib.util.find_spec("moto") is None or importlib.util.find_spec("werkzeug") is None:
-            raise ConfigError("the embedded S3 server needs moto; run: pip install 'tiered[demo]'")
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+        self._process = process
+        self._errors = errors
         self._url: str | None = None
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
-        # Its own session: a Ctrl-C at the terminal must not end it before its clients are done.
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", __name__],
+
+    @classmethod
+    def start(cls) -> EmbeddedS3:
+        """Start a server on a random port of the loopback interface, without waiting for it.
+
+        Raises
+        ------
+        ConfigError
+            moto is not installed.
+        """
+        if any(importlib.util.find_spec(name) is None for name in ("moto", "werkzeug", "flask")):
+            raise ConfigError("the embedded S3 server needs moto; run: pip install 'tiered[demo]'")
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tiered.endpoint"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=errors,
+            # A Ctrl-C at the terminal must not end it before its clients are done.
             start_new_session=True,
             env=_child_environment(),
         )
+        return cls(process, errors)
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:port``; waits until the server answers there."""
+        """``http://127.0.0.1:port``; waits until the server listens there.
+
+        Raises
+        ------
+        ConfigError
+            It did not start; the message says why.
+        """
         if self._url is None:
             self._url = self._wait_ready()
         return self._url
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._process.pid
 
     def _wait_ready(self) -> str:
         stdout = self._process.stdout
@@ -125,25 +145,22 @@ class EmbeddedS3:
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for a while, with every other ``AWS_`` variable taken out."""
-    before = dict(os.environ)
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        del os.environ[name]
+    names = {*values, *(name for name in os.environ if name.startswith("AWS_"))}
+    before = {name: os.environ.pop(name, None) for name in names}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name in [name for name in os.environ if name.startswith("AWS_") or name in values]:
-            del os.environ[name]
-        touched = {
-            name: value for name, value in before.items() if name.startswith("AWS_") or name in values
-        }
-        os.environ.update(touched)
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _child_environment() -> dict[str, str]:
     """Return the environment of the child, which must find this very package, installed or not."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    folder = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
@@ -177,7 +194,7 @@ def _serve() -> None:
     logging.disable(logging.CRITICAL)
     app = _OneAtATime(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
-    server.daemon_threads = True
+    server.daemon_threads = True  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     # The socket listens already, so whoever reads this line can connect.
     sys.stdout.write(f"{_READY}http://127.0.0.1:{server.server_port}\n")

@@ -26,7 +26,8 @@ from .cold.open import open_object_store
 from .cold.options import ColdOptions
 from .errors import ConfigError, ReadOnly, StoreClosed, TieredError, TopicExists, TopicNotFound
 from .format.schema import RECORD_SCHEMA, check_topic_name, normalize_schema
-from .hot.partition_writer import PartitionWriter, WriterOptions
+from .hot.opening import WriterOptions
+from .hot.partition_writer import PartitionWriter
 from .hot.recent import HotMemory
 from .ingest import check_key_column, check_timestamp_column
 from .policies.executor import TierReport
@@ -360,7 +361,7 @@ class Store:
         """
         self._check_writable()
         topic = self.topic(name)
-        self._tierer.bury(topic._meta)
+        self._tierer.claims.bury(topic._meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
         with self._lock:
             for writer in topic._writers.values():

@@ -10,35 +10,23 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-import pyarrow as pa
-
-from .cold.bucket import Bucket
-from .cold.commit import Committer
-from .cold.parquet_object import write_object
-from .errors import ColdStorageError, CorruptionError, Fenced, ReadOnly, StoreLocked, TieredError
-from .format.block import OFFSET_FIELD
-from .format.codec import ZSTD_LEVEL, Codec
-from .format.facts import SegmentFacts
-from .format.schema import SYSTEM_FIELDS, schema_to_text
+from .claims import Claims
+from .errors import ColdStorageError, ReadOnly, TieredError
 from .gather import LocalSegments, Published, local_segments, partition_facts, read_published
 from .hot.partition_writer import PartitionWriter
 from .ingest import timestamp_us
-from .policies.actions import Compress, EvictLocal, Expire, Offload, Seal, ShipTail
 from .policies.executor import Executor, TierReport
 from .policies.facts import PartitionFacts, StoreFacts
 from .policies.plan import Plan, make_plan
-from .policies.throttle import TokenBucket
 from .status import PartitionStatus, StoreStatus, TierHoldings
+from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
-from .warm.directory import FENCED_FILE, list_segments, read_start_offset, remove_half_written, write_fence
+from .warm.directory import list_segments, remove_half_written
 from .warm.lock import FileLock
-from .warm.rewrite import merged_batches, remove_leftover, rewrite_segment
-from .warm.segment_reader import SegmentFile
+from .warm.rewrite import remove_leftover
 
 if TYPE_CHECKING:
     from .store import Store
@@ -57,12 +45,8 @@ class Tierer:
         self._fs = store._host.fs
         self._pass = threading.Lock()
         self._lock: FileLock | None = None
-        self._committers: dict[tuple[UUID, int], Committer] = {}
-        self._announced: dict[UUID, TopicMeta] = {}
-        self._claimed_bucket = False
-        self._claiming = threading.Lock()
-        rate = store._settings.daemon.upload_bytes_per_second
-        self._throttle = TokenBucket(rate) if rate else None
+        self.claims = Claims(self._access, store.store_id, store._clock, self._fs)
+        self._actions = TierActions(store, self.claims)
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's lock."""
@@ -86,7 +70,7 @@ class Tierer:
                 self._tidy()
                 unreachable: list[ColdStorageError] = []
                 plan = self._plan(now, unreachable)
-                report = Executor(self, should_stop=self._store._stopping.is_set).execute(plan)
+                report = Executor(self._actions, should_stop=self._store._stopping.is_set).execute(plan)
             finally:
                 self._lock.release()
                 self._lock = None
@@ -164,190 +148,6 @@ class Tierer:
             for name in list_segments(directory).leftovers:
                 remove_leftover(self._fs, directory, name)
 
-    # -- the bucket ------------------------------------------------------------------------------
-
-    def _committer(self, meta: TopicMeta, partition: int) -> Committer:
-        """Return the committer of a partition, its epoch claimed.
-
-        Raises
-        ------
-        Fenced
-            The bucket belongs to a newer lineage, or is ahead of this disk; the partition is fenced.
-        """
-        with self._claiming:
-            self._announce(meta)
-        key = (meta.topic_id, partition)
-        known = self._committers.get(key)
-        cold = self._access.cold(meta, partition)
-        loaded = cold.load()
-        if known is not None and loaded is not None and loaded.head.epoch == known.epoch:
-            return known
-        local = self._local(meta, partition)
-        if loaded is not None:
-            end = local.segments[-1].end_offset if local.segments else 0
-            if loaded.head.end_offset > end:
-                self._fence(meta, partition, f"the bucket ends at offset {loaded.head.end_offset}, this disk at {end}")
-        start = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
-        committer = Committer(cold, self._store.store_id, clock=self._store._clock)
-        committer.claim(start_offset=start)
-        self._committers[key] = committer
-        return committer
-
-    def _announce(self, meta: TopicMeta) -> None:
-        """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
-        bucket = Bucket(self._access.object_store)
-        if not self._claimed_bucket:
-            bucket.claim_store(self._store.store_id)
-            self._claimed_bucket = True
-        if self._announced.get(meta.topic_id) != meta:
-            bucket.put_topic(meta.to_json())
-            self._announced[meta.topic_id] = meta
-
-    def _fence(self, meta: TopicMeta, partition: int, reason: str) -> None:
-        writer = self._writer(meta.name, partition)
-        if writer is not None:
-            writer.fence(reason)
-        else:
-            write_fence(self._fs, self._directory(meta, partition), reason)
-        raise Fenced(f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}")
-
-    def bury(self, meta: TopicMeta) -> None:
-        """Put a tombstone into the bucket for a topic that is about to be deleted."""
-        # Also where the bucket does not know it yet: a pass under way in another process may be announcing it.
-        if self._access.has_cold:
-            bucket = Bucket(self._access.object_store)
-            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._store._clock())
-
-    # -- the actions (policies.executor.ActionPort) ------------------------------------------------
-
-    def seal(self, action: Seal, /) -> int | None:
-        """Roll the active segment; of another process's writer, only while it does not hold its lock."""
-        writer = self._writer(action.topic, action.partition)
-        if writer is not None:
-            if writer.active_segment_id == action.segment_id:
-                writer.roll()
-            return None
-        meta = self._store.topic(action.topic)._meta
-        try:
-            writer = self._store._writer_at(meta, action.partition)
-        except StoreLocked:
-            return 0  # its writer is at work, and rolls by the same policy
-        try:
-            if writer.active_segment_id == action.segment_id:
-                writer.roll()
-        finally:
-            writer.close()
-        return None
-
-    def compress(self, action: Compress, /) -> int | None:
-        """Re-encode a sealed segment."""
-        meta = self._store.topic(action.topic)._meta
-        found = self._sealed(meta, action.partition, action.segment_id)
-        if found is None:
-            return 0
-        level = ZSTD_LEVEL if action.level is None else action.level
-        rewrite_segment(self._fs, found.path, Codec.of(action.codec), level, use_mmap=self._access.places.use_mmap)
-        self._access.forget(found.path)
-        return None
-
-    def offload(self, action: Offload, /) -> int | None:
-        """Upload a sealed segment and publish it."""
-        meta = self._store.topic(action.topic)._meta
-        found = self._sealed(meta, action.partition, action.segment_id)
-        if found is None or found.facts is None:
-            return 0
-        return self._publish(meta, action.partition, found, found.facts, sealed=True)
-
-    def ship_tail(self, action: ShipTail, /) -> int | None:
-        """Publish the durable records that the bucket lacks, as a piece of their segment."""
-        meta = self._store.topic(action.topic)._meta
-        local = self._local(meta, action.partition)
-        for segment in local.segments:
-            if segment.header.segment_id == action.segment_id:
-                break
-        else:
-            return 0
-        start, end = max(action.base_offset, segment.header.base_offset), min(action.end_offset, segment.end_offset)
-        if start >= end:
-            return 0
-        facts = _tail_facts(segment, start, end)
-        return self._publish(meta, action.partition, segment, facts, sealed=facts.end_offset == segment.end_offset
-                             and segment.facts is not None and start == segment.header.base_offset)  # fmt: skip
-
-    def _publish(
-        self, meta: TopicMeta, partition: int, segment: SegmentFile, facts: SegmentFacts, *, sealed: bool
-    ) -> int:
-        committer = self._committer(meta, partition)
-        name = committer.new_object_name(facts.base_offset)
-        key = committer.partition.keys.data(name)
-        schema = _object_schema(meta.schemas[facts.schema_id])
-        if self._throttle is not None:
-            self._throttle.take(segment.bytes)
-        with self._access.object_store.upload(key) as upload:
-            rows = _rows(segment, schema, facts.base_offset, facts.end_offset)
-            entry = write_object(upload, schema, rows, facts, name=name, sealed=sealed)
-        schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
-        committer.publish_objects([entry], schemas)
-        return entry.bytes
-
-    def evict_local(self, action: EvictLocal, /) -> int | None:
-        """Remove a local file whose segment is published under its own id, after another look (P5)."""
-        meta = self._store.topic(action.topic)._meta
-        found = self._sealed(meta, action.partition, action.segment_id)
-        if found is None:
-            return 0
-        cold = self._access.cold(meta, action.partition)
-        loaded = cold.load()
-        if loaded is None:
-            raise ColdStorageError(f"{found.path} stays: there is no manifest at {cold.where(cold.keys.head)}")
-        base, end = found.header.base_offset, found.end_offset
-        if not cold.covers(loaded.head, found.header.segment_id, base, end):
-            raise ColdStorageError(f"{found.path} stays: the manifest does not have its segment id for all of it")
-        for entry in cold.entries(loaded.head, base, end):
-            info = self._access.object_store.stat(cold.keys.data(entry.name))
-            if info.size != entry.bytes:
-                raise CorruptionError(f"object has {info.size} bytes instead of {entry.bytes}", where=cold.where(info.key))
-        size = found.bytes
-        self._unlink(meta, action.partition, found)
-        return size
-
-    def expire(self, action: Expire, /) -> int | None:
-        """Move the start offset up in every tier, then remove the local files wholly below it."""
-        meta = self._store.topic(action.topic)._meta
-        directory = self._directory(meta, action.partition)
-        writer = self._writer(action.topic, action.partition)
-        offset = action.end_offset
-        if writer is not None:
-            writer.set_start_offset(offset)
-        elif read_start_offset(directory) < offset:
-            opened = self._store._writer_at(meta, action.partition)
-            try:
-                opened.set_start_offset(offset)
-            finally:
-                opened.close()
-        if self._access.has_cold:
-            loaded = self._access.cold(meta, action.partition).load()
-            if loaded is not None and loaded.head.start_offset < min(offset, loaded.head.end_offset):
-                self._committer(meta, action.partition).raise_start_offset(min(offset, loaded.head.end_offset))
-        freed = 0
-        for segment in self._local(meta, action.partition).segments[:-1]:
-            if segment.end_offset <= offset and segment.facts is not None:
-                freed += segment.bytes
-                self._unlink(meta, action.partition, segment)
-        return freed
-
-    def _sealed(self, meta: TopicMeta, partition: int, segment_id: UUID | None) -> SegmentFile | None:
-        """Find a sealed segment by its id, the newest file excepted; None where it is gone."""
-        for segment in self._local(meta, partition).segments[:-1]:
-            if segment.header.segment_id == segment_id and segment.facts is not None:
-                return segment
-        return None
-
-    def _unlink(self, meta: TopicMeta, partition: int, segment: SegmentFile) -> None:
-        self._access.forget(segment.path)
-        self._fs.unlink(segment.path)
-        self._fs.sync_directory(self._directory(meta, partition))
-
     # -- status ----------------------------------------------------------------------------------
 
     def status(self) -> StoreStatus:
@@ -398,50 +198,3 @@ class Tierer:
             lag_seconds=max(0.0, (self._store._clock() - oldest) / 1e6) if lag and oldest else 0.0,
             problem=problem,
         )
-
-
-def _object_schema(schema: pa.Schema) -> pa.Schema:
-    """Return what a cold object stores: the topic's columns, then ``offset`` and ``timestamp``."""
-    return pa.schema([*schema, OFFSET_FIELD, SYSTEM_FIELDS[3]])
-
-
-def _rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield a segment's records in ``[start, end)`` as an object stores them."""
-    offset = segment.header.base_offset
-    for batch, _ in merged_batches(segment):
-        first, last = max(start, offset), min(end, offset + batch.num_rows)
-        if first < last:
-            rows = batch.slice(first - offset, last - first)
-            numbers = pa.array(range(first, last), pa.int64())
-            yield pa.RecordBatch.from_arrays([*rows.columns[1:], numbers, rows.column(0)], schema=schema)
-        offset += batch.num_rows
-
-
-def _tail_facts(segment: SegmentFile, start: int, end: int) -> SegmentFacts:
-    """Return the facts of a piece of a segment that is not sealed yet."""
-    header, index = segment.header, segment.index
-    low, high, last = 1 << 62, -(1 << 62), header.created_us
-    for block in segment.blocks(start, end):
-        low = min(low, block.header.min_timestamp_us)
-        high = max(high, block.header.max_timestamp_us)
-        last = max(last, block.header.append_us)
-    assert len(index)
-    facts = SegmentFacts(
-        store_id=header.store_id,
-        topic_id=header.topic_id,
-        segment_id=header.segment_id,
-        partition=header.partition,
-        generation=header.generation,
-        schema_id=header.schema_id,
-        base_offset=start,
-        end_offset=end,
-        record_count=end - start,
-        min_timestamp_us=low,
-        max_timestamp_us=high,
-        created_us=header.created_us,
-        last_append_us=last,
-        lineage_epoch=header.lineage_epoch,
-        prev_origin_hash=header.prev_origin_hash,
-    )
-    return replace(segment.facts, base_offset=start, end_offset=end, record_count=end - start,
-                   min_timestamp_us=low, max_timestamp_us=high) if segment.facts else facts  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from .errors import ConfigError, OffsetOutOfRange, SchemaMismatch, TopicNotFound
-from .format.block import Body, encode_body, split_batch
+from .format.block import encode_body, split_batch
 from .format.schema import RECORD_SCHEMA, normalize_schema, to_batches
 from .hot.buffer import RECORD_OVERHEAD_BYTES
 from .hot.partition_writer import FULL, PartitionWriter, SchemaGrew, check_record_size
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Offsets = int | Mapping[int, int] | None
 _MANY_ROWS_MAX = 1 << 16
 _MANY_ROWS_MIN = 256
+_BLOCKS_AT_ONCE = 16
 _FOLLOW_SECONDS = 0.1
 # A named tuple's own constructor is a Python function: this skips it, on the path of every record.
 _new = tuple.__new__
@@ -63,7 +64,7 @@ class Topic:
         options = store._settings.store
         self._record_bytes_max = options.max_record_bytes
         self._block_bytes = options.block_bytes
-        self._waits = options.sync in ("always", "cold")
+        self._waits = options.sync == "always"
         self._use(meta)
 
     def _use(self, meta: TopicMeta) -> None:
@@ -276,15 +277,18 @@ class Topic:
 
     def _append_body_batch(self, body: pa.RecordBatch, partition: int) -> list[OffsetRange]:
         writer = self._writers.get(partition) or self._open_writer(partition)
-        bodies: list[Body] = [encode_body(piece) for piece in split_batch(body, self._block_bytes)]
-        try:
-            start, end = writer.append_bodies(bodies, body.num_columns)
-        except SchemaGrew:
-            grown = self.schema.names[body.num_columns - 1 :]
-            columns = [*body.columns, *(pa.nulls(body.num_rows, self.schema.field(name).type) for name in grown)]
-            names = [body.schema.field(0), *self.schema]
-            return self._append_body_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(names)), partition)
-        return [OffsetRange(partition, start, end)]
+        pieces = split_batch(body, self._block_bytes)
+        ranges: list[OffsetRange] = []
+        # A few blocks at a time: a call with gigabytes must not hold them twice.
+        for first in range(0, len(pieces), _BLOCKS_AT_ONCE):
+            group = pieces[first : first + _BLOCKS_AT_ONCE]
+            try:
+                start, end = writer.append_bodies([encode_body(piece) for piece in group], body.num_columns)
+            except SchemaGrew:
+                grown = [_widened(piece, self.schema) for piece in pieces[first:]]
+                return ranges + [item for piece in grown for item in self._append_body_batch(piece, partition)]
+            ranges.append(OffsetRange(partition, start, end))
+        return _merged(ranges)
 
     def _wait_ranges(self, ranges: list[OffsetRange]) -> None:
         for item in ranges:
@@ -537,6 +541,13 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}: {self.partitions} partitions>"
+
+
+def _widened(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a body batch with nulls in the columns that `schema` gained since it was made."""
+    gained = list(schema)[body.num_columns - 1 :]
+    columns = [*body.columns, *(pa.nulls(body.num_rows, field.type) for field in gained)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([body.schema.field(0), *schema]))
 
 
 def _bound(offsets: Offsets, partition: int) -> int | None:

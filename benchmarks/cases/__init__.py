@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..harness import Bench, Case
 from .append import append, append_batch
@@ -17,9 +18,10 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "append-batch": append_batch,
     "sync-append": sync_append,
     "group-commit": group_commit,
-    "warm-scan": warm_scan,
-    "compressed-scan": compressed_scan,
-    "cold-scan": cold_scan,
+    "scan-none": warm_scan,
+    "scan-zstd": partial(compressed_scan, codec="zstd"),
+    "scan-lz4": partial(compressed_scan, codec="lz4"),
+    "scan-cold": cold_scan,
     "point-read": point_read,
     "open": open_store,
     "memory-scan": memory_scan,

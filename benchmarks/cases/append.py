@@ -133,7 +133,7 @@ def append_batch(bench: Bench) -> Case:
 
     def write(folder: Path, *, allocate: bool) -> Sample:
         fd = os.open(folder / "file", os.O_CREAT | os.O_WRONLY)
-        if allocate:
+        if allocate and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, len(payload))
         with stopwatch() as watch:
             for start in range(0, len(payload), 1 << 20):

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import tiered
 from crc32c import crc32c
+
+import tiered
 
 from ..data import flights, open_topic, segments, settings, values, warm_store
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
@@ -52,7 +53,9 @@ def point_read(bench: Bench) -> Case:
         return table.column(0)[0].as_py()  # type: ignore[no-any-return]
 
     def by_sqlite(offset: int) -> bytes | None:
-        row = sqlite.execute("SELECT timestamp, key, value FROM log WHERE offset = ?", (offset + 1,)).fetchone()
+        row = sqlite.execute(
+            "SELECT timestamp, key, value FROM log WHERE offset = ?", (offset + 1,)
+        ).fetchone()
         return row[2]  # type: ignore[no-any-return]
 
     return Case(

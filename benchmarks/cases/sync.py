@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tiered import Topic
+from tiered.warm.filesystem import sync_before_reading
 
 from ..data import open_topic, segments, settings, values
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
@@ -29,7 +30,7 @@ def sync_append(bench: Bench) -> Case:
         with stopwatch() as watch:
             for _ in records:
                 os.write(fd, block)
-                os.fdatasync(fd)
+                sync_before_reading(fd)
         os.close(fd)
         return Sample(len(records) / watch.seconds)
 

@@ -40,7 +40,9 @@ class Clock:
 
 def committer(store: MemoryStore, clock: Clock | None = None, store_id: UUID = STORE) -> Committer:
     clock = clock or Clock()
-    return Committer(ColdPartition(store, "t", TOPIC, 0), store_id, clock=clock, sleep=clock.sleep, attempts=3)
+    return Committer(
+        ColdPartition(store, "t", TOPIC, 0), store_id, clock=clock, sleep=clock.sleep, attempts=3
+    )
 
 
 @pytest.fixture
@@ -450,7 +452,12 @@ def test_the_commit_time_never_goes_back(store: MemoryStore) -> None:
 def test_waits_grow_and_are_bounded(store: MemoryStore) -> None:
     clock = Clock()
     one = Committer(
-        ColdPartition(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, attempts=12, backoff_seconds=1.0
+        ColdPartition(store, "t", TOPIC, 0),
+        STORE,
+        clock=clock,
+        sleep=clock.sleep,
+        attempts=12,
+        backoff_seconds=1.0,
     )
     store.fault = lambda verb, key: "lost" if verb == "put" else None
     with pytest.raises(ColdStorageError, match="outcome unknown"):
@@ -486,6 +493,10 @@ def test_object_names_bear_the_epoch_and_are_never_used_twice(store: MemoryStore
 
 
 FAULTS = st.lists(st.sampled_from([None, "lost", "answer lost", "repeated", "delayed"]), max_size=8)
+
+
+def must_be_retryable(error: ColdStorageError) -> None:
+    assert error.retryable, error
 
 
 class Bucket(RuleBasedStateMachine):
@@ -524,7 +535,7 @@ class Bucket(RuleBasedStateMachine):
         try:
             epoch = self.processes[who].claim(begin_lineage=restore)
         except ColdStorageError as error:
-            assert error.retryable
+            must_be_retryable(error)
             return
         assert epoch not in self.epochs, "two processes were given one epoch"
         self.epochs[epoch] = who
@@ -550,7 +561,7 @@ class Bucket(RuleBasedStateMachine):
             self.fence(who)
             return
         except ColdStorageError as error:
-            assert error.retryable
+            must_be_retryable(error)
             self.doubtful[who] += tried
             return
         assert head.epoch == process.epoch
@@ -569,7 +580,7 @@ class Bucket(RuleBasedStateMachine):
         except Fenced:
             self.fence(who)
         except ColdStorageError as error:
-            assert error.retryable
+            must_be_retryable(error)
         else:
             self.resolve(who)
 

@@ -6,9 +6,9 @@ import gc
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import pairwise
 from uuid import UUID
 
 import duckdb

@@ -376,24 +376,26 @@ def _directory(
 
 
 def split_batch(batch: pa.RecordBatch, block_bytes: int) -> list[pa.RecordBatch]:
-    """Split a body batch into slices of about `block_bytes` raw, at most `RAW_BYTES_MAX`.
+    """Split a body batch into slices of about `block_bytes` raw, each of which fits a block.
 
     Raises
     ------
     RecordTooLarge
         One record alone is over `RECORD_BYTES_MAX`.
     """
-    size = batch.get_total_buffer_size() if batch.num_rows == 0 else batch.nbytes
-    if size <= min(block_bytes, RAW_BYTES_MAX // 2):
+    # A slice may have twice the target, and encoding adds padding to each of its buffers.
+    target = min(block_bytes, RAW_BYTES_MAX // 4)
+    size = batch.nbytes
+    if batch.num_rows == 0 or size <= target:
         return [batch] if batch.num_rows else []
     if batch.num_rows == 1:
         if size > RECORD_BYTES_MAX + (1 << 16):
             raise RecordTooLarge(f"a record of {size} bytes is over the limit of {RECORD_BYTES_MAX}")
         return [batch]
-    rows = max(1, min(batch.num_rows - 1, batch.num_rows * block_bytes // size))
+    rows = max(1, min(batch.num_rows - 1, batch.num_rows * target // size))
     pieces: list[pa.RecordBatch] = []
     for start in range(0, batch.num_rows, rows):
         piece = batch.slice(start, rows)
         # Rows of uneven size: a slice that is still far over the target is split again.
-        pieces.extend([piece] if piece.nbytes <= 2 * block_bytes else split_batch(piece, block_bytes))
+        pieces.extend([piece] if piece.nbytes <= 2 * target else split_batch(piece, target))
     return pieces

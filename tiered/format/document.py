@@ -33,9 +33,10 @@ def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
         document = json.loads(data)
         stored = document.pop("crc32c")
         version = document["format"]
+        intact = stored == _checksum(document)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CorruptionError(f"document does not decode ({type(error).__name__})", where=where) from None
-    if stored != _checksum(document):
+    if not intact:
         raise CorruptionError("document fails its checksum", where=where)
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(f"format {version} of {where} is newer than this release ({FORMAT_VERSION})")

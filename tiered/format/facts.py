@@ -5,7 +5,7 @@ Times are integers, microseconds since the epoch, UTC. End offsets are exclusive
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -82,13 +82,28 @@ class SegmentFacts:
         KeyError, ValueError, TypeError
             A key is missing or not of its type; callers turn this into `CorruptionError`.
         """
+        if not isinstance(values, dict):
+            raise TypeError("facts are an object")
         known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
         for name in ("store_id", "topic_id", "segment_id"):
-            known[name] = UUID(values[name])
-        known["replaces"] = tuple(UUID(item) for item in values.get("replaces", ()))
+            known[name] = UUID(_typed(values[name], str))
+        known["replaces"] = tuple(UUID(_typed(item, str)) for item in values.get("replaces", ()))
         known["producers"] = tuple(ProducerState(**item) for item in values.get("producers", ()))
-        return cls(**known)
+        facts = cls(**known)
+        for field in fields(cls):
+            if field.type in ("int", "str"):
+                _typed(getattr(facts, field.name), int if field.type == "int" else str)
+        for producer in facts.producers:
+            for number in astuple(producer):
+                _typed(number, int)
+        return facts
 
     def evolve(self, **changes: Any) -> SegmentFacts:
         """Return a copy with `changes`."""
         return replace(self, **changes)
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value

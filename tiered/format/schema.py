@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import InvalidName, SchemaMismatch, UnsupportedFormat
@@ -38,13 +39,17 @@ RECORD_SCHEMA = pa.schema(
 TIMESTAMP_US_MIN = -62_135_596_800_000_000
 TIMESTAMP_US_MAX = 253_402_300_799_999_999
 
+COLUMNS_MAX = 4000
+# Arrow writes no message nested more than 64 levels, each list and map being several.
+DEPTH_MAX = 16
 _COLUMN_NAME_BYTES_MAX = 255
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
 
 
 def check_topic_name(name: str) -> str:
     """Return `name`, or raise `InvalidName`: Kafka's alphabet, not starting with a dot or dash."""
-    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
+    # "store.json" is the name of an object beside the topics' folders.
+    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None or name == "store.json":
         raise InvalidName(
             f"invalid topic name {str(name)[:60]!r}: use 1 to 249 of A-Z a-z 0-9 . _ - "
             "and start with a letter, a digit or _"
@@ -58,7 +63,7 @@ def normalize_schema(schema: pa.Schema) -> pa.Schema:
     Raises
     ------
     SchemaMismatch
-        A type that has no counterpart in every reader, or no column at all.
+        A type that has no counterpart in every reader, no column at all, or too many.
     InvalidName
         A reserved, empty, repeated or overlong column name.
     """
@@ -66,21 +71,33 @@ def normalize_schema(schema: pa.Schema) -> pa.Schema:
         raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
     if len(schema) == 0:
         raise SchemaMismatch("a schema needs at least one column")
-    seen: set[str] = set()
+    check_column_count(schema)
     for name in schema.names:
-        # Spark resolves column names without regard to case.
         if name.lower() in SYSTEM_COLUMNS:
             raise InvalidName(f"column name {name!r} is reserved; every read adds it. Rename the column")
+    _check_names(schema.names)
+    return pa.schema([_plain_field(field, field.name, 1) for field in schema])
+
+
+def check_column_count(schema: pa.Schema) -> None:
+    """Raise `SchemaMismatch` where there are more columns than a block has chunks for."""
+    if len(schema) > COLUMNS_MAX:
+        raise SchemaMismatch(f"{len(schema)} columns are over the limit of {COLUMNS_MAX}")
+
+
+def _check_names(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
         if not name or len(name.encode("utf-8", "surrogatepass")) > _COLUMN_NAME_BYTES_MAX:
             raise InvalidName(f"column names have 1 to {_COLUMN_NAME_BYTES_MAX} bytes, not {name[:60]!r}")
+        # Spark resolves column names without regard to case.
         if name.lower() in seen:
             raise InvalidName(f"column name {name!r} appears twice (case does not distinguish columns)")
         seen.add(name.lower())
-    return pa.schema([_plain_field(field) for field in schema])
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _plain_type(field.type, field.name), nullable=True)
+def _plain_field(field: pa.Field, path: str, depth: int) -> pa.Field:
+    return pa.field(field.name, _plain_type(field.type, path, depth), nullable=True)
 
 
 _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
@@ -107,22 +124,26 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
 )
 
 
-def _plain_type(kind: pa.DataType, name: str) -> pa.DataType:
+def _plain_type(kind: pa.DataType, name: str, depth: int) -> pa.DataType:
+    if depth > DEPTH_MAX:
+        raise SchemaMismatch(f"column {name!r} is nested more than {DEPTH_MAX} levels deep")
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(kind.storage_type, name)
+        return _plain_type(kind.storage_type, name, depth)
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
-        return _plain_type(kind.value_type, name)
+        return _plain_type(kind.value_type, name, depth)
     if pt.is_timestamp(kind):
         return TIMESTAMP if kind.tz is not None else pa.timestamp("us")
     if pt.is_decimal(kind):
         if kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
             return pa.decimal128(kind.precision, kind.scale)
     elif pt.is_map(kind):
-        return pa.map_(_plain_type(kind.key_type, name), _plain_type(kind.item_type, name))
+        return pa.map_(_plain_type(kind.key_type, name, depth + 1), _plain_type(kind.item_type, name, depth + 1))
     elif pt.is_struct(kind) and kind.num_fields:
-        return pa.struct([_plain_field(kind.field(i)) for i in range(kind.num_fields)])
+        inner = [kind.field(i) for i in range(kind.num_fields)]
+        _check_names([field.name for field in inner])
+        return pa.struct([_plain_field(field, f"{name}.{field.name}", depth + 1) for field in inner])
     elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind) or _is_list_view(kind):
-        return pa.list_(pa.field("element", _plain_type(kind.value_type, name), nullable=True))
+        return pa.list_(pa.field("element", _plain_type(kind.value_type, name, depth + 1), nullable=True))
     else:
         for matches, plain in _SCALARS:
             if matches(kind):
@@ -135,6 +156,10 @@ def _plain_type(kind: pa.DataType, name: str) -> pa.DataType:
 
 def _is_list_view(kind: pa.DataType) -> bool:
     return bool(pt.is_list_view(kind) or pt.is_large_list_view(kind))
+
+
+def _holds_list_view(kind: pa.DataType) -> bool:
+    return _is_list_view(kind) or any(_holds_list_view(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def body_schema(schema: pa.Schema) -> pa.Schema:
@@ -161,6 +186,7 @@ def row_schema(schema: pa.Schema, columns: list[str] | None = None) -> pa.Schema
 
 def check_extends(old: pa.Schema, new: pa.Schema) -> None:
     """Raise `SchemaMismatch` unless `new` is `old` with more columns at the end."""
+    check_column_count(new)
     if len(new) < len(old) or any(not new.field(i).equals(old.field(i)) for i in range(len(old))):
         raise SchemaMismatch("a schema grows by nullable columns at the end; it cannot lose or change any")
 
@@ -248,8 +274,14 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
         if pt.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            # Polars' dictionaries hold views, which nothing can be taken from.
+            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(field.type)).dictionary_decode()
+        elif pt.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        if _holds_list_view(array.type):
+            # Arrow's own cast of list views was seen to lose elements (pyarrow 26).
+            return pa.array(array.to_pylist(), field.type)
         return array.cast(field.type, safe=True)
-    except (pa.ArrowException, NotImplementedError) as error:
+    except (pa.ArrowException, NotImplementedError, OverflowError) as error:
         reason = str(error).splitlines()[0]
         raise SchemaMismatch(f"column {field.name!r}: {array.type} does not fit {field.type}: {reason}") from None

@@ -61,11 +61,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..errors import CorruptionError, UnsupportedFormat
-from .block import BlockHeader, padding
+from ..errors import CorruptionError, SchemaMismatch, UnsupportedFormat
+from .block import HEADER_BYTES, BlockHeader, padding
 from .facts import SegmentFacts
 
 MAGIC = b"TSEG"
@@ -103,9 +104,17 @@ class SegmentHeader:
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """Return the header's bytes, padded to a multiple of 64; ``header.length`` is computed."""
+    """Return the header's bytes, padded to a multiple of 64; ``header.length`` is computed.
+
+    Raises
+    ------
+    SchemaMismatch
+        The schema is too large.
+    """
     schema: bytes = header.schema.serialize().to_pybytes()
     padded = schema + bytes(padding(len(schema)))
+    if FIXED_BYTES + len(padded) > HEADER_BYTES_MAX:
+        raise SchemaMismatch(f"a schema of {len(schema)} bytes is over the limit of {HEADER_BYTES_MAX - FIXED_BYTES}")
     fixed = _FIXED.pack(
         MAGIC, VERSION, FIXED_BYTES, FIXED_BYTES + len(padded), len(schema), header.store_id.bytes,
         header.topic_id.bytes, header.segment_id.bytes, header.partition, header.schema_id, header.base_offset,
@@ -136,7 +145,8 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     ) = _FIXED.unpack_from(fixed)  # fmt: skip
     if version != VERSION:
         raise UnsupportedFormat(f"segment format {version} in {where} is newer than this release (1)")
-    if fixed_length != FIXED_BYTES or not FIXED_BYTES + schema_length <= length <= HEADER_BYTES_MAX:
+    fits = FIXED_BYTES + schema_length <= length <= HEADER_BYTES_MAX and padding(length) == 0
+    if fixed_length != FIXED_BYTES or not fits or base_offset < 0:
         raise CorruptionError("segment header contradicts itself", where=where, position=0)
     schema_bytes = bytes(view[FIXED_BYTES:length])
     if len(schema_bytes) != length - FIXED_BYTES or crc32c(schema_bytes) != schema_crc:
@@ -188,6 +198,12 @@ class BlockIndex:
         """Append one block's six numbers in the order of the footer's columns."""
         for column, value in zip(self._columns(), row, strict=True):
             column.append(value)  # type: ignore[attr-defined]
+
+    def truncate(self, position: int) -> None:
+        """Forget the blocks from `position` on, a half added one too; only for an index made of lists."""
+        count = bisect_left(self.positions, position)
+        for column in self._columns():
+            del column[count:]  # type: ignore[attr-defined]
 
     def between(self, start_offset: int, end_offset: int) -> range:
         """Return the positions in the index of the blocks that may overlap ``[start, end)``."""
@@ -254,7 +270,7 @@ def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
     position, length, crc, version = _TRAILER.unpack_from(trailer)
     if version != VERSION:
         raise UnsupportedFormat(f"segment format {version} in {where} is newer than this release (1)")
-    if position + length != at or length < _FOOTER.size:
+    if position + length != at or position < FIXED_BYTES or length < _FOOTER.size:
         raise CorruptionError("segment trailer contradicts the file", where=where, position=at)
     raw = data.slice(position, length)
     if crc32c(raw) != crc:
@@ -265,9 +281,30 @@ def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
         raise CorruptionError("segment footer contradicts itself", where=where, position=position)
     try:
         facts = SegmentFacts.from_json(json.loads(raw.slice(_FOOTER.size + index_bytes).to_pybytes()))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptionError(f"segment facts do not decode ({error!r})", where=where, position=position) from None
-    return Footer(BlockIndex.from_bytes(raw.slice(_FOOTER.size, index_bytes), count), facts, position)
+    index = raw.slice(_FOOTER.size, index_bytes)
+    if not _index_fits(np.frombuffer(index, "<i8").reshape(_INDEX_COLUMNS, count), facts, position):
+        raise CorruptionError("segment index contradicts the facts", where=where, position=position)
+    return Footer(BlockIndex.from_bytes(index, count), facts, position)
+
+
+def _index_fits(index: Any, facts: SegmentFacts, end_position: int) -> bool:
+    """Whether blocks lie one after the other in offsets and in the file, and hold what the facts say."""
+    bases, positions, lengths, counts = index[:4]
+    if len(bases) == 0:
+        return facts.record_count == 0 and facts.base_offset == facts.end_offset
+    # No number is negative, so no difference overflows.
+    in_bounds = bases.min() >= 0 and positions.min() >= FIXED_BYTES and lengths.min() >= HEADER_BYTES and counts.min() > 0
+    return (
+        bool(in_bounds)
+        and bool(np.all(np.diff(positions) >= lengths[:-1]))
+        and bool(np.all(np.diff(bases) >= counts[:-1]))
+        and int(positions[-1]) + int(lengths[-1]) <= end_position
+        and int(bases[0]) == facts.base_offset
+        and int(bases[-1]) + int(counts[-1]) <= facts.end_offset
+        and int(counts.sum()) == facts.record_count
+    )
 
 
 class ContentHash:
@@ -277,6 +314,12 @@ class ContentHash:
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
+
+    def copy(self) -> ContentHash:
+        """Return a hash that goes on from here by itself."""
+        twin = ContentHash()
+        twin._hash = self._hash.copy()
+        return twin
 
     def add(self, header: bytes) -> None:
         """Add the 128 header bytes of the next block."""

@@ -3,8 +3,7 @@
 Three locks, always taken in this order:
 
 ``_sync_lock``
-    Held by the leader of a group commit. Whoever waits for it finds, once it is theirs, that a leader
-    before them has usually made their records durable already: one sync serves all who waited.
+    Held by the leader of a group commit.
 ``_write_lock``
     Held while blocks are written and segments rolled. A sync does not hold it, so appends go on
     into the file while the disk works.
@@ -16,15 +15,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ..errors import (
-    CorruptionError,
     DiskFull,
     Fenced,
     PartitionPoisoned,
@@ -32,7 +29,7 @@ from ..errors import (
     StoreClosed,
     TieredError,
 )
-from ..format.block import NO_PRODUCER, RECORD_BYTES_MAX, Body, encode_body, split_batch
+from ..format.block import NO_PRODUCER, Body, encode_body, split_batch
 from ..format.facts import SegmentFacts
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment import BlockIndex, SegmentHeader
@@ -40,55 +37,24 @@ from ..warm.catalog import TopicMeta
 from ..warm.directory import (
     LOCK_FILE,
     START_FILE,
-    SegmentName,
-    list_segments,
     read_fence,
     read_start_offset,
     write_fence,
     write_start_offset,
 )
-from ..warm.filesystem import FileSystem
 from ..warm.lock import FileLock
-from ..warm.segment_reader import SegmentFile
 from ..warm.segment_writer import SegmentWriter
 from .buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, RowBuffer
-from .recent import HotMemory, RecentBlock, RecentBlocks
+from .group_commit import GroupCommit
+from .opening import WriterOptions, following_header, open_active
+from .recent import RecentBlock, RecentBlocks
 
 log = logging.getLogger("tiered.hot")
 
-_GATHER_SECONDS_MAX = 0.002
-_GATHER_STEP_SECONDS = 0.00002
 FULL = -1
 """What an append returns instead of an offset where the pending rows must be written first."""
 
 _LOCK_WAIT_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """What a partition's writer needs to know; sizes in bytes, times in microseconds.
-
-    Attributes
-    ----------
-    rows_max
-        Rows that make a block full; with ``sync_every``, that number.
-    sync_on_scan
-        Whether readers wait for the disk (every sync mode but ``never``).
-    sync_when_full
-        Whether a full block is made durable before the next row is added (``sync_every``).
-    """
-
-    fs: FileSystem
-    clock: Callable[[], int]
-    store_id: UUID
-    memory: HotMemory
-    block_bytes: int
-    rows_max: int
-    roll_bytes: int
-    roll_age_us: int | None
-    sync_on_scan: bool = True
-    sync_when_full: bool = False
-    record_bytes_max: int = RECORD_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +109,7 @@ class PartitionWriter:
         self.lock = threading.Lock()
         self._write_lock = threading.RLock()
         self._sync_lock = threading.Lock()
-        self._group = threading.Condition(threading.Lock())
-        self._leading = False
-        self._followers = self._expected = 0
-        self._sync_seconds = 0.0
+        self._group = GroupCommit()
         self._advanced = threading.Condition()
         self.fault: TieredError | None = None
         self._closed = False
@@ -175,7 +138,7 @@ class PartitionWriter:
                 raise Fenced(f"{what} was fenced ({reason}); what it holds is kept and can be read")
             options.fs.unlink(directory / f".{START_FILE}.tmp")
             start_offset = read_start_offset(directory)
-            segment = _open_segment(options, directory, meta, partition, start_offset)
+            segment = open_active(options, directory, meta, partition, start_offset)
             return cls(options, directory, meta, partition, lock, segment, start_offset)
         except BaseException:
             lock.release()
@@ -309,50 +272,24 @@ class PartitionWriter:
 
     def sync_to(self, offset: int) -> None:
         """Return once every record before `offset` is durable: group commit, leader and followers."""
-        with self._group:
-            while self.fault is not None or self.durable_offset < offset:
-                self._check_fault()
-                if not self._leading:
-                    break
-                self._followers += 1
-                self._group.wait()
-            else:
-                return
-            self._leading = True
-        try:
-            self._gather_followers()
-            with self._sync_lock:
-                self._commit()
-        finally:
-            with self._group:
-                self._leading = False
-                self._expected, self._followers = self._followers, 0
-                self._group.notify_all()
 
-    def _gather_followers(self) -> None:
-        """Let the threads that the last commit woke up append and join this one, if they are quick.
+        def durable() -> bool:
+            self._check_fault()
+            return self.durable_offset >= offset
 
-        Without it the first thread to wake would sync its one record alone, and the others in their
-        turn; waiting no longer than a sync takes costs at most that.
-        """
-        if not self._expected:
-            return
-        deadline = time.perf_counter() + min(self._sync_seconds, _GATHER_SECONDS_MAX)
-        while self._followers < self._expected and time.perf_counter() < deadline:
-            time.sleep(_GATHER_STEP_SECONDS)
+        self._group.run(durable, self._commit)
 
     def _commit(self) -> None:
-        """Write what is pending and sync it. The caller holds the sync lock."""
-        with self._write_lock:
-            self._check_fault()
-            self._drain()
-            segment, end = self._segment, self._segment.end_offset
-        started = time.perf_counter()
-        self._sync(segment, end)
-        self._sync_seconds = time.perf_counter() - started
-        for retired in self._retired:
-            retired.close()
-        self._retired.clear()
+        """Write what is pending, and sync it."""
+        with self._sync_lock:
+            with self._write_lock:
+                self._check_fault()
+                self._drain()
+                segment, end = self._segment, self._segment.end_offset
+            self._sync(segment, end)
+            for retired in self._retired:
+                retired.close()
+            self._retired.clear()
 
     def _sync(self, segment: SegmentWriter, end: int) -> None:
         try:
@@ -465,17 +402,7 @@ class PartitionWriter:
         old = self._segment
         try:
             facts = old.facts or old.seal(self.start_offset)
-            header = replace(
-                old.header,
-                segment_id=uuid4(),
-                schema_id=self.meta.schema_id,
-                schema=self._body_schema,
-                base_offset=old.end_offset,
-                created_us=max(self._options.clock(), old.last_append_us),
-                generation=0,
-                writer_epoch=old.writer_epoch,
-                prev_origin_hash=facts.origin_hash,
-            )
+            header = following_header(old.header, facts, self.meta, self._options.clock(), old.writer_epoch)
             self._segment = SegmentWriter.create(self._options.fs, self.directory, header)
         except OSError as error:
             raise self._poison(error) from error
@@ -569,6 +496,7 @@ class PartitionWriter:
         self.lock = threading.Lock()
         self._write_lock = threading.RLock()
         self._sync_lock = threading.Lock()
+        self._group = GroupCommit()
         self._advanced = threading.Condition()
         self.fault = fault
         self._segment.abandon()
@@ -579,71 +507,3 @@ def check_record_size(size: int, limit: int) -> None:
     """Raise `RecordTooLarge` where one record is over the limit."""
     if size > limit:
         raise RecordTooLarge(f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended")
-
-
-def _open_segment(
-    options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, start_offset: int
-) -> SegmentWriter:
-    listing = list_segments(directory)
-    if not listing.segments:
-        return _first_segment(options, directory, meta, partition, start_offset)
-    path = directory / str(listing.segments[-1])
-    newest = SegmentFile.open(path)
-    if newest.header.topic_id != meta.topic_id or newest.header.partition != partition:
-        raise CorruptionError("segment of another topic or partition", where=str(path), position=0)
-    if newest.scan is None:
-        facts = newest.facts
-        assert facts is not None
-        header = replace(
-            newest.header, segment_id=uuid4(), schema_id=meta.schema_id, schema=body_schema(meta.schema),
-            base_offset=facts.end_offset, created_us=max(options.clock(), facts.last_append_us), generation=0,
-            writer_epoch=newest.header.writer_epoch + 1, prev_origin_hash=facts.origin_hash,
-        )  # fmt: skip
-        return SegmentWriter.create(options.fs, directory, header)
-    scan = newest.scan
-    if scan.damage is not None:
-        log.warning(
-            "cutting a torn tail off %s: %d bytes after offset %d (%s)",
-            path, newest.bytes - scan.end_position, scan.end_offset, scan.damage.reason,
-        )  # fmt: skip
-    segment = SegmentWriter.resume(options.fs, path, newest.header, scan, newest.bytes)
-    if newest.header.schema_id != meta.schema_id:
-        return _seal_and_follow(options, directory, meta, segment, start_offset)
-    return segment
-
-
-def _seal_and_follow(
-    options: WriterOptions, directory: Path, meta: TopicMeta, segment: SegmentWriter, start_offset: int
-) -> SegmentWriter:
-    """Begin a segment of the topic's newest schema: the writer died between growing it and rolling."""
-    facts = segment.seal(start_offset)
-    segment.close()
-    header = replace(
-        segment.header, segment_id=uuid4(), schema_id=meta.schema_id, schema=body_schema(meta.schema),
-        base_offset=facts.end_offset, created_us=max(options.clock(), facts.last_append_us), generation=0,
-        writer_epoch=segment.writer_epoch, prev_origin_hash=facts.origin_hash,
-    )  # fmt: skip
-    return SegmentWriter.create(options.fs, directory, header)
-
-
-def _first_segment(
-    options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, base_offset: int
-) -> SegmentWriter:
-    header = SegmentHeader(
-        store_id=options.store_id,
-        topic_id=meta.topic_id,
-        segment_id=uuid4(),
-        partition=partition,
-        schema_id=meta.schema_id,
-        base_offset=base_offset,
-        created_us=options.clock(),
-        generation=0,
-        writer_epoch=1,
-        lineage_epoch=0,
-        prev_origin_hash="",
-        schema=body_schema(meta.schema),
-    )
-    return SegmentWriter.create(options.fs, directory, header)
-
-
-__all__ = ["HotView", "PartitionWriter", "SegmentName", "WriterOptions", "check_record_size"]

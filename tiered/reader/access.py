@@ -11,6 +11,7 @@ from uuid import UUID
 from ..cold.object_store import ObjectStore
 from ..cold.open import open_object_store
 from ..cold.options import ColdOptions
+from ..cold.parquet_footer import FooterCache
 from ..cold.partition import ColdPartition
 from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
 from ..warm.segment_reader import SegmentFile
@@ -37,6 +38,7 @@ class TierAccess:
         self.places = places
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         self._partitions: dict[tuple[UUID, int], ColdPartition] = {}
+        self.footers = FooterCache()
         self._lock = threading.Lock()
         self._object_store: ObjectStore | None = None
 

@@ -129,6 +129,7 @@ def _read_cold(
         end_offset=split.end_offset,
         start_timestamp_us=query.start_timestamp_us,
         end_timestamp_us=query.end_timestamp_us,
+        footers=access.footers,
     )
     for batch in batches:
         if batch.num_rows == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -78,7 +77,7 @@ class TieredDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that the topic has now, or those that the options ask for."""
-        with _short_errors():
+        with _ShortErrors():
             options = parse_options(dict(self.options))
             with open_source(options) as store:
                 schema = store.topic(options.topic).schema
@@ -86,7 +85,7 @@ class TieredDataSource(DataSource):
 
     def reader(self, schema: StructType) -> TieredReader:
         """Return a reader of rows with this schema."""
-        with _short_errors():
+        with _ShortErrors():
             return TieredReader(parse_options(dict(self.options)), schema)
 
 
@@ -125,7 +124,7 @@ class TieredReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Take the snapshot and return its tasks; none where there is nothing to read."""
         options = self._options
-        with _short_errors(), open_source(options) as store:
+        with _ShortErrors(), open_source(options) as store:
             topic = store.topic(options.topic)
             projection = project(topic.schema, self._schema)
             scan = pinned_scan(topic, options, projection.scanned)
@@ -145,7 +144,7 @@ class TieredReader(DataSourceReader):
         plan = partition.plan
         access = _access(plan.places)
         try:
-            with _short_errors():
+            with _ShortErrors():
                 batches = (batch for split in partition.splits for batch in _read(access, plan, split))
                 yield from plan.projection.apply(batches)
         finally:
@@ -173,10 +172,12 @@ def _read(access: TierAccess, plan: ReadPlan, split: Split) -> Iterator[pa.Recor
             split = split.clip(lost.start, split.end_offset)
 
 
-@contextmanager
-def _short_errors() -> Iterator[None]:
-    """Leave our own frames out of the traceback that Spark shows: the message says what to do."""
-    try:
-        yield
-    except TieredError as error:
-        raise error.with_traceback(None) from None
+class _ShortErrors:
+    """Leaves our own frames out of the traceback that Spark shows: the message says what to do."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TieredError):
+            raise error.with_traceback(None) from None

@@ -87,7 +87,7 @@ class TopicMeta:
         CorruptionError, UnsupportedFormat
         """
         try:
-            return cls(
+            meta = cls(
                 name=values["name"],
                 topic_id=UUID(values["id"]),
                 partitions=int(values["partitions"]),
@@ -96,6 +96,9 @@ class TopicMeta:
                 key=values["key"],
                 created_us=int(values["created_us"]),
             )
+            if not (1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas):
+                raise ValueError("no partition, or no schema")
+            return meta
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CorruptionError(f"topic does not decode ({error!r})", where=where) from None
 

@@ -19,6 +19,7 @@ from .filesystem import FileSystem, write_atomically
 _NAME = re.compile(r"(\d{20})-(\d{1,9})\.log")
 START_FILE = "start.json"
 FENCED_FILE = "fenced.json"
+LINEAGE_FILE = "lineage.json"
 LOCK_FILE = "writer.lock"
 
 
@@ -94,6 +95,24 @@ def read_start_offset(directory: Path) -> int:
 def write_start_offset(fs: FileSystem, directory: Path, start_offset: int) -> None:
     """Store the start offset durably."""
     write_atomically(fs, directory / START_FILE, encode_document({"start_offset": start_offset}))
+
+
+def read_lineage(directory: Path) -> int | None:
+    """Return the epoch of the lineage that this partition belongs to in the bucket; None before the first claim."""
+    path = directory / LINEAGE_FILE
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    value = decode_document(data, where=str(path)).get("epoch")
+    if not isinstance(value, int) or value < 1:
+        raise CorruptionError("no lineage epoch", where=str(path))
+    return value
+
+
+def write_lineage(fs: FileSystem, directory: Path, epoch: int) -> None:
+    """Remember the lineage durably, so that a restore elsewhere fences this disk even after a restart."""
+    write_atomically(fs, directory / LINEAGE_FILE, encode_document({"epoch": epoch}))
 
 
 def read_fence(directory: Path) -> str | None:

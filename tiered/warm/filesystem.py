@@ -36,7 +36,13 @@ class FileSystem(Protocol):
         ...
 
     def sync(self, fd: int) -> None:
-        """Make the file's bytes and length durable."""
+        """Make the file's bytes and length durable.
+
+        Raises
+        ------
+        OSError
+            Never `DiskFull`: what a failed sync has lost is unknown, and waiting does not bring it back.
+        """
         ...
 
     def truncate(self, fd: int, length: int) -> None: ...
@@ -64,7 +70,7 @@ class OsFileSystem:
 
     def create(self, path: Path) -> int:
         """See `FileSystem.create`."""
-        with _NoRoom(path):
+        with NoRoom(path):
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def open(self, path: Path) -> int:
@@ -75,7 +81,7 @@ class OsFileSystem:
         """See `FileSystem.write`; goes on after a short write."""
         views = [memoryview(item).cast("B") for item in buffers if len(item)]
         start = position
-        with _NoRoom():
+        with NoRoom():
             while views:
                 written = os.pwritev(fd, views[:_IOV_MAX], position)
                 position += written
@@ -87,8 +93,7 @@ class OsFileSystem:
 
     def sync(self, fd: int) -> None:
         """See `FileSystem.sync`."""
-        with _NoRoom():
-            sync_before_reading(fd)
+        sync_before_reading(fd)
 
     def truncate(self, fd: int, length: int) -> None:
         """See `FileSystem.truncate`."""
@@ -100,7 +105,7 @@ class OsFileSystem:
 
     def rename(self, source: Path, target: Path) -> None:
         """See `FileSystem.rename`."""
-        with _NoRoom(target):
+        with NoRoom(target):
             os.rename(source, target)
 
     def unlink(self, path: Path) -> None:
@@ -112,7 +117,7 @@ class OsFileSystem:
         if path.is_dir():
             return
         self.make_directory(path.parent)
-        with _NoRoom(path):
+        with NoRoom(path):
             path.mkdir(exist_ok=True)
         self.sync_directory(path.parent)
 
@@ -138,7 +143,7 @@ def sync_before_reading(fd: int) -> None:
         os.fdatasync(fd)
 
 
-class _NoRoom:
+class NoRoom:
     """Turn "no space left" and "quota exceeded" into `DiskFull`."""
 
     __slots__ = ("_path",)

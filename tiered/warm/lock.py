@@ -6,6 +6,7 @@ process is refused too: each `FileLock` has an open file description of its own.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -15,8 +16,10 @@ import time
 from pathlib import Path
 
 from ..errors import ReadOnly, StoreLocked
+from .filesystem import NoRoom
 
 _POLL_SECONDS = 0.01
+_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FileLock:
@@ -36,10 +39,15 @@ class FileLock:
             Somebody holds it; the message names the process.
         ReadOnly
             The file cannot be opened for writing.
+        DiskFull
+            There is no room even for the holder's name.
         """
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except PermissionError as error:
+            with NoRoom(path):
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in _NO_RIGHT:
+                raise
             raise ReadOnly(f"cannot lock {what}: {error}; open the store with read_only=True") from None
         deadline = time.monotonic() + wait_seconds
         try:
@@ -47,8 +55,9 @@ class FileLock:
                 if time.monotonic() >= deadline:
                     raise StoreLocked(f"{what} is held by {_holder(fd)}; close it there, or open read_only=True")
                 time.sleep(_POLL_SECONDS)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, _description(), 0)
+            with NoRoom(path):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, _description(), 0)
         except BaseException:
             os.close(fd)
             raise
@@ -59,6 +68,8 @@ class FileLock:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.ftruncate(fd, 0)
+            # A child that was forked behind Python's back would keep the lock by its copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def abandon(self) -> None:

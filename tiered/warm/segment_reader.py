@@ -110,8 +110,8 @@ class SegmentFile:
             header = decode_header(data, where=str(self.path), position=position)
             if header.segment_id != self.header.segment_id.bytes or header.base_offset != self.index.base_offsets[i]:
                 raise CorruptionError("block is not the one in the index", where=str(self.path), position=position)
-            if header.length != length:
-                raise CorruptionError("block differs from the index in length", where=str(self.path), position=position)
+            if header.length != length or header.record_count != self.index.record_counts[i]:
+                raise CorruptionError("block differs from the index", where=str(self.path), position=position)
             if header.end_offset > start_offset:
                 yield Block(header, data, position)
 

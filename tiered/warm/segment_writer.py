@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ..errors import TieredError
 from ..format.block import MARK, Body, encode_header
 from ..format.facts import ProducerState, SegmentFacts
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
@@ -82,7 +80,7 @@ class SegmentWriter:
         return writer
 
     def append(self, body: Body, append_us: int, producer: tuple[int, int, int]) -> bytes:
-        """Write one block at the end and return its header; on failure the file is as before.
+        """Write one block at the end and return its header; on failure all is as before, the file too.
 
         Raises
         ------
@@ -91,6 +89,18 @@ class SegmentWriter:
         OSError
             The device failed, or the cut failed: the state of the file is unknown.
         """
+        position, content = self.position, self._content.copy()
+        try:
+            return self._append(body, append_us, producer)
+        except BaseException:
+            # Ctrl-C too: a block left behind could be read, and its offsets given out once more.
+            if self.position == position:
+                self.index.truncate(position)
+                self._content = content
+                self._fs.truncate(self._fd, position)
+            raise
+
+    def _append(self, body: Body, append_us: int, producer: tuple[int, int, int]) -> bytes:
         append_us = max(append_us, self.last_append_us)
         header = encode_header(
             body,
@@ -102,24 +112,17 @@ class SegmentWriter:
             synced_through=self.synced_through,
             producer=producer,
         )
-        self._write([header, *body.parts])
+        self._fs.write(self._fd, self.position, [header, *body.parts])
         if body.record_count:
             self.index.append_row(
                 self.end_offset, self.position, body.length, body.record_count,
                 body.min_timestamp_us, body.max_timestamp_us,
             )  # fmt: skip
             self._content.add(header)
-        self.position += body.length
-        self.end_offset += body.record_count
         self.last_append_us = append_us
+        # One statement: the block is there from here on, and nothing can come between the two.
+        self.position, self.end_offset = self.position + body.length, self.end_offset + body.record_count
         return header
-
-    def _write(self, buffers: list[Any]) -> None:
-        try:
-            self._fs.write(self._fd, self.position, buffers)
-        except TieredError:
-            self._fs.truncate(self._fd, self.position)
-            raise
 
     def sync(self) -> None:
         """Make every block written so far durable.
@@ -164,10 +167,15 @@ class SegmentWriter:
             content_hash=content,
             producers=producers,
         )
-        self._write([encode_footer(index, facts, self.position)])
-        self._fs.sync(self._fd)
-        self.synced_through = self.position
-        self.facts = facts
+        try:
+            self._fs.write(self._fd, self.position, [encode_footer(index, facts, self.position)])
+            self._fs.sync(self._fd)
+            self.synced_through = self.position
+            self.facts = facts
+        except BaseException:
+            # A trailer that outlives what is written over its footer would make the file unreadable.
+            self._fs.truncate(self._fd, self.position)
+            raise
         return facts
 
     def close(self) -> None:

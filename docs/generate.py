@@ -1,0 +1,371 @@
+"""Write docs/api.md and docs/cli.md from docstrings and help texts: ``make docs``. A test compares them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from enum import EnumType
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import typer
+
+import tiered
+from tiered import errors
+from tiered.cli import app
+from tiered.policies.rules import PRESETS, Policy
+from tiered.reader.scan import TierShare
+from tiered.settings import PolicyTable
+from tiered.spark import TieredDataSource, session
+from tiered.status import PartitionStatus, TierHoldings
+
+DOCS = Path(__file__).resolve().parent
+ROW = 100
+
+Lines = Iterator[str]
+
+
+def pages() -> dict[str, str]:
+    """Return the generated pages by file name."""
+    return {"api.md": _page(_api()), "cli.md": _page(_cli())}
+
+
+def _page(lines: Lines) -> str:
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
+
+
+# -- docstrings ------------------------------------------------------------------------------------
+
+
+def _markdown(text: str) -> str:
+    """Return reStructuredText of the few kinds used here as Markdown."""
+    return re.sub(r"``([^`]+)``", r"`\1`", text)
+
+
+def _cell(text: str) -> str:
+    return _markdown(" ".join(text.split())).replace("|", "\\|")
+
+
+def _docstring(target: Any) -> Lines:
+    """Yield a numpydoc docstring as Markdown."""
+    title, lines = "", []
+    for line in [*(inspect.getdoc(target) or "").splitlines(), "", "End", "---"]:
+        if lines and re.fullmatch(r"-{3,}", line):
+            heading = lines.pop()
+            yield from _section(title, lines)
+            title, lines = heading, []
+        else:
+            lines.append(line)
+
+
+def _section(title: str, lines: list[str]) -> Lines:
+    yield ""
+    if not title:
+        yield from _prose(lines)
+    elif title == "Examples":
+        yield from ("```pycon", *(line.replace("  # doctest: +SKIP", "") for line in lines if line), "```")
+    elif title in ("Parameters", "Attributes", "Returns", "Raises"):
+        yield f"**{title}**"
+        yield ""
+        for name, text in _items(lines):
+            yield f"- `{name}`" + (f": {_markdown(text)}" if text else "")
+    else:
+        yield from (f"**{title}**", "", _markdown("\n".join(lines)))
+
+
+def _items(lines: list[str]) -> Iterator[tuple[str, str]]:
+    name, text = "", []
+    for line in [*lines, "."]:
+        if line and not line.startswith(" "):
+            if name:
+                yield name, " ".join(text)
+            name, text = line, []
+        elif line:
+            text.append(line.strip())
+
+
+def _prose(lines: list[str]) -> Lines:
+    rules = [number for number, line in enumerate(lines) if re.fullmatch(r"=+ +=+", line)]
+    if not rules:
+        yield _markdown("\n".join(lines))
+        return
+    first, last = rules[0], rules[-1]
+    yield _markdown("\n".join(lines[:first]))
+    yield from _table(lines[first : last + 1])
+    yield _markdown("\n".join(lines[last + 1 :]))
+
+
+def _table(lines: list[str]) -> Lines:
+    """Yield a simple table of reStructuredText with two columns as one of Markdown."""
+    cut = lines[0].index(" =") + 1
+    rows: list[list[str]] = []
+    for line in lines:
+        if line.startswith("="):
+            continue
+        left, right = line[:cut].strip(), line[cut:].strip()
+        if left:
+            rows.append([left, right])
+        else:
+            rows[-1][1] += f" {right}"
+    for number, (left, right) in enumerate(rows):
+        yield f"| {_cell(left)} | {_cell(right)} |"
+        if number == 0:
+            yield "|---|---|"
+
+
+def _signature(name: str, function: Any) -> Lines:
+    parts = []
+    seen_star = False
+    signature = inspect.signature(function)
+    for item in signature.parameters.values():
+        if item.name in ("self", "cls"):
+            continue
+        if item.kind is item.KEYWORD_ONLY and not seen_star:
+            parts.append("*")
+            seen_star = True
+        prefix = {item.VAR_POSITIONAL: "*", item.VAR_KEYWORD: "**"}.get(item.kind, "")
+        default = "" if item.default is item.empty else f" = {item.default!r}"
+        parts.append(f"{prefix}{item.name}: {_type(item.annotation)}{default}")
+    back = f" -> {_type(signature.return_annotation)}"
+    line = f"{name}({', '.join(parts)}){back}"
+    if len(line) > ROW:
+        line = "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){back}"])
+    yield from ("```py", line, "```")
+
+
+def _type(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+# -- the Python API --------------------------------------------------------------------------------
+
+
+def _api() -> Lines:
+    yield "# Python API"
+    yield ""
+    yield "Generated from the docstrings by `make docs`. The names on this page are the public ones; all but those"
+    yield "of [Spark](#spark) are importable from `tiered`. For the ideas behind them see [concepts](concepts.md)."
+    yield ""
+    yield "## Opening a store"
+    yield from _function("tiered.open", tiered.open)
+    for cls in (tiered.Store, tiered.Topic, tiered.Scan):
+        yield from _class(cls)
+    yield "## Values"
+    yield ""
+    yield "What calls take and return. All are frozen."
+    for value in (
+        tiered.Appended,
+        tiered.OffsetRange,
+        tiered.Record,
+        tiered.ScanPlan,
+        TierShare,
+        tiered.Split,
+    ):
+        yield from _value(value)
+    for value in (tiered.Plan, tiered.TierReport, tiered.StoreStatus, PartitionStatus, TierHoldings):
+        yield from _value(value)
+    yield from _settings()
+    yield from _errors()
+    yield "## Spark"
+    yield ""
+    yield "In the module `tiered.spark`; see the [Spark guide](spark.md)."
+    yield from _function("tiered.spark.session", session)
+    yield from ("### `tiered.spark.TieredDataSource`", *_docstring(TieredDataSource))
+
+
+def _function(name: str, function: Any) -> Lines:
+    yield from (
+        "",
+        f"### `{name}`",
+        "",
+        *_signature(name.rpartition(".")[2], function),
+        *_docstring(function),
+        "",
+    )
+
+
+def _class(cls: type) -> Lines:
+    yield from ("", f"## `{cls.__name__}`", *_docstring(cls))
+    for name, member in _members(cls):
+        if isinstance(member, property):
+            yield from ("", f"### `{cls.__name__}.{name}`", "", "Property.", *_docstring(member))
+        else:
+            plain = member.__func__ if isinstance(member, classmethod) else member
+            yield from _function(f"{cls.__name__}.{name}", plain)
+
+
+def _value(cls: type) -> Lines:
+    yield from ("", f"### `{cls.__name__}`", "")
+    fields = [
+        f"    {name}: {_field_type(kind)}"
+        for name, kind in inspect.get_annotations(cls).items()
+        if kind != "ClassVar"
+    ]
+    yield from ("```py", f"class {cls.__name__}:", *fields, "```", *_docstring(cls), "")
+    for name, member in _members(cls):
+        text = " ".join((inspect.getdoc(member) or "").split())
+        if text:
+            call = name if isinstance(member, property) else f"{name}()"
+            yield f"- `{call}`: {_markdown(text)}"
+
+
+def _field_type(kind: Any) -> str:
+    return str(getattr(kind, "__forward_arg__", kind))
+
+
+def _members(cls: type) -> Iterator[tuple[str, Any]]:
+    for name, member in vars(cls).items():
+        if not name.startswith("_") and (
+            inspect.isfunction(member) or isinstance(member, (property, classmethod))
+        ):
+            yield name, member
+
+
+# -- settings and errors ---------------------------------------------------------------------------
+
+
+def _settings() -> Lines:
+    yield from ("", "## `Settings`", *_docstring(tiered.Settings))
+    for name in ("load", "policy_for", "to_json"):
+        member = vars(tiered.Settings)[name]
+        yield from _function(f"Settings.{name}", getattr(member, "__func__", member))
+    yield ""
+    yield "### Every setting and its default"
+    yield ""
+    yield 'As `tiered.toml` has them. `[policies."glob"]` tables take the same keys as `[policies.default]`; the first'
+    yield "glob that matches a topic's name wins. For what to change and why see [tuning](tuning.md)."
+    yield ""
+    defaults = tiered.Settings(policies={"default": PolicyTable(**dict(Policy()))})
+    text = "\n".join(_toml(defaults))
+    assert tiered.Settings.model_validate(tomllib.loads(text)).policy_for("any") == Policy()
+    yield from ("```toml", text.strip(), "```", "")
+    for name, preset in PRESETS.items():
+        yield from (f'`preset = "{name}"` stands for these rules:', "", "```toml", "[policies.default]")
+        yield from _rules(
+            {key: rule for key, rule in preset.model_dump(mode="json").items() if key != "retention"}
+        )
+        yield from ("```", "")
+
+
+def _toml(settings: tiered.Settings) -> Lines:
+    for section, keys in settings.model_dump(mode="json").items():
+        yield from ("", f"[policies.{'default'}]") if section == "policies" else ("", f"[{section}]")
+        if section == "policies":
+            yield from _rules(keys["default"])
+            continue
+        for name, value in keys.items():
+            optional = {
+                "sync_every": "100",
+                "url": '"s3://bucket/prefix"',
+                "endpoint_url": '"http://127.0.0.1:9000"',
+            }
+            optional |= {"region": '"us-east-1"', "cron": '"*/5 * * * *"', "metrics": '"127.0.0.1:9464"'}
+            yield f"# {name} = {optional[name]}" if value is None else f"{name} = {_toml_value(value)}"
+
+
+def _rules(rules: dict[str, Any]) -> Lines:
+    for name, rule in rules.items():
+        if rule is not None:
+            pairs = [
+                f"{key} = {_toml_value(value)}" for key, value in rule.items() if key != "level" or value
+            ]
+            yield f"{name} = {{ {', '.join(pairs)} }}"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return '"on"' if value else '"off"'
+    return str(value) if isinstance(value, int) else f'"{"off" if value is None else value}"'
+
+
+def _errors() -> Lines:
+    tree = (errors.__doc__ or "").partition("::\n")[2]
+    yield from ("", "## Errors", "", "By what the caller can do about them:", "", "```text")
+    yield from (inspect.cleandoc(tree).replace("``", ""), "```", "")
+    for name in dir(errors):
+        cls = getattr(errors, name)
+        if (
+            isinstance(cls, type)
+            and issubclass(cls, tiered.TieredError)
+            and cls.__module__ == errors.__name__
+        ):
+            yield from ("", f"### `{name}`", *_docstring(cls))
+    yield ""
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def _cli() -> Lines:
+    group: Any = typer.main.get_command(app)
+    yield "# Command line"
+    yield ""
+    yield "Generated from `tiered --help` by `make docs`. Settings come from the options, then the environment"
+    yield "(`TIERED_STORE__PATH`), then the file that `--config` names. Data go to standard output, everything else to"
+    yield "standard error."
+    yield ""
+    yield "| Command | Does |"
+    yield "|---|---|"
+    for name in group.list_commands(None):
+        summary = (group.commands[name].help or "").partition("\n\n")[0]
+        yield f"| [`tiered {name}`](#tiered-{name}) | {' '.join(summary.split())} |"
+    yield ""
+    yield "Exit codes: 0; 1 if the command failed or found a problem, with one line on standard error; 2 for wrong"
+    yield "usage; 130 after Ctrl-C; 141 where the reader of a pipe went away."
+    for name in group.list_commands(None):
+        yield from _command(name, group.commands[name])
+
+
+def _command(name: str, command: Any) -> Lines:
+    arguments = [item for item in command.params if item.param_type_name == "argument"]
+    options = [item for item in command.params if item.param_type_name == "option"]
+    usage = " ".join(
+        ["tiered", name, "[OPTIONS]", *(item.metavar or item.name.upper() for item in arguments)]
+    )
+    yield from (
+        "",
+        f"## `tiered {name}`",
+        "",
+        "```text",
+        usage,
+        "```",
+        "",
+        _markdown(inspect.cleandoc(command.help or "")),
+        "",
+    )
+    kinds = get_type_hints(command.callback)
+    yield from ("| Argument or option | Meaning |", "|---|---|")
+    for item in (*arguments, *options):
+        yield f"| {_cell(_names(item, kinds.get(item.name)))} | {_cell(_meaning(item))} |"
+    lines = [line for line in (command.epilog or "").splitlines() if line]
+    if lines:
+        yield from ("", lines[0], "", "```text", *lines[1:], "```")
+
+
+def _names(item: Any, kind: Any) -> str:
+    metavar = item.metavar or _choices(kind) or item.name.upper()
+    if item.param_type_name == "argument":
+        return f"`{metavar}`"
+    return ", ".join(f"`{name}`" if item.is_flag else f"`{name} {metavar}`" for name in item.opts)
+
+
+def _choices(kind: Any) -> str:
+    for one in (kind, *get_args(kind)):
+        if isinstance(one, EnumType):
+            return "|".join(member.value for member in one)
+    return ""
+
+
+def _meaning(item: Any) -> str:
+    text = " ".join((item.help or "").split())
+    default = getattr(item.default, "value", item.default)
+    if item.param_type_name == "option" and not item.is_flag and default is not None:
+        text += f" Default: `{default}`."
+    return re.sub(r" \[default: ([^]]+)\]", r" Default: \1.", text)
+
+
+if __name__ == "__main__":
+    for file, page in pages().items():
+        (DOCS / file).write_text(page, encoding="utf-8")

@@ -1,0 +1,265 @@
+"""Schemas: whatever Arrow can describe becomes one of a closed list of types, or is refused by name."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.format.arrow_values import REFUSED_LEAVES, Celsius, any_types, bodies, plain_types, schemas
+from tiered.errors import InvalidName, SchemaMismatch, UnsupportedFormat
+from tiered.format.block import encode_body
+from tiered.format.codec import Codec
+from tiered.format.schema import (
+    COLUMNS_MAX,
+    DEPTH_MAX,
+    RECORD_SCHEMA,
+    SYSTEM_COLUMNS,
+    TIMESTAMP,
+    body_schema,
+    check_extends,
+    check_topic_name,
+    normalize_schema,
+    row_schema,
+    schema_from_text,
+    schema_to_text,
+    to_batches,
+)
+
+CLOSED = [pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
+          pa.date32(), TIMESTAMP, pa.timestamp("us")]  # fmt: skip
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether a type and all it is made of are in the closed list, nullable wherever Arrow allows it."""
+    if pt.is_map(kind):
+        return is_plain(kind.key_type) and is_plain(kind.item_type) and kind.item_field.nullable
+    if pt.is_list(kind):
+        return is_plain(kind.value_type) and kind.value_field.nullable
+    if pt.is_struct(kind):
+        return kind.num_fields > 0 and all(field.nullable and is_plain(field.type) for field in kind)
+    return kind in CLOSED or (pt.is_decimal128(kind) and 0 <= kind.scale <= kind.precision <= 38)
+
+
+@given(schemas(any_types))
+def test_any_schema_becomes_plain_or_is_refused(schema: pa.Schema) -> None:
+    """The result has the same column names and plain types; normalizing it again changes nothing."""
+    try:
+        plain = normalize_schema(schema)
+    except SchemaMismatch as error:
+        refusal = str(error)
+        assert any(repr(name)[1:-1] in refusal for name in schema.names)
+        return
+    assert plain.names == schema.names
+    assert all(field.nullable and is_plain(field.type) for field in plain)
+    assert normalize_schema(plain).equals(plain, check_metadata=True)
+
+
+@given(schemas(plain_types))
+def test_plain_schemas_keep_their_types(schema: pa.Schema) -> None:
+    """A type of the list stays as it is; in JSON documents a schema survives as text."""
+    plain = normalize_schema(schema)
+    assert [str(field.type).replace("element", "item").replace(" not null", "") for field in plain] == [
+        str(field.type).replace("element", "item").replace(" not null", "") for field in schema
+    ]
+    assert schema_from_text(schema_to_text(plain)).equals(plain, check_metadata=True)
+
+
+@pytest.mark.parametrize("kind", REFUSED_LEAVES, ids=str)
+def test_types_without_a_counterpart_are_refused_at_any_depth(kind: pa.DataType) -> None:
+    """The message names the column; nothing of the kind reaches a block."""
+    for wrapped in (kind, pa.list_(kind), pa.struct([("a", pa.map_(pa.string(), kind))])):
+        with pytest.raises(SchemaMismatch, match="'odd"):
+            normalize_schema(pa.schema([("fine", pa.int8()), ("odd", wrapped)]))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "plain"),
+    [
+        (pa.large_string(), pa.string()),
+        (pa.binary_view(), pa.binary()),
+        (pa.binary(16), pa.binary()),
+        (pa.uint32(), pa.int64()),
+        (pa.float16(), pa.float32()),
+        (pa.date64(), pa.date32()),
+        (pa.timestamp("ns", "Asia/Tokyo"), TIMESTAMP),
+        (pa.timestamp("s"), pa.timestamp("us")),
+        (pa.decimal256(38, 2), pa.decimal128(38, 2)),
+        (pa.dictionary(pa.int8(), pa.large_string()), pa.string()),
+        (pa.run_end_encoded(pa.int16(), pa.string_view()), pa.string()),
+        (Celsius(), pa.float64()),
+        (pa.list_(pa.uint8(), 4), pa.list_(pa.field("element", pa.int16()))),
+        (pa.map_(pa.large_string(), pa.uint8()), pa.map_(pa.string(), pa.int16())),
+    ],
+    ids=str,
+)
+def test_foreign_types_have_one_counterpart(foreign: pa.DataType, plain: pa.DataType) -> None:
+    """The counterpart holds every value of the foreign type that Spark and Parquet can hold."""
+    assert normalize_schema(pa.schema([("a", foreign)])).field(0).type.equals(plain)
+
+
+@pytest.mark.parametrize("name", [*SYSTEM_COLUMNS, "Offset", "TIMESTAMP", "", "x" * 256, "é" * 128])
+def test_unusable_column_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidName):
+        normalize_schema(pa.schema([(name, pa.int8())]))
+
+
+def test_names_that_differ_in_case_only_are_refused_at_any_depth() -> None:
+    """Spark could not tell them apart, and Arrow's own ``to_pylist`` raises on repeated ones."""
+    pair = [("a", pa.int8()), ("A", pa.int8())]
+    for fields in (pair, [("s", pa.struct(pair))], [("l", pa.list_(pa.struct(pair)))]):
+        with pytest.raises(InvalidName, match="twice"):
+            normalize_schema(pa.schema(fields))
+
+
+def test_a_schema_is_a_pyarrow_schema_with_columns() -> None:
+    for wrong in ({"a": "int"}, pa.schema([])):
+        with pytest.raises(SchemaMismatch):
+            normalize_schema(wrong)  # type: ignore[arg-type]
+
+
+def test_the_deepest_schema_that_is_accepted_can_be_written() -> None:
+    """Nesting over the limit is refused when the topic is created, not when a block fails to encode."""
+
+    def nested(levels: int) -> pa.Schema:
+        kind: pa.DataType = pa.int8()
+        for _ in range(levels - 1):
+            kind = pa.map_(pa.string(), kind)
+        return pa.schema([("deep", kind)])
+
+    with pytest.raises(SchemaMismatch, match="deep"):
+        normalize_schema(nested(DEPTH_MAX + 1))
+    schema = body_schema(normalize_schema(nested(DEPTH_MAX)))
+    assert pa.ipc.read_schema(schema.serialize()).equals(schema)
+    batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+    encode_body(batch, Codec.ZSTD)
+
+
+def test_the_widest_schema_that_is_accepted_can_be_written() -> None:
+    """A chunk a column fits the block's directory; one column more is refused."""
+    columns = [(f"c{i}", pa.int8()) for i in range(COLUMNS_MAX)]
+    schema = body_schema(normalize_schema(pa.schema(columns)))
+    batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
+    assert encode_body(batch, Codec.LZ4).chunk_count == COLUMNS_MAX + 1
+    with pytest.raises(SchemaMismatch, match=str(COLUMNS_MAX)):
+        normalize_schema(pa.schema([*columns, ("one more", pa.int8())]))
+    with pytest.raises(SchemaMismatch, match=str(COLUMNS_MAX)):
+        check_extends(pa.schema(columns), pa.schema([*columns, ("one more", pa.int8())]))
+
+
+@pytest.mark.parametrize("name", ["orders", "a", "A.b_c-1", "_x", "9", "x" * 249])
+def test_topic_names_of_kafkas_alphabet(name: str) -> None:
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../../etc", "a/b", "-a", ".a", "a b", "a\n", "é", "x" * 250, "a\0", None, 7])
+def test_other_topic_names_are_refused(name: object) -> None:
+    with pytest.raises(InvalidName, match="topic name"):
+        check_topic_name(name)  # type: ignore[arg-type]
+
+
+def test_row_schema_is_the_system_columns_then_the_topics() -> None:
+    assert row_schema(RECORD_SCHEMA).names == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+    assert row_schema(RECORD_SCHEMA, ["value", "offset"]).names == ["value", "offset"]
+    with pytest.raises(SchemaMismatch, match="no column 'nope'.*value"):
+        row_schema(RECORD_SCHEMA, ["nope"])
+
+
+def test_a_schema_grows_at_its_end_alone() -> None:
+    old = pa.schema([("a", pa.int8()), ("b", pa.string())])
+    check_extends(old, pa.schema([*old, ("c", pa.int8())]))
+    for wrong in (pa.schema([("a", pa.int8())]), pa.schema([("b", pa.string()), ("a", pa.int8())]),
+                  pa.schema([("a", pa.int16()), ("b", pa.string())])):  # fmt: skip
+        with pytest.raises(SchemaMismatch):
+            check_extends(old, wrong)
+
+
+@given(st.text(max_size=40))
+def test_text_that_is_no_schema_is_named(text: str) -> None:
+    with pytest.raises(UnsupportedFormat):
+        schema_from_text(text)
+
+
+@given(bodies())
+def test_data_that_fits_passes_through_without_a_copy(body: pa.RecordBatch) -> None:
+    """`to_batches` returns the very buffers it was given, the column ``timestamp`` apart."""
+    own = body.select(body.schema.names[1:])
+    [(batch, stamps)] = list(to_batches(body, own.schema))
+    assert batch.equals(own)
+    assert stamps.equals(body.column(0))
+    for before, after in zip(own.columns, batch.columns, strict=True):
+        assert [item and item.address for item in after.buffers()] == [item and item.address for item in before.buffers()]
+
+
+FOREIGN_DATA = [
+    pa.array(["a", None, "ü"], pa.large_string()),
+    pa.array(["a", None, "ü"], pa.string_view()),
+    pa.array([b"\xff", None, b""], pa.binary_view()),
+    pa.array([b"abc", None, b"xyz"], pa.binary(3)),
+    pa.array(["x", None, "x"]).dictionary_encode(),
+    pa.array([1, 1, None], pa.uint8()),
+    pa.array([1, None, 2**63 - 1], pa.uint64()),
+    pa.array([[1], None, [2, None]], pa.large_list(pa.int32())),
+    pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2)),
+    pa.array([[1], None, []], pa.list_view(pa.int32())),
+    pa.array([[[1, 2]], None, [[], [3]]], pa.list_(pa.large_list_view(pa.int32()))),
+    pa.array([{"a": [1, None]}, None, {"a": None}], pa.struct([("a", pa.list_view(pa.int16()))])),
+    pa.ListArray.from_arrays(pa.array([0, 1, 3]), pa.array(["x", "y", "x"]).dictionary_encode()),
+    pa.array([["a"], None, [None]], pa.list_(pa.large_string())),
+    pa.array([["a"], None, [None]], pa.list_(pa.string_view())),
+    pa.array([{"a": "x"}, None, {"a": None}], pa.struct([("a", pa.large_string())])),
+    pa.array([[("k", 1)], None, []], pa.map_(pa.large_string(), pa.uint8())),
+    pa.array([1.5, None, 2.5], pa.float16()),
+    pa.ExtensionArray.from_storage(Celsius(), pa.array([1.5, None, 2.5])),
+    pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([7, 8])),
+    pa.array([10**9, None, 0], pa.timestamp("ms", "UTC")),
+    pa.array([10**9, None, 0], pa.timestamp("s")),
+]
+
+
+@pytest.mark.parametrize("array", FOREIGN_DATA, ids=lambda array: str(array.type))
+def test_data_of_foreign_types_is_cast_to_the_topics(array: pa.Array) -> None:
+    """What a topic was created for can be appended to it in the type it was created with."""
+    table = pa.table({"a": array})
+    schema = normalize_schema(table.schema)
+    [(batch, _)] = list(to_batches(table, schema))
+    assert batch.schema.equals(schema)
+    batch.validate(full=True)
+    storage = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+    assert _comparable(batch.column(0).to_pylist()) == _comparable(storage.to_pylist())
+
+
+def _comparable(items: list[object]) -> list[object]:
+    return [item.replace(tzinfo=None) if hasattr(item, "tzinfo") else item for item in items]
+
+
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (pa.array([2**63], pa.uint64()), pa.int64()),
+        (pa.array([300]), pa.int8()),
+        (pa.array([1.5]), pa.int64()),
+        (pa.array(["x"]), pa.int64()),
+        (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
+        (pa.array([b"\xff"]), pa.string()),
+        (pa.array([[1]]), pa.int64()),
+    ],
+    ids=str,
+)
+def test_values_that_do_not_survive_a_cast_are_refused(array: pa.Array, kind: pa.DataType) -> None:
+    with pytest.raises(SchemaMismatch, match="column 'a'"):
+        list(to_batches(pa.table({"a": array}), pa.schema([("a", kind)])))
+
+
+def test_columns_are_matched_by_name() -> None:
+    """Unknown ones are refused, missing ones null, repeated ones refused, none at all refused."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    [(batch, stamps)] = list(to_batches(pa.table({"b": ["x"]}), schema))
+    assert batch.to_pylist() == [{"a": None, "b": "x"}]
+    assert stamps is None
+    for wrong in (pa.table({"c": [1]}), pa.table({"a": [1], "c": [1]}), pa.table([[1], [2]], names=["a", "a"]),
+                  pa.table({"timestamp": pa.array([1], TIMESTAMP)}), [1, 2], b"x"):  # fmt: skip
+        with pytest.raises(SchemaMismatch):
+            list(to_batches(wrong, schema))

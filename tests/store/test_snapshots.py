@@ -1,0 +1,337 @@
+"""A scan is one snapshot, whatever moves tier while it is read (promise P8), and nothing else is evicted than
+what is published under its own id (promise P5)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.store.helpers import (
+    COMPRESS_US,
+    EVICT_US,
+    OFFLOAD_US,
+    local_segments,
+    offsets_by_partition,
+    open_store,
+    stepwise,
+    tier,
+    values,
+)
+from tiered.cold.commit import Committer
+from tiered.policies.actions import EvictLocal
+
+SMALL = {"block_bytes": "32KiB", "hot_bytes": "64KiB"}
+ROWS = 3000  # of each segment; batches of a scan have at least 4096 rows
+SEGMENTS = 6
+
+
+@pytest.fixture(params=["file", "s3"])
+def cold(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_bucket"))
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def store(tmp_path: Path, cold: str, clock: Clock) -> Iterator[tiered.Store]:
+    with open_store(tmp_path / "data", cold, clock, settings=stepwise(SMALL)) as store:
+        yield store
+
+
+def fill(topic: tiered.Topic, segments: int = SEGMENTS) -> None:
+    """Append numbered rows, sealed but for the last segment."""
+    for number in range(segments):
+        first = number * ROWS
+        topic.append_batch(pa.table({"value": [b"%08d" % i for i in range(first, first + ROWS)]}))
+        if number + 1 < segments:
+            topic.roll()
+
+
+def expected(segments: int = SEGMENTS) -> list[bytes]:
+    return [b"%08d" % i for i in range(segments * ROWS)]
+
+
+def read_lazily(scan: tiered.Scan, between: list[object]) -> list[bytes]:
+    """Read a scan batch by batch, with something done before each."""
+    steps = iter(between)
+    found: list[bytes] = []
+    batches = scan.to_batches()
+    while True:
+        step = next(steps, None)
+        if callable(step):
+            step()
+        batch = next(batches, None)
+        if batch is None:
+            return found
+        found += batch.column("value").to_pylist()
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["writer", "beside"])
+def test_a_scan_taken_before_everything_moves_gives_every_row_once(
+    store: tiered.Store, clock: Clock, tmp_path: Path, beside: bool
+) -> None:
+    """Re-encoded, offloaded and evicted while it is read: by the writer, and by a reader beside it."""
+    topic = store.create_topic("t")
+    fill(topic)
+    store.flush()
+    reader = open_store(tmp_path / "data", None, clock, read_only=True) if beside else store
+    scans = [reader.topic("t").scan() for _ in range(2)]
+    steps = [
+        lambda: tier(store, clock, COMPRESS_US),
+        topic.roll,
+        lambda: tier(store, clock, OFFLOAD_US),
+        lambda: tier(store, clock, EVICT_US),
+    ]
+    assert read_lazily(scans[0], list(steps)) == expected()
+    # The other one is read only now: all its files are gone.
+    assert len(local_segments(tmp_path / "data", "t")) == 1
+    assert values(scans[1]) == expected()
+    assert values(topic) == expected()
+    assert topic.scan().explain().tiers[2].records > (SEGMENTS - 1) * ROWS
+    if beside:
+        reader.close()
+
+
+def test_a_scan_of_cold_rows_survives_that_their_objects_are_replaced(
+    store: tiered.Store, clock: Clock, tmp_path: Path, cold: str
+) -> None:
+    """Tails shipped of a segment give way to one object of the whole; a scan planned on the tails goes on."""
+    shipping = stepwise(SMALL, offload={"after": "4h", "tail_interval": "1s"})
+    store.close()
+    with open_store(tmp_path / "data", None, clock, settings=shipping) as store:
+        topic = store.create_topic("t")
+        for number in range(3):
+            topic.append_batch(pa.table({"value": [b"%08d" % i for i in range(number * ROWS, (number + 1) * ROWS)]}))
+            store.flush()
+            clock.advance(2)
+            tier(store, clock, 0)
+        with tiered.open(cold) as bucket:
+            scan = bucket.topic("t").scan()
+            assert len(scan.splits()) == 3
+            batches = scan.to_batches()
+            found = next(batches).column("value").to_pylist()
+            topic.roll()
+            tier(store, clock, OFFLOAD_US)
+            assert len(bucket.topic("t").scan().splits()) == 1
+            found += [value for batch in batches for value in batch.column("value").to_pylist()]
+            assert found == expected(3)
+            assert values(bucket.topic("t")) == expected(3)
+
+
+def test_rows_deleted_during_a_scan_are_an_error_or_still_there(
+    store: tiered.Store, clock: Clock, tmp_path: Path
+) -> None:
+    """Never a hole: a reader that is too late gets OffsetOutOfRange with what the log has now."""
+    topic = store.create_topic("t")
+    fill(topic)
+    with open_store(tmp_path / "data", None, clock, read_only=True) as reader:
+        store.flush()
+        early, late = topic.scan(), reader.topic("t").scan(start_offset=(SEGMENTS - 1) * ROWS)
+        batches = early.to_batches()
+        found = next(batches).column("value").to_pylist()
+        topic.roll()
+        topic.delete_before(SEGMENTS * ROWS)
+        tier(store, clock, 0)
+        assert len(local_segments(tmp_path / "data", "t")) == 1
+        try:
+            for batch in batches:
+                found += batch.column("value").to_pylist()
+        except tiered.OffsetOutOfRange as error:
+            assert found == expected()[: len(found)]
+            assert (error.start, error.end) == (SEGMENTS * ROWS, SEGMENTS * ROWS)
+        else:
+            assert found == expected()
+        # The file was opened when the scan was taken, and stays readable.
+        assert values(late) == expected()[(SEGMENTS - 1) * ROWS :]
+        with pytest.raises(tiered.OffsetOutOfRange, match="is gone"):
+            reader.topic("t").scan(start_offset=0)
+
+
+def test_a_scan_whose_file_is_gone_before_it_is_opened_says_what_the_log_has(
+    store: tiered.Store, clock: Clock
+) -> None:
+    """The active file of the writer itself is mapped at the first read; here it is expired before."""
+    topic = store.create_topic("t")
+    fill(topic, 1)
+    scan = topic.scan()
+    topic.roll()
+    topic.append(b"kept")
+    topic.delete_before(ROWS)
+    tier(store, clock, 0)
+    with pytest.raises(tiered.OffsetOutOfRange) as caught:
+        scan.to_arrow()
+    assert (caught.value.start, caught.value.end) == (ROWS, ROWS + 1)
+    assert values(topic) == [b"kept"]
+
+
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_readers_see_dense_offsets_while_writers_append_and_everything_moves(
+    store: tiered.Store, clock: Clock, tmp_path: Path, seconds: float
+) -> None:
+    """Two writers, one tiering loop, readers in the writer's process and beside it, all at once.
+
+    Each scan: offsets without gap or repeat, each writer's rows in its order, never less than the scan before.
+    """
+    topic = store.create_topic("t", partitions=2)
+    stop = time.monotonic() + seconds
+    errors: list[BaseException] = []
+    passes = itertools.count()
+
+    def guarded(work: object, *arguments: object) -> None:
+        try:
+            while time.monotonic() < stop and not errors:
+                work(*arguments)  # type: ignore[operator]
+        except BaseException as error:
+            errors.append(error)
+
+    numbers = [itertools.count(), itertools.count()]
+
+    def write(partition: int) -> None:
+        rows = [b"%d" % next(numbers[partition]) for _ in range(200)]
+        topic.append_many([{"value": row, "partition": partition} for row in rows[:100]])
+        topic.append_batch(pa.table({"value": rows[100:]}), partition=partition)
+        time.sleep(0.002)
+
+    def move() -> None:
+        topic.roll()
+        tier(store, clock, (COMPRESS_US, OFFLOAD_US, EVICT_US)[next(passes) % 3])
+
+    seen: dict[object, int] = {}
+
+    def read(reader: tiered.Store) -> None:
+        table = reader.topic("t").scan().to_arrow()
+        assert table.num_rows >= seen.get(reader, 0)
+        seen[reader] = table.num_rows
+        for offsets in offsets_by_partition(table).values():
+            assert offsets == list(range(len(offsets)))
+        assert table["value"].to_pylist() == [b"%d" % offset for offset in table["offset"].to_pylist()]
+
+    with open_store(tmp_path / "data", None, clock, read_only=True) as beside:
+        threads = [threading.Thread(target=guarded, args=(write, partition)) for partition in (0, 1)]
+        threads += [threading.Thread(target=guarded, args=(read, reader)) for reader in (store, beside)]
+        threads.append(threading.Thread(target=guarded, args=(move,)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        written = [next(number) for number in numbers]
+        read(store)
+        read(beside)
+        assert seen == {store: sum(written), beside: sum(written)}
+        assert next(passes) > 2
+        assert topic.scan().explain().tiers[2].records > 0
+
+
+# -- promise P5 ------------------------------------------------------------------------------------
+
+
+def eviction(store: tiered.Store, topic: tiered.Topic) -> EvictLocal:
+    """What a plan would ask for, for the first local segment."""
+    local = store._tierer._local(topic._meta, 0).segments[0]
+    return EvictLocal(
+        topic=topic.name,
+        partition=0,
+        segment_id=local.header.segment_id,
+        base_offset=local.header.base_offset,
+        end_offset=local.end_offset,
+        bytes=1,
+        reason="test",
+    )
+
+
+def test_a_segment_is_not_evicted_for_an_object_of_another_segment(
+    store: tiered.Store, clock: Clock, tmp_path: Path
+) -> None:
+    """The same offsets under another id prove nothing: another lineage may have written them."""
+    topic = store.create_topic("t")
+    fill(topic, 2)
+    tier(store, clock, OFFLOAD_US)
+    cold = store._access.cold(topic._meta, 0)
+    committer = Committer(cold, store.store_id, clock=clock)
+    committer.claim()
+    committer.commit(
+        lambda head: replace(
+            head, inline=tuple(replace(entry, segment_ids=(uuid4(),)) for entry in head.inline)
+        )
+    )
+    files = local_segments(tmp_path / "data", "t")
+    assert len(files) == 2
+    with pytest.raises(tiered.TieredError, match=r"stays.*segment id"):
+        store._tierer.evict_local(eviction(store, topic))
+    for _ in range(2):
+        report = store.tier((clock() + EVICT_US) // 1000)
+        assert [type(action).__name__ for action, _ in report.failed] == ["Offload"]
+        assert "another segment's records" in report.failed[0][1]
+    assert local_segments(tmp_path / "data", "t")[0].startswith(files[0][:20])
+    assert values(topic) == expected(2)
+
+
+def objects(tmp_path: Path, cold: str) -> list[str]:
+    if cold.startswith("file:"):
+        return [str(path) for path in sorted((tmp_path / "bucket").rglob("*.parquet"))]
+    import boto3
+
+    name, _, prefix = cold.removeprefix("s3://").partition("/")
+    found = boto3.client("s3").list_objects_v2(Bucket=name, Prefix=f"{prefix}/")
+    return [item["Key"] for item in found["Contents"] if item["Key"].endswith(".parquet")]
+
+
+def damage(cold: str, name: str, data: bytes | None) -> None:
+    """Replace an object behind the store's back, or delete it."""
+    if cold.startswith("file:"):
+        Path(name).unlink() if data is None else Path(name).write_bytes(data)
+        return
+    import boto3
+
+    client, bucket = boto3.client("s3"), cold.removeprefix("s3://").partition("/")[0]
+    if data is None:
+        client.delete_object(Bucket=bucket, Key=name)
+    else:
+        client.put_object(Bucket=bucket, Key=name, Body=data)
+
+
+@pytest.mark.parametrize("data", [None, b"PAR1"], ids=["missing", "cut short"])
+def test_a_segment_is_not_evicted_for_a_damaged_object(
+    store: tiered.Store, clock: Clock, tmp_path: Path, cold: str, data: bytes | None
+) -> None:
+    """The object is looked at again before the only other copy goes."""
+    topic = store.create_topic("t")
+    fill(topic, 3)
+    tier(store, clock, OFFLOAD_US)
+    names = objects(tmp_path, cold)
+    assert len(names) == 2
+    damage(cold, names[0], data)
+    files = local_segments(tmp_path / "data", "t")
+    report = store.tier((clock() + EVICT_US) // 1000)
+    assert [action.base_offset for action, _ in report.failed] == [0]
+    left = local_segments(tmp_path / "data", "t")
+    assert files[0] in left
+    assert files[1] not in left
+    assert values(topic) == expected(3)
+
+
+def test_an_object_lost_from_the_bucket_is_an_error_of_every_scan(
+    store: tiered.Store, clock: Clock, tmp_path: Path, cold: str
+) -> None:
+    """Rows that are in no tier any more are named, never skipped (promise P8)."""
+    topic = store.create_topic("t")
+    fill(topic, 3)
+    tier(store, clock, OFFLOAD_US)
+    tier(store, clock, EVICT_US)
+    damage(cold, objects(tmp_path, cold)[0], None)
+    with pytest.raises(tiered.CorruptionError) as caught:
+        topic.scan().to_arrow()
+    assert caught.value.offsets == (0, ROWS)
+    assert values(topic.scan(start_offset=ROWS)) == expected(3)[ROWS:]

@@ -1,0 +1,111 @@
+"""The names and signatures that other programs are written against."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+import tiered
+
+NAMES = """
+    Appended Backpressure ColdStorageError ConfigError CorruptionError DiskFull Fenced InvalidName OffsetOutOfRange
+    OffsetRange OutOfOrderSequence PartitionPoisoned Plan ReadOnly Record RecordTooLarge Scan ScanPlan SchemaMismatch
+    Settings Split Store StoreClosed StoreLocked StoreStatus TierReport TieredError Topic TopicExists TopicNotFound
+    UnsupportedFormat __version__ open
+""".split()
+
+SIGNATURES: list[tuple[Callable[..., Any], str]] = [
+    (tiered.open, "path, *, cold=None, settings=None, read_only=False, tierer=False, daemon=False, host=None"),
+    (
+        tiered.Store.create_topic,
+        "self, name, *, partitions=1, schema=None, timestamp=None, key=None, exist_ok=False",
+    ),
+    (tiered.Store.topic, "self, name"),
+    (tiered.Store.topics, "self"),
+    (tiered.Store.delete_topic, "self, name"),
+    (tiered.Store.plan, "self, now=None"),
+    (tiered.Store.tier, "self, now=None"),
+    (tiered.Store.status, "self"),
+    (tiered.Store.flush, "self"),
+    (tiered.Store.close, "self"),
+    (
+        tiered.Topic.append,
+        "self, value, *, key=None, headers=None, timestamp=None, partition=None, sync=None",
+    ),
+    (tiered.Topic.append_many, "self, records"),
+    (tiered.Topic.append_batch, "self, data, *, partition=None, sync=None"),
+    (tiered.Topic.flush, "self"),
+    (tiered.Topic.roll, "self"),
+    (tiered.Topic.read, "self, partition=None, offset=None, limit=None, follow=False"),
+    (
+        tiered.Topic.scan,
+        "self, partitions=None, start_offset=None, end_offset=None, start_timestamp=None, end_timestamp=None, "
+        "key=None, columns=None, limit=None",
+    ),
+    (tiered.Topic.offsets, "self"),
+    (tiered.Topic.offset_at, "self, timestamp, partition=0"),
+    (tiered.Topic.delete_before, "self, offset, partition=0"),
+    (tiered.Topic.add_columns, "self, columns"),
+    (tiered.Topic.add_partitions, "self, total"),
+    (tiered.Scan.to_arrow, "self"),
+    (tiered.Scan.to_pandas, "self"),
+    (tiered.Scan.to_batches, "self"),
+    (tiered.Scan.splits, "self"),
+    (tiered.Scan.explain, "self"),
+    (tiered.Scan.__arrow_c_stream__, "self, requested_schema=None"),
+    (tiered.Scan.__arrow_c_schema__, "self"),
+    (tiered.Settings.load, "path=None, **overrides"),
+]
+
+
+def test_exactly_these_names_are_exported() -> None:
+    assert sorted(tiered.__all__) == sorted(NAMES)
+    assert [name for name in NAMES if not hasattr(tiered, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), SIGNATURES, ids=[item[0].__qualname__ for item in SIGNATURES]
+)
+def test_a_signature_is_the_documented_one(function: Callable[..., Any], expected: str) -> None:
+    signature = inspect.signature(function)
+    bare = [item.replace(annotation=inspect.Parameter.empty) for item in signature.parameters.values()]
+    assert str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)) == f"({expected})"
+
+
+def test_everything_public_is_documented() -> None:
+    public = [getattr(tiered, name) for name in NAMES if name != "__version__"]
+    methods = [
+        member
+        for kind in public
+        if inspect.isclass(kind)
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and inspect.isfunction(member)
+    ]
+    undocumented = [item.__qualname__ for item in [*public, *methods] if not item.__doc__]
+    assert [name for name in undocumented if not name.startswith("Settings.model_")] == []
+
+
+def test_every_error_is_a_tiered_error() -> None:
+    """So that one except clause is enough, and no name of an error hides a builtin."""
+    errors = [getattr(tiered, name) for name in NAMES]
+    errors = [item for item in errors if inspect.isclass(item) and issubclass(item, Exception)]
+    assert len(errors) == 19
+    assert [item for item in errors if not issubclass(item, tiered.TieredError)] == []
+
+
+def test_a_record_is_frozen_and_has_the_documented_fields() -> None:
+    record = tiered.Record(b"v", topic="t", partition=0, offset=7)
+    assert {item.name for item in fields(record)} == set(
+        "topic partition offset timestamp key value headers".split()
+    )
+    with pytest.raises(FrozenInstanceError):
+        record.offset = 8  # type: ignore[misc]
+
+
+def test_results_of_appends_unpack_in_the_documented_order() -> None:
+    assert tiered.Appended._fields == ("partition", "offset")
+    assert tiered.OffsetRange._fields == ("partition", "start", "end")

@@ -1,0 +1,142 @@
+"""Which partitions of the bucket this store may change: claims, announcements, fences (promise P7)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+from .cold.bucket import Bucket
+from .cold.commit import Committer
+from .cold.open import check_conditional_writes, open_object_store
+from .cold.partition import ColdPartition
+from .errors import ColdStorageError, Fenced
+from .gather import LocalSegments
+from .hot.partition_writer import PartitionWriter
+from .reader.access import TierAccess
+from .warm.catalog import TopicMeta
+from .warm.directory import FENCED_FILE, read_lineage, write_fence, write_lineage
+from .warm.filesystem import FileSystem
+
+log = logging.getLogger("tiered.claims")
+
+
+class Claims:
+    """The epochs that one open store holds in its bucket. Thread-safe, a thread a partition."""
+
+    def __init__(self, access: TierAccess, store_id: UUID, clock: Callable[[], int], fs: FileSystem) -> None:
+        self._access = access
+        self._store_id = store_id
+        self._clock = clock
+        self._fs = fs
+        self._committers: dict[tuple[UUID, int], Committer] = {}
+        self._announced: dict[UUID, TopicMeta] = {}
+        self._owns_prefix = False
+        self._unreachable = False
+        self._lock = threading.Lock()
+
+    def committer(
+        self, meta: TopicMeta, partition: int, look: Callable[[], LocalSegments], writer: PartitionWriter | None
+    ) -> Committer:
+        """Return the committer of a partition, its epoch claimed; one that still holds its epoch is kept.
+
+        Parameters
+        ----------
+        look
+            Lists the local segments; called after the head was read, so that it is the later look.
+
+        Raises
+        ------
+        Fenced
+            The bucket belongs to a newer lineage, or is ahead of this disk; the partition is fenced.
+        ConfigError, ColdStorageError
+        """
+        with self._lock:
+            self._announce(meta)
+        known = self._committers.get((meta.topic_id, partition))
+        cold = self._access.cold(meta, partition)
+        loaded = cold.load()
+        if known is not None and loaded is not None and loaded.head.epoch == known.epoch:
+            return known
+        local = look()
+        end = local.segments[-1].end_offset if local.segments else 0
+        directory = self._directory(meta, partition)
+        lineage = read_lineage(directory)
+        if loaded is not None and loaded.head.end_offset > end:
+            self._fence(meta, partition, writer, loaded.head.end_offset, end)
+        committer = Committer(cold, self._store_id, clock=self._clock)
+        begin = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
+        try:
+            committer.claim(lineage_epoch=lineage, start_offset=begin)
+        except Fenced as newer:
+            self._mark(meta, partition, writer, str(newer))
+            raise
+        if lineage is None:
+            published = cold.load()
+            if published is not None:
+                write_lineage(self._fs, directory, published.head.lineage_epoch)
+        self._committers[meta.topic_id, partition] = committer
+        return committer
+
+    def check_not_behind(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
+        """Refuse to append to an old image of a disk, which would use offsets again that the bucket has.
+
+        A bucket that does not answer is no reason to refuse appends: the next pass looks again.
+
+        Raises
+        ------
+        Fenced
+        """
+        places = self._access.places
+        if places.cold_url is None or self._unreachable:
+            return
+        quick = replace(places.cold_options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
+        try:
+            store = open_object_store(places.cold_url, quick)
+            loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
+        except ColdStorageError as error:
+            self._unreachable = True
+            log.warning("cannot compare with the bucket before appending: %s", error)
+            return
+        if loaded is not None and loaded.head.end_offset > writer.end_offset:
+            self._fence(meta, partition, writer, loaded.head.end_offset, writer.end_offset)
+
+    def bury(self, meta: TopicMeta) -> None:
+        """Put a tombstone into the bucket for a topic that is about to be deleted."""
+        if self._access.has_cold:
+            bucket = Bucket(self._access.object_store)
+            if bucket.read_topic(meta.name, meta.topic_id) is not None:
+                bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock())
+
+    def _announce(self, meta: TopicMeta) -> None:
+        """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
+        bucket = Bucket(self._access.object_store)
+        if not self._owns_prefix:
+            if bucket.read_store_id() is None:
+                check_conditional_writes(self._access.object_store)
+            bucket.claim_store(self._store_id)
+            self._owns_prefix = True
+        if self._announced.get(meta.topic_id) != meta:
+            bucket.put_topic(meta.to_json())
+            self._announced[meta.topic_id] = meta
+
+    def _fence(
+        self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, published: int, local: int
+    ) -> None:
+        reason = f"the bucket ends at offset {published}, this disk at {local}"
+        self._mark(meta, partition, writer, reason)
+        raise Fenced(f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}")
+
+    def _mark(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str) -> None:
+        if writer is not None:
+            writer.fence(reason)
+        else:
+            write_fence(self._fs, self._directory(meta, partition), reason)
+
+    def _directory(self, meta: TopicMeta, partition: int) -> Path:
+        directory = self._access.directory(meta.name, partition)
+        assert directory is not None
+        return directory

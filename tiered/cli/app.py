@@ -1,0 +1,133 @@
+"""The application: its commands, its exit codes, its signals.
+
+Exit codes: 0; 1 for what failed or a problem that was found; 2 for wrong usage; 130 after Ctrl-C; 141 (as of a
+program that SIGPIPE ended) where the reader of a pipe went away; 128 and the signal's number for others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any, Never
+
+import typer
+from typer.core import TyperGroup
+
+from .. import __version__
+from ..errors import TieredError
+from .append import append
+from .inspection import inspect
+from .output import error_line
+from .read import read
+from .showcase import demo
+from .tiering import plan, status, tier
+from .topics import create, topics
+
+_INTERRUPTED = 128 + signal.SIGINT
+_PIPE_CLOSED = 128 + signal.SIGPIPE
+
+
+class Commands(TyperGroup):
+    """The group of all commands; turns expected errors into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with _errors_as_exit_codes():
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(self.commands)  # in the order in which a newcomer meets them
+
+
+@contextmanager
+def _errors_as_exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    except BrokenPipeError:
+        # Whatever Python still flushes at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(_PIPE_CLOSED) from None
+    except (TieredError, OSError) as error:
+        error_line(error)
+        raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="tiered",
+    cls=Commands,
+    help="An append-only log store: hot memory, warm local segments, cold Parquet in a bucket; one reader.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: tiered demo",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tiered {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
+
+
+def _add(command: Callable[..., None], *examples: str) -> None:
+    title = "Example" if len(examples) == 1 else "Examples"
+    # Typer joins lines and parts paragraphs: one a line.
+    app.command(epilog="\n\n".join([f"{title}:", *examples]))(command)
+
+
+_add(demo, "tiered demo", "tiered demo --fast --keep ./look-around")
+_add(
+    create,
+    "tiered create orders --partitions 4",
+    "tiered create flights --schema flights.parquet --timestamp scheduled_departure --key carrier",
+)
+_add(
+    append,
+    "tiered append orders orders.jsonl --key customer --timestamp created_at",
+    "tail -F access.log | tiered append access",
+    "tiered append flights 2013.parquet 2014.csv",
+)
+_add(
+    read,
+    "tiered read orders --partition 0 --from 1000 --limit 10",
+    "tiered read orders --since 1h --format json | jq .value",
+    "tiered read access --from latest --follow",
+)
+_add(topics, "tiered topics --path ./data")
+_add(status, "tiered status --path ./data")
+_add(plan, "tiered plan --config tiered.toml")
+_add(tier, "tiered tier --config tiered.toml")
+_add(
+    inspect,
+    "tiered inspect data/topics/orders/0/00000000000000000000-0.log",
+    "tiered inspect s3://bucket/prefix/orders/<topic-id>/0/head.json",
+)
+
+
+def _end(number: int, _frame: FrameType | None) -> Never:
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """Run the command line; the entry point of the script ``tiered``."""
+    # As an exception, so that stores are flushed and closed, and child processes ended.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+    app()

@@ -1,0 +1,259 @@
+"""``tiered append``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..errors import ConfigError, SchemaMismatch, TieredError
+from ..format.schema import RECORD_SCHEMA, TIMESTAMP
+from ..ingest import key_bytes, timestamp_us
+from ..topic import Topic
+from ..units import approximate_size
+from .options import (
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    TopicName,
+    Verbose,
+    load_settings,
+    open_for_reading,
+    open_for_writing,
+)
+from .output import count, stderr
+from .sources import (
+    ByteCounter,
+    InputFormat,
+    JsonRows,
+    Lines,
+    Source,
+    find_source,
+    numbered,
+    opened,
+    parse_object,
+    read_csv,
+    read_lines,
+    read_parquet,
+)
+
+# Fewer records than this are joined with their neighbours in the store's buffer, not made a block of their own.
+_BATCH_RECORDS_MIN = 256
+
+Piece = tuple[int, int]
+"""Records appended, and bytes of the input read since the piece before."""
+
+
+def append(
+    topic: TopicName,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="Input; - or none is stdin.", show_default=False),
+    ] = None,
+    input_format: Annotated[
+        InputFormat | None,
+        typer.Option(
+            "--format",
+            help="How the input is laid out.  [default: by extension (.jsonl .ndjson .json .csv .parquet), else lines]",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="Field of JSON lines that is the key (record topics).")
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="Field of JSON lines that is the timestamp: ISO 8601 with a zone, or milliseconds (record topics).",
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="Append all to this partition.", min=0)
+    ] = None,
+    sync: Annotated[
+        bool,
+        typer.Option(
+            "--sync", help="Wait for the disk after each piece of about 1 MiB, not only at the end."
+        ),
+    ] = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    _verbose: Verbose = False,
+) -> None:
+    """Append lines, JSON lines, CSV or Parquet to a topic.
+
+    In a topic of records each line is a value. In a typed topic JSON fields, CSV and Parquet columns are its columns.
+    Input is read as it comes, never whole; when the command ends, all of it is durable.
+    """
+    settings = load_settings(config, path, cold)
+    sources = [find_source(file, input_format) for file in files or ["-"]]
+    with open_for_reading(settings) as store:
+        # So that a mistyped path or topic leaves nothing behind.
+        store.topic(topic)
+    with open_for_writing(settings) as store:
+        appender = _Appender(store.topic(topic), key, timestamp, partition, settings.store.max_record_bytes)
+        for source in sources:
+            appender.check(source.format)
+        started = time.monotonic()
+        records, size = _append_all(appender, sources, sync)
+        appender.topic.flush()
+        seconds = max(time.monotonic() - started, 1e-6)
+    typer.echo(
+        f"appended {count(records, 'record')} to {topic}, all durable: {approximate_size(size)} in {seconds:.1f} s, "
+        f"{records / seconds:,.0f} records/s"
+    )
+
+
+def _append_all(appender: _Appender, sources: list[Source], sync: bool) -> tuple[int, int]:
+    """Append every source; return records and bytes."""
+    records = size = 0
+    total = (
+        sum(item.size or 0 for item in sources) if all(item.size is not None for item in sources) else None
+    )
+    with _progress(total) as progress:
+        task = progress.add_task("", total=total, records="")
+        started = time.monotonic()
+        try:
+            for source in sources:
+                for appended, read in appender.append(source):
+                    records, size = records + appended, size + read
+                    if sync:
+                        appender.topic.flush()
+                    rate = records / max(time.monotonic() - started, 1e-6)
+                    progress.update(
+                        task, completed=size, records=f"{count(records, 'record')}, {rate:,.0f}/s"
+                    )
+        except TieredError as error:
+            if not records:
+                raise
+            raise TieredError(f"{error}; {count(records, 'record')} before that were appended") from error
+    return records, size
+
+
+def _progress(total: int | None) -> Progress:
+    console = stderr()
+    bar = [BarColumn()] if total else []
+    return Progress(
+        *bar, DownloadColumn(), TextColumn("{task.fields[records]}"), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+class _Appender:
+    """Appends inputs of any format to one topic."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        key: str | None,
+        timestamp: str | None,
+        partition: int | None,
+        record_bytes_max: int,
+    ) -> None:
+        self.topic = topic
+        self._typed = not topic.schema.equals(RECORD_SCHEMA)
+        self._key = key
+        self._timestamp = timestamp
+        self._partition = partition
+        self._record_bytes_max = record_bytes_max
+
+    def check(self, input_format: InputFormat) -> None:
+        """Refuse a format, or options, that the topic cannot take.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if self._typed and input_format is InputFormat.LINES:
+            raise ConfigError(f"topic {self.topic.name!r} has columns; write --format jsonl, csv or parquet")
+        if (self._key or self._timestamp) and (self._typed or input_format is not InputFormat.JSONL):
+            raise ConfigError(
+                "--key and --timestamp name fields of JSON lines that go into a topic of records; a typed topic has "
+                "its own key and timestamp columns, of other formats the columns key and timestamp are used"
+            )
+
+    def append(self, source: Source) -> Iterator[Piece]:
+        """Append one input, piece by piece.
+
+        Raises
+        ------
+        SchemaMismatch, RecordTooLarge, OSError
+        """
+        before = 0
+        if source.format is InputFormat.PARQUET:
+            for batch, done in read_parquet(source):
+                yield self._rows(batch, source), done - before
+                before = done
+            return
+        with opened(source) as stream:
+            if source.format is InputFormat.CSV:
+                counter = ByteCounter()
+                for batch in read_csv(stream, source.name, self.topic.schema, counter):
+                    done = counter.count
+                    yield self._rows(batch, source), done - before
+                    before = done
+                return
+            rows = JsonRows(self.topic.schema, source.name)
+            for lines in read_lines(stream, source.name, self._record_bytes_max):
+                read = sum(map(len, lines.lines)) + len(lines.lines)
+                if source.format is InputFormat.LINES:
+                    yield self._records([{"value": line} for line in lines.lines]), read
+                elif self._typed:
+                    yield self._rows(rows.parse(lines), source), read
+                else:
+                    yield self._records(list(self._json_records(lines, source.name))), read
+
+    def _rows(self, data: pa.Table | pa.RecordBatch, source: Source) -> int:
+        if data.num_rows:
+            try:
+                self.topic.append_batch(data, partition=self._partition)
+            except SchemaMismatch as error:
+                hint = "" if self._typed else "; to append each line as a value, write --format lines"
+                raise SchemaMismatch(f"{source.name}: {error}{hint}") from None
+        return int(data.num_rows)
+
+    def _json_records(self, lines: Lines, name: str) -> Iterator[dict[str, Any]]:
+        for number, line in numbered(lines):
+            fields = parse_object(line, name, number)
+            try:
+                yield {
+                    "value": line,
+                    "key": key_bytes(fields.get(self._key)) if self._key else None,
+                    "timestamp": self._moment(fields),
+                }
+            except SchemaMismatch as error:
+                raise SchemaMismatch(f"{name} line {number}: {error}") from None
+
+    def _moment(self, fields: dict[str, Any]) -> object:
+        value = fields.get(self._timestamp) if self._timestamp else None
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                raise SchemaMismatch(f"{value!r} is not a time; write it as 2025-01-31T12:00:00Z") from None
+        if value is not None:
+            timestamp_us(value)
+        return value
+
+    def _records(self, records: list[dict[str, Any]]) -> int:
+        """Append records; many at once as Arrow data, few through the store's buffer."""
+        if len(records) < _BATCH_RECORDS_MIN:
+            place = {} if self._partition is None else {"partition": self._partition}
+            self.topic.append_many([{**record, **place} for record in records])
+            return len(records)
+        columns = {"value": pa.array([record["value"] for record in records], pa.binary())}
+        if "key" in records[0]:
+            columns["key"] = pa.array([record["key"] for record in records], pa.binary())
+            times = [
+                item if item is None else timestamp_us(item) for item in (r["timestamp"] for r in records)
+            ]
+            columns["timestamp"] = pa.array(times, pa.int64()).cast(TIMESTAMP)
+        self.topic.append_batch(pa.table(columns), partition=self._partition)
+        return len(records)

@@ -1,0 +1,157 @@
+"""``tiered inspect``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from ..cold.object_store import ObjectStore
+from ..cold.open import open_object_store
+from ..cold.options import ColdOptions
+from ..errors import ConfigError, ObjectNotFound
+from ..format.segment import MAGIC as SEGMENT_MAGIC
+from ..settings import Settings
+from ..warm.cold_url import read_cold_place
+from .describe import (
+    Description,
+    Row,
+    describe_document,
+    describe_page,
+    describe_segment,
+    not_ours,
+    sibling_head,
+)
+from .describe_object import describe_object
+from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings
+from .output import count, json_line, print_facts, print_json, print_table, text_of
+
+_PARQUET_MAGIC = b"PAR1"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# Longer tables are shown by their two ends; JSON has all.
+_ROWS_SHOWN_MAX = 20
+
+
+def inspect(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|OBJECT",
+            help="A file, the URL of an object, or its key in the store's bucket.",
+            show_default=False,
+        ),
+    ],
+    records: Annotated[int, typer.Option(metavar="N", help="Show so many of the first records.", min=0)] = 5,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Show what a segment file, a cold object, a manifest or a document says of itself.
+
+    Needs no store around it: header, facts, index and first records are read from the file or object alone.
+    """
+    found = _describe(target, records, load_settings(config, path, cold))
+    if as_json:
+        print_json(_to_json(found))
+    else:
+        _print(found)
+
+
+def _describe(target: str, records: int, settings: Settings) -> Description:
+    local = Path(urlsplit(target).path if target.startswith("file://") else target)
+    if ("://" not in target or target.startswith("file://")) and local.exists():
+        return _describe_file(local.resolve(), records)
+    if "://" in target:
+        folder, _, name = target.rpartition("/")
+        parts = 2 if folder.endswith("/pages") else 1  # so that a page's head is within reach
+        folder, name = target.rsplit("/", parts)[0], "/".join(target.rsplit("/", parts)[1:])
+        return _describe_object(open_object_store(folder, _options(settings)), name, records)
+    place = read_cold_place(Path(settings.store.path))
+    url = settings.cold.url or place.url
+    if url is None:
+        raise ConfigError(f"there is no file {target}; for an object give its URL, or --cold and its key")
+    options = _options(settings, place.endpoint_url, place.region)
+    return _describe_object(open_object_store(url, options), target, records)
+
+
+def _options(settings: Settings, endpoint_url: str | None = None, region: str | None = None) -> ColdOptions:
+    return ColdOptions(
+        endpoint_url=settings.cold.endpoint_url or endpoint_url, region=settings.cold.region or region
+    )
+
+
+def _describe_file(path: Path, records: int) -> Description:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; name a file in it")
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic == SEGMENT_MAGIC:
+        return describe_segment(path, records)
+    parts = 2 if path.parent.name == "pages" else 1
+    root = path.parents[parts - 1]
+    return _describe_object(open_object_store(f"file://{root}"), path.relative_to(root).as_posix(), records)
+
+
+def _describe_object(store: ObjectStore, key: str, records: int) -> Description:
+    where = f"{store.url.rstrip('/')}/{key}"
+    try:
+        size = store.stat(key).size
+        magic = store.get_range(key, 0, min(size, 4))
+    except ObjectNotFound:
+        raise ConfigError(f"there is no object {where}") from None
+    if magic == _PARQUET_MAGIC:
+        return describe_object(store, key, records)
+    if magic == _ZSTD_MAGIC:
+        return describe_page(store.get(key).data, where, sibling_head(store, key))
+    if magic.startswith(b"{"):
+        return describe_document(store.get(key).data, where)
+    raise not_ours(where)
+
+
+def _to_json(found: Description) -> Row:
+    return {
+        "kind": found.kind,
+        "where": found.where,
+        **found.facts,
+        **{title.replace(" ", "_"): list(rows) for title, rows in found.tables.items()},
+        "records_shown": list(found.records),
+    }
+
+
+def _print(found: Description) -> None:
+    typer.echo(f"{found.kind} {found.where}\n")
+    print_facts(found.facts)
+    for title, rows in found.tables.items():
+        if rows:
+            typer.echo("")
+            _print_rows(title, rows)
+    if found.records:
+        typer.echo(f"\nfirst {count(len(found.records), 'record')}")
+        for row in found.records:
+            typer.echo(f"  {json_line(row)}")
+
+
+def _print_rows(title: str, rows: Sequence[Row]) -> None:
+    names = list(rows[0])
+    right = {name for name in names if isinstance(rows[0][name], int) and not name.endswith("_us")}
+    left_out = max(0, len(rows) - _ROWS_SHOWN_MAX)
+    half = _ROWS_SHOWN_MAX // 2
+    shown: list[Sequence[str]] = [_cells(names, row) for row in (rows[:half] if left_out else rows)]
+    if left_out:
+        shown.append(["…"] + [""] * (len(names) - 1))
+        shown += [_cells(names, row) for row in rows[-half:]]
+    heads = [f"{'>' if name in right else ''}{name.removesuffix('_us').replace('_', ' ')}" for name in names]
+    print_table(heads, shown, title=f"{title} ({len(rows)})")
+
+
+def _cells(names: Sequence[str], row: Row) -> list[str]:
+    return [_cell(name, row.get(name)) for name in names]
+
+
+def _cell(name: str, value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and name.endswith("bytes") else text_of(name, value)

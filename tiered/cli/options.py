@@ -1,0 +1,93 @@
+"""Options that commands share, and the store that they name."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from ..settings import Settings
+from ..store import Store, open_store
+
+log = logging.getLogger("tiered")
+
+
+def _set_up_logging(verbose: bool) -> None:
+    """Show warnings of this package, a line each; with ``--verbose`` everything, of libraries too."""
+    root = logging.getLogger()
+    for logger in (log, root):
+        for old in [item for item in logger.handlers if isinstance(item, (_Handler, logging.NullHandler))]:
+            logger.removeHandler(old)
+    handler = _Handler()
+    if verbose:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        log.setLevel(logging.DEBUG)
+    else:
+        handler.setFormatter(_OneLine())
+        log.addHandler(handler)
+        root.addHandler(logging.NullHandler())  # or Python prints warnings of libraries by itself
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    pass
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {record.getMessage()}"
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Take settings from this tiered.toml.")
+]
+StorePath = Annotated[
+    str | None,
+    typer.Option(
+        "--path", metavar="PATH", help="Directory of the store, or the URL of its bucket.  [default: ./data]"
+    ),
+]
+ColdUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--cold", metavar="URL", help="Its cold tier, such as s3://bucket/prefix; a store remembers it."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Show what is logged, on stderr.", callback=_set_up_logging)
+]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
+
+
+def load_settings(config: Path | None, path: str | None, cold: str | None) -> Settings:
+    """Merge options over the environment (``TIERED_STORE__PATH``) over the file.
+
+    Raises
+    ------
+    ConfigError
+    """
+    overrides = {}
+    if path is not None:
+        overrides["store"] = {"path": path}
+    if cold is not None:
+        overrides["cold"] = {"url": cold}
+    return Settings.load(config, **overrides)
+
+
+def open_for_reading(settings: Settings) -> Store:
+    """Open the store beside whoever writes to it; create nothing."""
+    return open_store(settings.store.path, settings=settings, read_only=True)
+
+
+def open_for_writing(settings: Settings) -> Store:
+    """Open the store as its one writer; create it where there is none."""
+    return open_store(settings.store.path, settings=settings)
+
+
+def open_for_tiering(settings: Settings) -> Store:
+    """Open the store to plan and to tier, beside its writer."""
+    return open_store(settings.store.path, settings=settings, tierer=True)

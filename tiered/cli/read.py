@@ -1,0 +1,199 @@
+"""``tiered read``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated
+
+import pyarrow as pa
+import typer
+
+from ..errors import ConfigError, OffsetOutOfRange
+from ..reader.scan import Scan
+from ..store import Store
+from ..topic import Topic
+from ..units import parse_duration
+from .options import ColdUrl, ConfigFile, StorePath, TopicName, Verbose, load_settings, open_for_reading
+from .records import OutputFormat, RecordPrinter, printer_for
+
+_POLL_SECONDS = 0.1
+# A poll of a bucket is a request that costs money.
+_POLL_BUCKET_SECONDS = 2.0
+# A reader in another process scans the active segment at each look: it rests several times as long.
+_POLL_REST = 4.0
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+def _offset(text: str) -> str:
+    if text not in (EARLIEST, LATEST) and not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is not an offset; write a number, earliest or latest")
+    return text
+
+
+def read(
+    topic: TopicName,
+    partition: Annotated[
+        int | None, typer.Option(metavar="N", help="Only this partition.  [default: all]", min=0)
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="OFFSET", help="First offset: a number, earliest or latest.", callback=_offset
+        ),
+    ] = EARLIEST,
+    end: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", help="End before this offset.", min=0)
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only records with this timestamp or a later one: 2025-01-31T12:00:00Z, or how long ago, such as 1h30m.",
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many records.", min=0)] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new records of all partitions, until Ctrl-C.")
+    ] = False,
+    output_format: Annotated[
+        OutputFormat,
+        typer.Option(
+            "--format",
+            help="text: values (typed: columns parted by tabs); json: a line a record; arrow: an IPC stream.",
+        ),
+    ] = OutputFormat.TEXT,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    _verbose: Verbose = False,
+) -> None:
+    """Print records, over all tiers: in offset order, partition after partition.
+
+    What another process has appended is shown once it is durable.
+    """
+    if output_format is OutputFormat.ARROW and sys.stdout.isatty():
+        raise typer.BadParameter("an Arrow stream is not for a terminal; redirect it", param_hint="--format")
+    request = Request(partition, start, end, None if since is None else parse_since(since), limit)
+    settings = load_settings(config, path, cold)
+    pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
+    with open_for_reading(settings) as store:
+        found = store.topic(topic)
+        printer = printer_for(output_format, found.schema, sys.stdout.buffer)
+        batches = request.follow(store, topic, printer, pause) if follow else request.once(found, printer)
+        try:
+            for batch in batches:
+                printer.write(batch)
+        finally:
+            # The error that broke the pipe is the one to report.
+            with suppress(BrokenPipeError):
+                printer.close()
+
+
+@dataclass(slots=True)
+class Request:
+    """What to read; `left` records of it are still to come."""
+
+    partition: int | None
+    start: str
+    end: int | None
+    since: datetime | None
+    left: int | None
+    reached: dict[int, int] = field(default_factory=dict)
+
+    def once(self, topic: Topic, printer: RecordPrinter) -> Iterator[pa.RecordBatch]:
+        """Yield what is there.
+
+        Raises
+        ------
+        OffsetOutOfRange
+            The first offset is beyond the end of every partition, or before the start of one.
+        """
+        self.reached = self._first(topic)
+        scan = self._scan(topic, printer)
+        if self.start.isdecimal():
+            _check_reached(topic, int(self.start), scan.offsets)
+        yield from self._rows(scan)
+
+    def follow(
+        self,
+        store: Store,
+        name: str,
+        printer: RecordPrinter,
+        pause: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what is there and then what is new, partitions that are added too."""
+        self.reached = self._first(store.topic(name))
+        while True:
+            started = time.monotonic()
+            scan = self._scan(store.topic(name), printer)
+            yield from self._rows(scan)
+            if self.left == 0 or self._complete():
+                return
+            sleep(max(pause, _POLL_REST * (time.monotonic() - started)))
+
+    def _first(self, topic: Topic) -> dict[int, int]:
+        if self.start == LATEST:
+            return {partition: ends.end for partition, ends in topic.offsets().items()}
+        return dict.fromkeys(range(topic.partitions), int(self.start)) if self.start.isdecimal() else {}
+
+    def _scan(self, topic: Topic, printer: RecordPrinter) -> Scan:
+        return topic.scan(
+            self.partition,
+            start_offset=self.reached,
+            end_offset=self.end,
+            start_timestamp=self.since,
+            columns=printer.columns,
+            limit=self.left,
+        )
+
+    def _rows(self, scan: Scan) -> Iterator[pa.RecordBatch]:
+        for batch in scan.to_batches():
+            if self.left is not None:
+                self.left -= batch.num_rows
+            if batch.num_rows:
+                yield batch
+        ends = {partition: end for partition, (_, end) in scan.offsets.items()}
+        self.reached = {place: max(end, self.reached.get(place, 0)) for place, end in ends.items()}
+
+    def _complete(self) -> bool:
+        return self.end is not None and all(offset >= self.end for offset in self.reached.values())
+
+
+def _check_reached(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]]) -> None:
+    if all(offset > end for _, end in offsets.values()):
+        start, end = min(first for first, _ in offsets.values()), max(last for _, last in offsets.values())
+        raise OffsetOutOfRange(
+            f"offset {offset} of topic {topic.name!r} is not there yet; the log has {start} to {end}",
+            start=start,
+            end=end,
+        )
+
+
+def parse_since(text: str) -> datetime:
+    """Return the moment that ``--since`` names.
+
+    Raises
+    ------
+    ConfigError
+        Neither a time with a zone nor a duration.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return datetime.now(UTC) - parse_duration(text)
+        except (ValueError, OverflowError):
+            raise ConfigError(
+                f"--since {text!r} is neither a time such as 2025-01-31T12:00:00Z nor a duration such as 1h"
+            ) from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"--since {text!r} has no time zone; for UTC write {moment.isoformat()}Z")
+    return moment

@@ -1,0 +1,168 @@
+"""``tiered status``, ``tiered plan`` and ``tiered tier``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import typer
+
+from ..policies.actions import Action
+from ..policies.cost import PRICES_AS_OF
+from ..policies.executor import TierReport
+from ..policies.plan import Plan
+from ..status import PartitionStatus, StoreStatus, TierHoldings
+from ..units import approximate_size, format_duration
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    Verbose,
+    load_settings,
+    open_for_reading,
+    open_for_tiering,
+)
+from .output import count, error_line, print_json, print_table, size, spinner
+
+_EXECUTOR_LOG = logging.getLogger("tiered.policies.executor")
+
+
+def status(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Show what each tier holds of every partition, and how far the bucket is behind.
+
+    A record can be in several tiers. What a writer in another process has in memory is not shown as hot: it is
+    counted once it is durable, as warm. The exit code is 1 if something could not be found out.
+    """
+    with open_for_reading(load_settings(config, path, cold)) as store:
+        found = store.status()
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _print_status(found)
+    problems = [item for item in found if item.problem]
+    if problems:
+        error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
+        raise typer.Exit(1)
+
+
+def _print_status(found: StoreStatus) -> None:
+    print_table(
+        ("topic", ">partition", ">start", ">end", "hot", "warm", "cold", ">in bucket to", ">lag"),
+        [
+            (
+                item.topic,
+                str(item.partition),
+                f"{item.start_offset:,}",
+                f"{item.end_offset:,}",
+                *(_holdings(tier) for tier in (item.hot, item.warm, item.cold)),
+                "-" if item.published_offset is None else f"{item.published_offset:,}",
+                _lag(item),
+            )
+            for item in found
+        ],
+    )
+    free = f", {approximate_size(found.disk_free_bytes)} of disk free" if found.disk_free_bytes else ""
+    typer.echo(f"store {found.url}, bucket {found.cold_url or 'none'}{free}")
+
+
+def _holdings(tier: TierHoldings) -> str:
+    return f"{count(tier.records, 'record')}, {approximate_size(tier.bytes)}" if tier.records else "-"
+
+
+def _lag(item: PartitionStatus) -> str:
+    if item.problem:
+        return "unknown"
+    if not item.lag_records:
+        return "-"
+    return f"{count(item.lag_records, 'record')}, {format_duration(int(item.lag_seconds * 1e6), parts=1)}"
+
+
+def plan(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Show what the policies would do now, with bytes, requests and estimated cost; do nothing."""
+    with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
+        progress.add_task("looking at segments and manifests")
+        found = store.plan()
+    if as_json:
+        print_json(found.to_json())
+        return
+    if found.actions:
+        right = {"partition", "size", "requests"}
+        print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], found.describe())
+    typer.echo(_summary(found))
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+
+
+def _summary(found: Plan) -> str:
+    if not found.actions:
+        return "nothing to do"
+    requests, cost = found.requests, found.cost
+    return (
+        f"{count(len(found.actions), 'action')}, {approximate_size(found.bytes)}; to the bucket "
+        f"{approximate_size(found.upload_bytes)} with {count(requests.writes, 'write')} and "
+        f"{count(requests.reads, 'read')}: about ${cost.one_off_usd:.4f} once and ${cost.monthly_usd:+.4f} a month "
+        f"(list prices of S3 {found.storage_class}, {PRICES_AS_OF})"
+    )
+
+
+def tier(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Carry the plan out once: seal, expire, offload, evict, compress.
+
+    The exit code is 1 if an action failed; the others are carried out all the same.
+    """
+    with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
+        progress.add_task("tiering")
+        # The table names what failed; the log would say it twice.
+        _EXECUTOR_LOG.disabled = not verbose
+        try:
+            report = store.tier()
+        finally:
+            _EXECUTOR_LOG.disabled = False
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print_report(report)
+    if report.failed:
+        total = len(report.done) + len(report.failed) + len(report.skipped)
+        error_line(f"{len(report.failed)} of {count(total, 'action')} failed: {report.failed[0][1]}")
+        raise typer.Exit(1)
+
+
+def _print_report(report: TierReport) -> None:
+    rows = [
+        *(_row(action, size(moved), "done", "") for action, moved in report.done),
+        *(_row(action, "-", "FAILED", message) for action, message in report.failed),
+        *(_row(action, "-", "skipped", why) for action, why in report.skipped),
+    ]
+    if not rows:
+        typer.echo("nothing to do")
+        return
+    print_table(("action", "topic", ">partition", "offsets", ">size", "result", "why"), rows)
+    typer.echo(
+        f"{len(report.done)} done, {len(report.failed)} failed, {len(report.skipped)} skipped; "
+        f"{approximate_size(report.bytes)} in {report.seconds:.1f} s"
+    )
+
+
+def _row(action: Action, moved: str, result: str, why: str) -> tuple[Any, ...]:
+    offsets = f"[{action.base_offset}, {action.end_offset})"
+    return action.kind, action.topic, str(action.partition), offsets, moved, result, why or action.reason

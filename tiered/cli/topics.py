@@ -1,0 +1,152 @@
+"""``tiered create`` and ``tiered topics``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from ..errors import ConfigError
+from ..format.schema import RECORD_SCHEMA, TIMESTAMP, check_topic_name
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    TopicName,
+    Verbose,
+    load_settings,
+    open_for_reading,
+    open_for_writing,
+)
+from .output import count, print_json, print_table
+
+_DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
+_ALIASES = {"timestamp": TIMESTAMP, "date": pa.date32()}
+
+
+def create(
+    topic: TopicName,
+    partitions: Annotated[int, typer.Option(metavar="N", help="How many partitions.")] = 1,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Columns of a typed topic: those of a Parquet file, or of a JSON file such as "
+            '{"carrier": "string", "departure": "timestamp", "delay": "int16"}. Without: key, value, headers.',
+        ),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column that is the record timestamp; else the time of the append."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The column that chooses the partition.")
+    ] = None,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="Accept a topic that is there already.")
+    ] = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    _verbose: Verbose = False,
+) -> None:
+    """Create a topic, and the store where there is none."""
+    # Before a store is made for a topic that cannot be.
+    check_topic_name(topic)
+    columns = None if schema is None else read_schema(schema)
+    settings = load_settings(config, path, cold)
+    with open_for_writing(settings) as store:
+        made = store.create_topic(
+            topic, partitions=partitions, schema=columns, timestamp=timestamp, key=key, exist_ok=exist_ok
+        )
+        typer.echo(f"topic {made.name} with {count(made.partitions, 'partition')} in {store.url}")
+
+
+def topics(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """List the topics."""
+    with open_for_reading(load_settings(config, path, cold)) as store:
+        found = [store.topic(name)._meta for name in store.topics()]
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": meta.name,
+                    "id": str(meta.topic_id),
+                    "partitions": meta.partitions,
+                    "timestamp": meta.timestamp,
+                    "key": meta.key,
+                    "columns": {field.name: str(field.type) for field in meta.schema},
+                }
+                for meta in found
+            ]
+        )
+        return
+    rows = [
+        (
+            meta.name,
+            str(meta.partitions),
+            "records" if meta.schema.equals(RECORD_SCHEMA) else "typed",
+            meta.timestamp or "-",
+            meta.key or "-",
+            ", ".join(meta.schema.names),
+        )
+        for meta in found
+    ]
+    print_table(("topic", ">partitions", "kind", "timestamp", "key", "columns"), rows)
+
+
+def read_schema(path: Path) -> pa.Schema:
+    """Return the schema in a Parquet file, or described by a JSON file of names and types.
+
+    Raises
+    ------
+    ConfigError
+        The file is neither.
+    OSError
+    """
+    if path.suffix == ".json":
+        return _described_schema(path)
+    try:
+        return pq.read_schema(path)
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"{path} is not a Parquet file ({error}); a schema in JSON goes into a file that ends in .json"
+        ) from None
+
+
+def _described_schema(path: Path) -> pa.Schema:
+    try:
+        columns = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from None
+    if not isinstance(columns, dict):
+        raise ConfigError(f'{path} holds no schema; write {{"column": "type", ...}}')
+    return pa.schema([(name, _described_type(path, name, kind)) for name, kind in columns.items()])
+
+
+def _described_type(path: Path, name: str, kind: object) -> pa.DataType:
+    if isinstance(kind, str):
+        if match := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(match[1]), int(match[2]))
+        try:
+            return _ALIASES.get(kind) or pa.type_for_alias(kind)
+        except ValueError:
+            pass
+    raise ConfigError(
+        f"{path}: column {name!r} has the unknown type {kind!r}; write one such as string, binary, bool, int64, "
+        "double, date, timestamp or decimal(10, 2)"
+    )

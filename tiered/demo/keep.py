@@ -1,0 +1,30 @@
+"""Keep the demo's bucket: copy it into a directory, and let the store find it there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..cold.file_store import FileStore
+from ..cold.open import open_object_store
+from ..cold.options import ColdOptions
+from ..warm.cold_url import ColdPlace, write_cold_place
+from ..warm.filesystem import OsFileSystem
+
+
+def keep_bucket(folder: Path, url: str, endpoint_url: str) -> None:
+    """Copy every object to ``folder/bucket``, then make that the cold tier of ``folder/store``.
+
+    The store must be closed.
+
+    Raises
+    ------
+    ColdStorageError, OSError
+    """
+    bucket = FileStore(folder / "bucket")
+    source = open_object_store(url, ColdOptions(endpoint_url=endpoint_url, region="us-east-1"))
+    try:
+        for info in source.list(""):
+            bucket.put(info.key, source.get(info.key).data)
+    finally:
+        source.close()
+    write_cold_place(OsFileSystem(), folder / "store", ColdPlace(bucket.url))

@@ -1,0 +1,130 @@
+"""What the demo prints: sections, steps with what lies where after them, checks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+
+from ..units import approximate_size
+
+_STEP_WIDTH = 10
+_TEXT_WIDTH = 58
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Bytes in each tier at one moment."""
+
+    memory_bytes: int
+    disk_bytes: int
+    bucket_bytes: int
+
+    def __str__(self) -> str:
+        sizes = (self.memory_bytes, self.disk_bytes, self.bucket_bytes)
+        return "".join(f"{approximate_size(item) if item else '-':>10}" for item in sizes)
+
+
+@dataclass(slots=True)
+class Step:
+    """A step while it runs; `text` is what is said of it afterwards."""
+
+    text: str
+
+
+class Stage:
+    """Prints, and counts checks.
+
+    Attributes
+    ----------
+    figures
+        Returns what lies where; None leaves the figures out.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+        self._section = 0
+        self.passed = 0
+        self.failed = 0
+        self.figures: Callable[[], Figures] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start."""
+        return time.monotonic() - self._started
+
+    def title(self, text: str, below: str) -> None:
+        """Print the demo's title."""
+        self._console.print(f"\n[bold]{text}[/bold]\n[dim]{below}[/dim]")
+
+    def section(self, text: str) -> None:
+        """Begin a section."""
+        self._section += 1
+        self._console.print(f"\n[bold]{self._section}  {text}[/bold]\n")
+
+    def say(self, name: str, text: str) -> None:
+        """Print a fact."""
+        self._console.print(f"   {name:<{_STEP_WIDTH}}", text, markup=False, soft_wrap=True)
+
+    def print(self, text: str = "") -> None:
+        """Print a line as it is."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def heads(self) -> None:
+        """Print what the figures behind each step are."""
+        names = "".join(f"{name:>10}" for name in ("memory", "disk", "bucket"))
+        self._console.print(f"   [dim]{'':<{_STEP_WIDTH}} {'':<{_TEXT_WIDTH}}{names}{'time':>9}[/dim]")
+
+    @contextmanager
+    def step(self, name: str, text: str = "") -> Iterator[Step]:
+        """Run a step; print it when it is done, with its time."""
+        step = Step(text)
+        started = time.monotonic()
+        if self._console.is_terminal:
+            with self._console.status(f"{name} {text}", spinner="dots"):
+                yield step
+        else:
+            yield step
+        seconds = time.monotonic() - started
+        figures = str(self.figures()) if self.figures is not None else ""
+        self._console.print(
+            f"   {name:<{_STEP_WIDTH}} {step.text:<{_TEXT_WIDTH}}{figures}{_time(seconds):>9}",
+            markup=False,
+            soft_wrap=True,
+        )
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[int] = ()) -> None:
+        """Print a table; columns whose name begins with ``>`` are aligned to the right."""
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+        for name in columns:
+            table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
+        for i, row in enumerate(rows):
+            table.add_row(*row, style="bold" if i in bold else None)
+        self._console.print(Padding(table, (0, 0, 1, 3), expand=False))
+
+    def check(self, holds: bool, text: str) -> None:
+        """Print whether something that has to be so is so."""
+        if holds:
+            self.passed += 1
+            self._console.print(f"   [bold green]PASS[/bold green]  {text}", soft_wrap=True)
+        else:
+            self.failed += 1
+            self._console.print(f"   [bold red]FAIL[/bold red]  {text}", soft_wrap=True)
+
+    def verdict(self) -> None:
+        """Print how many checks passed, and how long everything took."""
+        total = self.passed + self.failed
+        colour = "red" if self.failed else "green"
+        said = f"{self.passed} of {total} checks passed" if self.failed else f"all {total} checks passed"
+        self._console.print(f"\n   [bold {colour}]{said}[/bold {colour}] in {self.seconds:.0f} s")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
