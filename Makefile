@@ -9,7 +9,7 @@ PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 WORKERS := 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench torture lock clean
+.PHONY: help demo test lint format docs bench torture lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
@@ -29,6 +29,9 @@ lint: $(VENV)/.dev ## style, format, types, layers
 format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev ## write docs/api.md and docs/cli.md anew
+	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev ## the benchmarks
 	$(BIN)/tiered bench

@@ -75,6 +75,8 @@ class Case:
         True for rates.
     rounds_max
         Rounds wanted at most, where one says enough.
+    rounds_each
+        Rounds a repeat: many short ones withstand a disk whose speed changes by the second.
     warm_up
         Whether to run one round first that does not count.
     """
@@ -86,6 +88,7 @@ class Case:
     note: str = ""
     higher_is_better: bool = True
     rounds_max: int = 1 << 16
+    rounds_each: int = 1
     warm_up: bool = True
 
 
@@ -164,7 +167,7 @@ def run_case(
     bench = Bench(folder, quick=quick)
     with bench.exit:
         case = build(bench)
-        rounds = min(repeats, case.rounds_max)
+        rounds = min(repeats * case.rounds_each, case.rounds_max)
         if case.warm_up and not quick:
             _round(case, folder)
         samples = [_round(case, folder) for _ in range(rounds)]

@@ -11,15 +11,47 @@ import pytest
 
 import tiered
 
-NAMES = """
-    Appended Backpressure ColdStorageError ConfigError CorruptionError DiskFull Fenced InvalidName OffsetOutOfRange
-    OffsetRange OutOfOrderSequence PartitionPoisoned Plan ReadOnly Record RecordTooLarge Scan ScanPlan SchemaMismatch
-    Settings Split Store StoreClosed StoreLocked StoreStatus TierReport TieredError Topic TopicExists TopicNotFound
-    UnsupportedFormat __version__ open
-""".split()
+NAMES = [
+    "Appended",
+    "Backpressure",
+    "ColdStorageError",
+    "ConfigError",
+    "CorruptionError",
+    "DiskFull",
+    "Fenced",
+    "InvalidName",
+    "OffsetOutOfRange",
+    "OffsetRange",
+    "OutOfOrderSequence",
+    "PartitionPoisoned",
+    "Plan",
+    "ReadOnly",
+    "Record",
+    "RecordTooLarge",
+    "Scan",
+    "ScanPlan",
+    "SchemaMismatch",
+    "Settings",
+    "Split",
+    "Store",
+    "StoreClosed",
+    "StoreLocked",
+    "StoreStatus",
+    "TierReport",
+    "TieredError",
+    "Topic",
+    "TopicExists",
+    "TopicNotFound",
+    "UnsupportedFormat",
+    "__version__",
+    "open",
+]
 
 SIGNATURES: list[tuple[Callable[..., Any], str]] = [
-    (tiered.open, "path, *, cold=None, settings=None, read_only=False, tierer=False, daemon=False, host=None"),
+    (
+        tiered.open,
+        "path, *, cold=None, settings=None, read_only=False, tierer=False, daemon=False, host=None",
+    ),
     (
         tiered.Store.create_topic,
         "self, name, *, partitions=1, schema=None, timestamp=None, key=None, exist_ok=False",
@@ -43,8 +75,10 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (tiered.Topic.read, "self, partition=None, offset=None, limit=None, follow=False"),
     (
         tiered.Topic.scan,
-        "self, partitions=None, start_offset=None, end_offset=None, start_timestamp=None, end_timestamp=None, "
-        "key=None, columns=None, limit=None",
+        (
+            "self, partitions=None, start_offset=None, end_offset=None, start_timestamp=None, "
+            "end_timestamp=None, key=None, columns=None, limit=None"
+        ),
     ),
     (tiered.Topic.offsets, "self"),
     (tiered.Topic.offset_at, "self, timestamp, partition=0"),
@@ -73,7 +107,9 @@ def test_exactly_these_names_are_exported() -> None:
 def test_a_signature_is_the_documented_one(function: Callable[..., Any], expected: str) -> None:
     signature = inspect.signature(function)
     bare = [item.replace(annotation=inspect.Parameter.empty) for item in signature.parameters.values()]
-    assert str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)) == f"({expected})"
+    assert (
+        str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)) == f"({expected})"
+    )
 
 
 def test_everything_public_is_documented() -> None:
@@ -99,9 +135,8 @@ def test_every_error_is_a_tiered_error() -> None:
 
 def test_a_record_is_frozen_and_has_the_documented_fields() -> None:
     record = tiered.Record(b"v", topic="t", partition=0, offset=7)
-    assert {item.name for item in fields(record)} == set(
-        "topic partition offset timestamp key value headers".split()
-    )
+    names = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
+    assert {item.name for item in fields(record)} == names
     with pytest.raises(FrozenInstanceError):
         record.offset = 8  # type: ignore[misc]
 

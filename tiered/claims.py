@@ -105,23 +105,32 @@ class Claims:
             self._fence(meta, partition, writer, loaded.head.end_offset, writer.end_offset)
 
     def bury(self, meta: TopicMeta) -> None:
-        """Put a tombstone into the bucket for a topic that is about to be deleted."""
-        if self._access.has_cold:
-            bucket = Bucket(self._access.object_store)
-            if bucket.read_topic(meta.name, meta.topic_id) is not None:
-                bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock())
+        """Put a tombstone into the bucket for a topic that is about to be deleted.
+
+        Also where the bucket does not know it yet: a pass in another process may be announcing it right now.
+        """
+        if not self._access.has_cold:
+            return
+        bucket = Bucket(self._access.object_store)
+        if bucket.read_store_id() in (None, self._store_id):  # else nothing of this store is there
+            with self._lock:
+                self._own_prefix(bucket)
+            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock())
 
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
         bucket = Bucket(self._access.object_store)
+        self._own_prefix(bucket)
+        if self._announced.get(meta.topic_id) != meta:
+            bucket.put_topic(meta.to_json())
+            self._announced[meta.topic_id] = meta
+
+    def _own_prefix(self, bucket: Bucket) -> None:
         if not self._owns_prefix:
             if bucket.read_store_id() is None:
                 check_conditional_writes(self._access.object_store)
             bucket.claim_store(self._store_id)
             self._owns_prefix = True
-        if self._announced.get(meta.topic_id) != meta:
-            bucket.put_topic(meta.to_json())
-            self._announced[meta.topic_id] = meta
 
     def _fence(
         self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, published: int, local: int

@@ -17,6 +17,7 @@ from .format.schema import (
     TIMESTAMP_US_MAX,
     TIMESTAMP_US_MIN,
     body_schema,
+    nulls,
 )
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -209,6 +210,6 @@ def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of the record schema that holds values alone."""
     count = len(values)
     arrays = [
-        pa.array(values, pa.binary()) if field.name == "value" else pa.nulls(count, field.type) for field in schema
+        pa.array(values, pa.binary()) if field.name == "value" else nulls(count, field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

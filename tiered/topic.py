@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from .errors import ConfigError, OffsetOutOfRange, SchemaMismatch, TopicNotFound
-from .format.block import encode_body, split_batch
-from .format.schema import RECORD_SCHEMA, normalize_schema, to_batches
+from .format.block import split_batch
+from .format.schema import RECORD_SCHEMA, normalize_schema, nulls, to_batches
 from .hot.buffer import RECORD_OVERHEAD_BYTES
 from .hot.partition_writer import FULL, PartitionWriter, SchemaGrew, check_record_size
 from .hot.rows import RowChecker
@@ -279,11 +279,11 @@ class Topic:
         writer = self._writers.get(partition) or self._open_writer(partition)
         pieces = split_batch(body, self._block_bytes)
         ranges: list[OffsetRange] = []
-        # A few blocks at a time: a call with gigabytes must not hold them twice.
+        # A few blocks at a time, so that other threads can append to the partition in between.
         for first in range(0, len(pieces), _BLOCKS_AT_ONCE):
             group = pieces[first : first + _BLOCKS_AT_ONCE]
             try:
-                start, end = writer.append_bodies([encode_body(piece) for piece in group], body.num_columns)
+                start, end = writer.append_batches(group, body.num_columns)
             except SchemaGrew:
                 grown = [_widened(piece, self.schema) for piece in pieces[first:]]
                 return ranges + [item for piece in grown for item in self._append_body_batch(piece, partition)]
@@ -546,7 +546,7 @@ class Topic:
 def _widened(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a body batch with nulls in the columns that `schema` gained since it was made."""
     gained = list(schema)[body.num_columns - 1 :]
-    columns = [*body.columns, *(pa.nulls(body.num_rows, field.type) for field in gained)]
+    columns = [*body.columns, *(nulls(body.num_rows, field.type) for field in gained)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([body.schema.field(0), *schema]))
 
 

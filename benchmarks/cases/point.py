@@ -12,6 +12,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 import tiered
+from tiered import Topic
 
 from ..data import flights, open_topic, segments, settings, values, warm_store
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
@@ -24,6 +25,9 @@ def point_read(bench: Bench) -> Case:
     reads = bench.size(2_000, 50)
     store, reader = warm_store(bench.folder, rows)
     bench.exit.enter_context(store)
+    store, writer = open_topic(bench.folder, settings())
+    bench.exit.enter_context(store)
+    writer.append(b"opens the active segment", sync=True)
     batches = flights(rows)
     pieces = [batches.slice(start, 50_000) for start in range(0, rows, 50_000)]
     sqlite = sqlite_log(bench.folder)
@@ -45,11 +49,11 @@ def point_read(bench: Bench) -> Case:
 
         return measure
 
-    def by_read(offset: int) -> bytes | None:
-        return next(iter(reader.read(offset=offset, limit=1))).value  # type: ignore[no-any-return]
+    def by_read(topic: Topic) -> Callable[[int], bytes | None]:
+        return lambda offset: next(iter(topic.read(offset=offset, limit=1))).value
 
     def by_scan(offset: int) -> bytes | None:
-        table = reader.scan(start_offset=offset, end_offset=offset + 1, columns=["value"]).to_arrow()
+        table = writer.scan(start_offset=offset, end_offset=offset + 1, columns=["value"]).to_arrow()
         return table.column(0)[0].as_py()  # type: ignore[no-any-return]
 
     def by_sqlite(offset: int) -> bytes | None:
@@ -62,8 +66,9 @@ def point_read(bench: Bench) -> Case:
         "Point read by offset in a warm segment of about 256 MiB",
         "µs, median",
         (
-            Variant("topic.read(offset=n, limit=1)", timed(by_read)),
-            Variant("topic.scan(n, n + 1).to_arrow()", timed(by_scan)),
+            Variant("topic.read(offset=n, limit=1)", timed(by_read(writer))),
+            Variant("the same beside a writer (read_only=True)", timed(by_read(reader))),
+            Variant("topic.scan(start_offset=n, end_offset=n + 1)", timed(by_scan)),
             Variant("SQLite by primary key", timed(by_sqlite)),
             Variant("LMDB get", timed(lambda offset: transaction.get(offset_key(offset)))),
         ),

@@ -19,8 +19,8 @@ _NOTHING = "nothing"
 
 def sync_append(bench: Bench) -> Case:
     """One thread, a sync for each record, against a bare write and fdatasync of the same bytes."""
-    records = values(bench.size(2_000, 100))
-    block = b"\1" * _bytes_a_record(bench.folder, records[:50])
+    records = values(bench.size(400, 50))
+    block = b"\1" * _bytes_a_record(bench.folder, records[:20])
 
     def ours(folder: Path) -> Sample:
         return _appended(folder, records, threads=1)
@@ -35,7 +35,7 @@ def sync_append(bench: Bench) -> Case:
         return Sample(len(records) / watch.seconds)
 
     def flush_once(folder: Path) -> Sample:
-        many = records * 50
+        many = records * 250
         store, topic = open_topic(folder, settings("always"))
         with store:
             topic.append(b"opens the segment")
@@ -75,12 +75,13 @@ def sync_append(bench: Bench) -> Case:
         (Target("append, sync=always", 0.667, against="write + fdatasync of the same bytes"),),
         f"A record makes a block of {len(block)} B. Appending without waiting and one flush() is the fast way for "
         "one thread that needs many records durable together.",
+        rounds_each=5,
     )
 
 
 def group_commit(bench: Bench) -> Case:
     """Many threads, each waiting for its own record: one sync serves all who wait."""
-    count = bench.size(16_000, 640)
+    count = bench.size(9_600, 640)
 
     def threads(number: int, share: int) -> Callable[[Path], Sample]:
         return lambda folder: _appended(folder, values(count // share), threads=number)
@@ -94,6 +95,7 @@ def group_commit(bench: Bench) -> Case:
             Variant("1 thread", threads(1, 8), _NOTHING),
         ),
         (Target("64 threads", 4, against="1 thread"), Target("64 threads", 20, figure="records/sync")),
+        rounds_each=2,
     )
 
 

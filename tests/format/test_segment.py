@@ -16,7 +16,7 @@ from tests.format.arrow_values import INT64, plain_types, schemas
 from tiered.errors import CorruptionError, SchemaMismatch, UnsupportedFormat
 from tiered.format import segment as fmt
 from tiered.format.facts import ProducerState, SegmentFacts
-from tiered.format.schema import RECORD_SCHEMA, body_schema, normalize_schema
+from tiered.format.schema import COLUMNS_MAX, RECORD_SCHEMA, body_schema, normalize_schema
 from tiered.format.segment import (
     BlockIndex,
     ContentHash,
@@ -123,12 +123,11 @@ def test_a_newer_version_is_refused_by_name() -> None:
 
 def test_a_schema_that_fills_the_header_is_refused_when_it_is_written() -> None:
     """Otherwise the file could not be opened again."""
-    wide = pa.schema([(f"{i:04}" + "x" * 250, pa.struct([("y" * 250, pa.string())] * 1)) for i in range(4000)])
-    nested = pa.schema([(f"c{i}", wide.field(0).type) for i in range(4000)])
-    assert decode_segment_header(encode_segment_header(replace(HEADER, schema=nested))).schema.equals(nested)
-    deep = pa.struct([(f"{i:04}" + "x" * 250, pa.int8()) for i in range(20_000)])
+    wide = pa.schema([(f"{i:04}" + "x" * 250, pa.decimal128(38, 2)) for i in range(COLUMNS_MAX + 1)])
+    assert decode_segment_header(encode_segment_header(replace(HEADER, schema=wide))).schema.equals(wide)
+    fields = pa.struct([(f"{i:05}" + "x" * 250, pa.int8()) for i in range(20_000)])
     with pytest.raises(SchemaMismatch, match="over the limit"):
-        encode_segment_header(replace(HEADER, schema=pa.schema([("deep", deep)])))
+        encode_segment_header(replace(HEADER, schema=pa.schema([("struct", fields)])))
 
 
 # -- footer and trailer --------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def scan(topic: tiered.Topic) -> tiered.Scan:
 
 def test_duckdb_reads_a_scan_variable(scan: tiered.Scan) -> None:
     duckdb = pytest.importorskip("duckdb")
-    query = "select partition, count(*), min(\"offset\"), max(\"offset\") from scan group by 1 order by 1"
+    query = 'select partition, count(*), min("offset"), max("offset") from scan group by 1 order by 1'
     found = duckdb.sql(query).fetchall()
     expected = [(partition, end, 0, end - 1) for partition, (_, end) in sorted(scan.offsets.items())]
     assert found == expected
@@ -102,7 +102,9 @@ def test_no_column_at_all_still_counts_rows(topic: tiered.Topic, scan: tiered.Sc
     """What SELECT count(*) asks for."""
     count = scan.to_arrow().num_rows
     assert topic.scan(columns=[]).to_arrow().num_rows == count
-    assert topic.scan(columns=[], key="k1").to_arrow().num_rows == topic.scan(key="k1").to_arrow().num_rows > 0
+    assert (
+        topic.scan(columns=[], key="k1").to_arrow().num_rows == topic.scan(key="k1").to_arrow().num_rows > 0
+    )
     assert topic.scan(columns=[], limit=7).to_arrow().num_rows == 7
 
 

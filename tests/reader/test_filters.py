@@ -50,9 +50,7 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiered.Topic]:
     """Rows in the bucket alone, in a compressed file, in a plain one, in the active segment, and pending."""
     folder, clock = tmp_path_factory.mktemp("filters"), Clock()
     with open_store(folder / "data", f"file://{folder}/bucket", clock) as store:
-        topic = store.create_topic(
-            "trips", partitions=PARTITIONS, schema=SCHEMA, timestamp="at", key="city"
-        )
+        topic = store.create_topic("trips", partitions=PARTITIONS, schema=SCHEMA, timestamp="at", key="city")
         topic.append_batch(part(0))
         topic.roll()
         tier(store, clock, OFFLOAD_US)
@@ -100,7 +98,8 @@ bounds = st.integers(0, 260)
     start_timestamp=st.none() | moments,
     end_timestamp=st.none() | moments,
     key=st.sampled_from((None, "Bern", "Zürich", "", "nowhere")),
-    columns=st.none() | st.lists(st.sampled_from(["partition", "offset", "timestamp", *SCHEMA.names]), max_size=4),
+    columns=st.none()
+    | st.lists(st.sampled_from(["partition", "offset", "timestamp", *SCHEMA.names]), max_size=4),
     limit=st.none() | st.integers(0, 700),
 )
 def test_any_filters_together_equal_the_same_filters_on_the_whole(
@@ -172,7 +171,9 @@ def test_read_yields_the_same_records_as_a_scan(
     expected = rows.slice(offset, limit).to_pylist()
     found = list(topic.read(partition, offset, limit))
     assert [record.offset for record in found] == [row["offset"] for row in expected]
-    assert [record.value for record in found] == [{name: row[name] for name in SCHEMA.names} for row in expected]
+    assert [record.value for record in found] == [
+        {name: row[name] for name in SCHEMA.names} for row in expected
+    ]
     assert [record.timestamp for record in found] == [row["timestamp"] for row in expected]
     assert {(record.topic, record.partition) for record in found} <= {("trips", partition)}
     assert [record.key for record in found] == [row["city"] for row in expected]

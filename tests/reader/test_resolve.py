@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def extents(draw: st.DrawFn, tier: Tier) -> list[Extent]:
     """Disjoint ranges of one tier, in order, gaps allowed."""
     cuts = sorted(draw(st.sets(st.integers(0, END), max_size=8)))
     found = []
-    for schema_id, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for schema_id, (start, end) in enumerate(pairwise(cuts)):
         if draw(st.booleans()):
             found.append(Extent(start, end, (end - start) * 10, tier, HotSource((), schema_id)))
     return found

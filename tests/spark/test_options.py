@@ -103,6 +103,7 @@ def test_column_names_with_commas_are_written_as_json() -> None:
         ({"topic": "t", "partitions": ""}, "partition numbers"),
         ({"topic": "t", "columns": "offset,,value"}, "column names"),
         ({"topic": "t", "columns": "[1]"}, "column names"),
+        ({"topic": "t", "columns": "value,Value"}, "each column once"),
         ({"topic": "t", "includeHeaders": "yes"}, "false or true"),
         ({"topic": "t", "failOnDataLoss": "no"}, "true or false"),
         ({"topic": "t", "minPartitions": "0"}, "a number from 1"),

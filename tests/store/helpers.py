@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +69,10 @@ def offsets_by_partition(table: pa.Table) -> dict[int, list[int]]:
 def local_segments(root: Path, topic: str, partition: int = 0) -> list[str]:
     """Names of the segment files of a partition."""
     return sorted(path.name for path in (root / "topics" / topic / str(partition)).glob("*.log"))
+
+
+def in_threads(*works: Callable[[], object]) -> None:
+    """Run each work on a thread of its own; raise the first error once all have ended."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        for future in [pool.submit(work) for work in works]:
+            future.result()

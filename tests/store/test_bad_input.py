@@ -128,7 +128,9 @@ RECORDS = [
 
 
 @pytest.mark.parametrize(("call", "error", "words"), RECORDS)
-def test_an_append_that_cannot_be(store: tiered.Store, call: Call, error: type[Exception], words: str) -> None:
+def test_an_append_that_cannot_be(
+    store: tiered.Store, call: Call, error: type[Exception], words: str
+) -> None:
     """Typed, and not one record of it is in the log."""
     topic = store.create_topic("t", partitions=4)
     with pytest.raises(error, match=words):
@@ -255,7 +257,9 @@ QUERIES = [
 
 
 @pytest.mark.parametrize(("call", "error", "words"), QUERIES)
-def test_a_question_that_cannot_be(store: tiered.Store, call: Call, error: type[Exception], words: str) -> None:
+def test_a_question_that_cannot_be(
+    store: tiered.Store, call: Call, error: type[Exception], words: str
+) -> None:
     topic = store.create_topic("t", partitions=4)
     with pytest.raises(error, match=words):
         call(topic)
@@ -273,7 +277,24 @@ def test_a_key_that_does_not_fit_its_column_finds_nothing_else(store: tiered.Sto
 
 @pytest.mark.parametrize(
     "name",
-    ["../../etc", "", ".", "..", "a/b", "/etc", "x" * 250, "x" * 300, "ünï", "a b", "a\0b", "-x", ".x", None, 5, b"t"],
+    [
+        "../../etc",
+        "",
+        ".",
+        "..",
+        "a/b",
+        "/etc",
+        "x" * 250,
+        "x" * 300,
+        "ünï",
+        "a b",
+        "a\0b",
+        "-x",
+        ".x",
+        None,
+        5,
+        b"t",
+    ],
     ids=repr,
 )
 def test_a_topic_name_that_could_leave_its_place(store: tiered.Store, tmp_path: Path, name: Any) -> None:
@@ -362,7 +383,9 @@ OPENS = [
 
 
 @pytest.mark.parametrize(("call", "error", "words"), OPENS)
-def test_a_store_that_cannot_be_opened(tmp_path: Path, call: Call, error: type[Exception], words: str) -> None:
+def test_a_store_that_cannot_be_opened(
+    tmp_path: Path, call: Call, error: type[Exception], words: str
+) -> None:
     """And the mistake is not remembered: the same directory opens rightly afterwards."""
     (tmp_path / "file").write_text("")
     with pytest.raises(error, match=words) as caught:
@@ -386,7 +409,9 @@ def test_a_store_keeps_its_bucket(tmp_path: Path) -> None:
     tiered.open(tmp_path / "data", cold=url).close()
     for same in (url, url + "/", None):
         tiered.open(tmp_path / "data", cold=same).close()
-    with pytest.raises(tiered.ConfigError, match=r"at file://.*bucket/?, not at file://.*other; a store keeps its bucket"):
+    with pytest.raises(
+        tiered.ConfigError, match=r"at file://.*bucket/?, not at file://.*other; a store keeps its bucket"
+    ):
         tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/other")
 
 
@@ -419,5 +444,7 @@ def test_a_time_of_any_zone_is_the_same_moment(store: tiered.Store) -> None:
     topic.append(b"1", timestamp=moment)
     topic.append(b"2", timestamp=int(moment.timestamp() * 1000))
     topic.append_many([{"value": b"3", "timestamp": moment}, tiered.Record(b"4", timestamp=moment)])
-    topic.append_batch(pa.table({"value": [b"5"], "timestamp": pa.array([moment], pa.timestamp("ms", "Asia/Tokyo"))}))
+    topic.append_batch(
+        pa.table({"value": [b"5"], "timestamp": pa.array([moment], pa.timestamp("ms", "Asia/Tokyo"))})
+    )
     assert set(topic.scan().to_arrow()["timestamp"].to_pylist()) == {moment.astimezone(UTC)}

@@ -29,7 +29,12 @@ def refusing(status: int, code: str) -> Iterator[str]:
 
 
 TROUBLES = {
-    "missing bucket": ("NoSuchBucket", 404, "bucket nowhere does not exist: create it or correct cold.url", False),
+    "missing bucket": (
+        "NoSuchBucket",
+        404,
+        "bucket nowhere does not exist: create it or correct cold.url",
+        False,
+    ),
     "denied": ("AccessDenied", 403, "403 AccessDenied.*credentials are those given", False),
     "unknown key": ("InvalidAccessKeyId", 403, "access key is unknown there; credentials are", False),
     "wrong secret": ("SignatureDoesNotMatch", 403, "secret key does not fit the access key", False),
@@ -102,9 +107,10 @@ def test_a_bucket_that_went_away_is_never_read_as_empty(
     def answer(request: Request) -> Answer:
         return refusal(503, "SlowDown")
 
-    with serving(answer) as (endpoint, _), open_store(
-        tmp_path / "data", None, clock, settings=settings_of(endpoint)
-    ) as store:
+    with (
+        serving(answer) as (endpoint, _),
+        open_store(tmp_path / "data", None, clock, settings=settings_of(endpoint)) as store,
+    ):
         topic = store.topic("t")
         assert values(topic.scan(start_offset=1)) == [b"local"]
         with pytest.raises(tiered.ColdStorageError) as caught:
@@ -130,9 +136,10 @@ def test_an_unreachable_bucket_is_not_said_to_be_up_to_date(tmp_path: Path, cloc
 @pytest.mark.xfail(reason="cold.json remembers a URL before anything was ever published there", strict=True)
 def test_a_mistyped_bucket_can_be_corrected_while_it_holds_nothing(tmp_path: Path, clock: Clock) -> None:
     """The error of a missing bucket says: correct cold.url. Then that must be possible."""
-    with refusing(404, "NoSuchBucket") as endpoint, open_store(
-        tmp_path / "data", "s3://mistyped/p", clock, settings=settings_of(endpoint)
-    ) as store:
+    with (
+        refusing(404, "NoSuchBucket") as endpoint,
+        open_store(tmp_path / "data", "s3://mistyped/p", clock, settings=settings_of(endpoint)) as store,
+    ):
         store.create_topic("t").append(b"v")
     with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
         store.topic("t").roll()

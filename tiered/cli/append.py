@@ -53,13 +53,13 @@ def append(
     topic: TopicName,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="Input; - or none is stdin.", show_default=False),
+        typer.Argument(metavar="FILE", help="Input; - or none is stdin.", show_default=False),
     ] = None,
     input_format: Annotated[
         InputFormat | None,
         typer.Option(
             "--format",
-            help="How the input is laid out.  [default: by extension (.jsonl .ndjson .json .csv .parquet), else lines]",
+            help="How the input is laid out. Default: by extension (.jsonl .ndjson .json .csv .parquet .pq), else lines.",
             show_default=False,
         ),
     ] = None,

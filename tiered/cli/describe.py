@@ -73,7 +73,7 @@ def describe_segment(path: Path, record_count: int) -> Description:
         "created_us": header.created_us,
     }
     if segment.facts is not None:
-        facts |= _segment_facts(segment.facts)
+        facts |= segment_facts(segment.facts)
     elif segment.scan is not None and segment.scan.damage is not None:
         facts["torn_tail_bytes"] = segment.bytes - segment.scan.end_position
         facts["torn_tail"] = segment.scan.damage.reason
@@ -86,7 +86,8 @@ def describe_segment(path: Path, record_count: int) -> Description:
     )  # fmt: skip
 
 
-def _segment_facts(facts: SegmentFacts) -> Row:
+def segment_facts(facts: SegmentFacts) -> Row:
+    """Return what a sealed segment says of its records and its history."""
     return {
         "records": facts.record_count,
         "min_timestamp_us": facts.min_timestamp_us,
@@ -227,8 +228,9 @@ def describe_document(data: bytes, where: str) -> Description:
     if "commit_id" in values:
         return describe_head(data, where)
     tables: dict[str, Sequence[Row]] = {}
-    for i, text in enumerate(values.pop("schemas", [])):
-        tables[f"schema {i}"] = columns_of(schema_from_text(text))
+    if "name" in values and isinstance(values.get("schemas"), list):
+        for i, version in enumerate(values.pop("schemas")):
+            tables[f"schema {i}"] = columns_of(schema_from_text(version["arrow"]))
     facts = {
         name: value if value is None or isinstance(value, (str, int, float)) else json.dumps(value)
         for name, value in values.items()

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from ..cold.object_store import ObjectStore
 from ..cold.parquet_format import FACTS_KEY, facts_of
 from ..errors import ConfigError, CorruptionError
-from .describe import Description, Row, _segment_facts, columns_of
+from .describe import Description, Row, columns_of, segment_facts
 
 
 def describe_object(store: ObjectStore, key: str, record_count: int) -> Description:
@@ -56,7 +56,7 @@ def _describe(file: Any, where: str, size: int, record_count: int) -> Descriptio
         "schema_id": about.facts.schema_id,
         "lineage_epoch": about.facts.lineage_epoch,
         "created_us": about.facts.created_us,
-        **_segment_facts(about.facts),
+        **segment_facts(about.facts),
         "written_by": metadata.created_by,
     }
     groups = [_row_group(metadata, index) for index in range(metadata.num_row_groups)]

@@ -47,7 +47,7 @@ ConfigFile = Annotated[
 StorePath = Annotated[
     str | None,
     typer.Option(
-        "--path", metavar="PATH", help="Directory of the store, or the URL of its bucket.  [default: ./data]"
+        "--path", metavar="PATH", help="Directory of the store, or the URL of its bucket. Default: ./data"
     ),
 ]
 ColdUrl = Annotated[

@@ -112,7 +112,7 @@ def print_facts(facts: dict[str, Any]) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), Text(text_of(name, value)))
+        table.add_row(name.removesuffix("_us").replace("_", " "), Text(text_of(name, value)))
     stdout().print(table)
 
 

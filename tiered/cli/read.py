@@ -40,7 +40,7 @@ def _offset(text: str) -> str:
 def read(
     topic: TopicName,
     partition: Annotated[
-        int | None, typer.Option(metavar="N", help="Only this partition.  [default: all]", min=0)
+        int | None, typer.Option(metavar="N", help="Only this partition. Default: all", min=0)
     ] = None,
     start: Annotated[
         str,

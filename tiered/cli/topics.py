@@ -140,9 +140,9 @@ def _described_schema(path: Path) -> pa.Schema:
 
 def _described_type(path: Path, name: str, kind: object) -> pa.DataType:
     if isinstance(kind, str):
-        if match := _DECIMAL.fullmatch(kind):
-            return pa.decimal128(int(match[1]), int(match[2]))
         try:
+            if match := _DECIMAL.fullmatch(kind):
+                return pa.decimal128(int(match[1]), int(match[2]))
             return _ALIASES.get(kind) or pa.type_for_alias(kind)
         except ValueError:
             pass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ ORIGINS = ("EWR", "JFK", "LGA")
 """The partition of a JSON record is the place of its origin in here."""
 
 ROW_COUNT = 336_776
+BATCH_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,18 @@ def load_flights() -> pa.Table:
     return pq.read_table(flights_path())
 
 
-def months(flights: pa.Table, first: int, last: int) -> list[pa.Table]:
-    """Return the flights of the months `first` to `last` of 2013 (UTC), a table each, without copying.
+def months(flights: pa.Table, first: int, last: int) -> pa.Table:
+    """Return the flights of the months `first` to `last` of 2013 (UTC), without copying.
 
     December has the departures of New Year's Eve too, for which UTC is in 2014.
     """
-    edges = [_rows_before(flights, month) for month in range(first, last + 2)]
-    return [flights.slice(start, end - start) for start, end in pairwise(edges)]
+    start, end = _rows_before(flights, first), _rows_before(flights, last + 1)
+    return flights.slice(start, end - start)
+
+
+def arrivals(flights: pa.Table) -> list[pa.Table]:
+    """Return flights in the batches that they arrive in, about five days each."""
+    return [flights.slice(start, BATCH_ROWS) for start in range(0, flights.num_rows, BATCH_ROWS)]
 
 
 def _rows_before(flights: pa.Table, month: int) -> int:

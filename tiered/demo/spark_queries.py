@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from .. import spark as tiered_spark
 from ..errors import ConfigError
-from ..spark import session
 from ..store import open_store
 from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, Answer, answers
 from .stage import Stage
@@ -41,7 +41,7 @@ def check_in_spark(stage: Stage, folder: Path, topics: tuple[str, ...], flights:
     # The JVM and its Python workers write their warnings to the standard error that they inherit.
     with _stderr_to(log), _readable_errors(log):
         with stage.step("start", "Spark and its Java, on this machine"):
-            spark = session("tiered-demo", **{"spark.master": "local[2]"})
+            spark = tiered_spark.session("tiered-demo", **{"spark.master": "local[2]"})
         try:
             _load(stage, spark, folder / "store", topics)
             _check_typed(stage, spark, flights)
@@ -51,9 +51,7 @@ def check_in_spark(stage: Stage, folder: Path, topics: tuple[str, ...], flights:
 
 
 def _load(stage: Stage, spark: SparkSession, path: Path, topics: tuple[str, ...]) -> None:
-    from ..spark import TieredDataSource
-
-    spark.dataSource.register(TieredDataSource)
+    spark.dataSource.register(tiered_spark.TieredDataSource)
     for topic in topics:
         spark.read.format("tiered").option("topic", topic).load(str(path)).createOrReplaceTempView(topic)
         stage.say("table", f'{topic} = spark.read.format("tiered").option("topic", "{topic}").load("{path}")')

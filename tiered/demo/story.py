@@ -17,11 +17,12 @@ from rich.console import Console
 
 from ..endpoint import EmbeddedS3, environment
 from ..errors import ConfigError
+from ..policies.actions import Action, Compress, EvictLocal, Offload
 from ..settings import Settings
 from ..store import Host, Store, open_store
 from ..units import format_duration, format_size, to_us
 from .checks import check_across_tiers, print_where
-from .flights import KEY, ORIGINS, ROW_COUNT, TIMESTAMP, as_records, load_flights, months
+from .flights import KEY, ORIGINS, ROW_COUNT, TIMESTAMP, arrivals, as_records, load_flights, months
 from .keep import keep_bucket
 from .spark_queries import check_in_spark
 from .stage import Figures, Stage
@@ -136,6 +137,8 @@ def _open(folder: Path, endpoint_url: str, clock: Clock) -> Store:
             "cold": {"url": f"s3://{BUCKET}/store", "endpoint_url": endpoint_url, "region": "us-east-1"},
             "policies": {
                 "default": {
+                    # The demo seals by request, so that no leap of its clock does.
+                    "roll": {"age": "off"},
                     "compress": {"codec": "zstd", "level": 3, "after": _COMPRESS_AFTER},
                     "offload": {"after": _OFFLOAD_AFTER, "tail_interval": "off"},
                     "local_retention": {"age": _EVICT_AFTER},
@@ -174,12 +177,12 @@ def _move(scene: Scene) -> None:
     scene.stage.heads()
     _append(scene, "January to August", 1, 8)
     _seal(scene)
-    _let_pass(scene, _COMPRESS_AFTER, "compress", "encoded again with zstd")
-    _let_pass(scene, _OFFLOAD_AFTER - _COMPRESS_AFTER, "offload", "Parquet, published at once")
-    _let_pass(scene, _EVICT_AFTER - _OFFLOAD_AFTER, "evict", "the bucket has them")
+    _let_pass(scene, _COMPRESS_AFTER, Compress, "encoded again with zstd")
+    _let_pass(scene, _OFFLOAD_AFTER - _COMPRESS_AFTER, Offload, "as Parquet, published")
+    _let_pass(scene, _EVICT_AFTER - _OFFLOAD_AFTER, EvictLocal, "as the bucket has them")
     _append(scene, "September and October", 9, 10)
     _seal(scene)
-    _let_pass(scene, _COMPRESS_AFTER, "compress", "and they stay here")
+    _let_pass(scene, _COMPRESS_AFTER, Compress, "which stay here for now")
     _append(scene, "November and December", 11, 12)
     scene.stage.figures = None
 
@@ -187,7 +190,7 @@ def _move(scene: Scene) -> None:
 def _append(scene: Scene, when: str, first: int, last: int) -> None:
     typed, records = scene.store.topic(TYPED), scene.store.topic(RECORDS)
     # Made before the clock starts: a producer has its JSON already.
-    prepared = [(table, as_records(table)) for table in months(scene.flights, first, last)]
+    prepared = [(table, as_records(table)) for table in arrivals(months(scene.flights, first, last))]
     count = sum(table.num_rows for table, _ in prepared)
     with scene.stage.step("append", f"{when}: {count:,} rows, {count:,} records"):
         for table, by_partition in prepared:
@@ -204,12 +207,13 @@ def _seal(scene: Scene) -> None:
             scene.store.topic(name).roll()
 
 
-def _let_pass(scene: Scene, duration: timedelta, name: str, text: str) -> None:
+def _let_pass(scene: Scene, duration: timedelta, kind: type[Action], text: str) -> None:
     """Skip some time, then tier: what is due by now is done."""
     scene.clock.skip(duration)
-    with scene.stage.step(name) as step:
+    with scene.stage.step(kind.kind.removesuffix("_local")) as step:
         report = scene.store.tier()
-        step.text = f"{format_duration(duration)} later: {len(report.done)} segments, {text}"
+        count = sum(isinstance(action, kind) for action, _ in report.done)
+        step.text = f"{format_duration(duration)} later: {count} segments, {text}"
     for action, message in report.failed:
         scene.stage.check(False, f"{action}: {message}")
 

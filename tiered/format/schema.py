@@ -263,10 +263,27 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
     )
 
 
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """Return `count` nulls of a plain type.
+
+    `pyarrow.nulls` gives the children of lists and maps buffers as long as the parent's, though they have no
+    value; a slice of such an array is then encoded with all of them.
+    """
+    validity = pa.py_buffer(bytes((count + 7) // 8))
+    if pt.is_list(kind) or pt.is_map(kind):
+        entries = kind.value_type if pt.is_list(kind) else pa.struct([kind.key_field, kind.item_field])
+        buffers = [validity, pa.py_buffer(bytes(4 * (count + 1)))]
+        return pa.Array.from_buffers(kind, count, buffers, count, children=[pa.array([], entries)])
+    if pt.is_struct(kind):
+        children = [nulls(count, kind.field(i).type) for i in range(kind.num_fields)]
+        return pa.Array.from_buffers(kind, count, [validity], count, children=children)
+    return pa.nulls(count, kind)
+
+
 def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     index = batch.schema.get_field_index(field.name)
     if index < 0:
-        return pa.nulls(batch.num_rows, field.type)
+        return nulls(batch.num_rows, field.type)
     array = batch.column(index)
     if array.type.equals(field.type):
         return array

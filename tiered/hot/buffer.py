@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from ..format.schema import HEADERS_TYPE, TIMESTAMP
+from ..format.schema import HEADERS_TYPE, TIMESTAMP, nulls
 
 RECORD_OVERHEAD_BYTES = 24
 
@@ -64,7 +64,7 @@ class RecordBuffer:
         if self.headers:
             headers = pa.array([self.headers.get(i) for i in range(count)], HEADERS_TYPE)
         else:
-            headers = pa.nulls(count, HEADERS_TYPE)
+            headers = nulls(count, HEADERS_TYPE)
         arrays = [
             pa.array(self.timestamps_us, TIMESTAMP),
             pa.array(self.keys, pa.binary()),

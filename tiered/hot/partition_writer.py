@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
+
+import pyarrow as pa
 
 from ..errors import (
     DiskFull,
@@ -55,6 +58,7 @@ FULL = -1
 """What an append returns instead of an offset where the pending rows must be written first."""
 
 _LOCK_WAIT_SECONDS = 5.0
+_NO_PRODUCER = (NO_PRODUCER, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +228,17 @@ class PartitionWriter:
             if self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self._rows_max:
                 self._drain()
 
-    def append_bodies(
-        self, bodies: Sequence[Body], column_count: int, producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0)
-    ) -> tuple[int, int]:
-        """Write encoded blocks after the pending rows; return their offsets ``[start, end)``.
+    def append_batches(self, pieces: Sequence[pa.RecordBatch], column_count: int) -> tuple[int, int]:
+        """Write body batches as a block each, after the pending rows; return their offsets ``[start, end)``.
 
         Each block is atomic. Offsets are assigned while the pending buffer is held, so that a failed
-        write leaves no hole.
+        write leaves no hole. The blocks of a bulk load are not kept in memory: they are in the page cache,
+        and encoding each into the memory of the one before is twice as fast as into new pages.
 
         Raises
         ------
         SchemaGrew
-            The blocks have not `column_count` columns of the schema any more; nothing was written.
+            The schema has not `column_count` columns any more; nothing was written.
         """
         with self._write_lock:
             self._check_fault()
@@ -246,9 +249,12 @@ class PartitionWriter:
                 # Rows that came in since the drain have offsets already: they go first.
                 self._drain_held()
                 start = self._segment.end_offset
+                keep = len(pieces) == 1
+                if not keep:
+                    self.recent.clear()
                 try:
-                    for body in bodies:
-                        self._append_body(body, producer)
+                    for body in _encoded(pieces):
+                        self._append_body(body, keep=keep)
                 finally:
                     self.buffer.base_offset = self._segment.end_offset
                 return start, self._segment.end_offset
@@ -349,9 +355,9 @@ class PartitionWriter:
         batch = buffer.to_batch(self._body_schema)
         pieces = [batch] if buffer.bytes <= 2 * self._block_bytes else split_batch(batch, self._block_bytes)
         for piece in pieces:
-            self._append_body(encode_body(piece), (NO_PRODUCER, 0, 0))
+            self._append_body(encode_body(piece), keep=True)
 
-    def _append_body(self, body: Body, producer: tuple[int, int, int]) -> None:
+    def _append_body(self, body: Body, *, keep: bool) -> None:
         segment = self._segment
         # Sealed already: the last roll found no room for the next segment's file.
         sealed = segment.facts is not None
@@ -360,10 +366,11 @@ class PartitionWriter:
             segment = self._segment
         base = segment.end_offset
         try:
-            segment.append(body, self._options.clock(), producer)
+            segment.append(body, self._options.clock(), _NO_PRODUCER)
         except OSError as error:
             raise self._poison(error) from error
-        self.recent.add(RecentBlock(base, segment.end_offset, body.parts[1], self._body_schema))
+        if keep:
+            self.recent.add(RecentBlock(base, segment.end_offset, body.parts[1], self._body_schema))
 
     def _poison(self, error: Exception) -> PartitionPoisoned:
         fault = PartitionPoisoned(
@@ -501,6 +508,20 @@ class PartitionWriter:
         self.fault = fault
         self._segment.abandon()
         self._file_lock.abandon()
+
+
+def _encoded(pieces: Sequence[pa.RecordBatch]) -> Iterator[Body]:
+    """Encode batches in order, on another thread one block ahead of the writes where there are several."""
+    if len(pieces) == 1:
+        yield encode_body(pieces[0])
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="tiered-encode") as pool:
+        ahead = pool.submit(encode_body, pieces[0])
+        for piece in pieces[1:]:
+            body = ahead.result()
+            ahead = pool.submit(encode_body, piece)
+            yield body
+        yield ahead.result()
 
 
 def check_record_size(size: int, limit: int) -> None:

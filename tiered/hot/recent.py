@@ -50,7 +50,8 @@ class RecentBlocks:
 
     def clear(self) -> None:
         """Forget every block."""
-        self._memory.remove(self)
+        if self._blocks:
+            self._memory.remove(self)
 
 
 class HotMemory:

@@ -236,6 +236,8 @@ class _Values:
             or not all(isinstance(item, str) and item for item in found)
         ):
             raise self._refused(name, "column names, such as key,value,offset")
+        if len({item.lower() for item in found}) != len(found):
+            raise self._refused(name, "each column once")
         return tuple(found)
 
     def partitions(self, name: str) -> tuple[int, ...] | None:

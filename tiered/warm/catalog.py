@@ -156,6 +156,8 @@ class Catalog:
             names = os.listdir(self.root / TOPICS_DIRECTORY)
         except FileNotFoundError:
             return []
+        # No topic's name begins with a dot, but that of one whose deletion was cut short does.
+        names = [name for name in names if not name.startswith(".")]
         return sorted(name for name in names if (self.topic_directory(name) / TOPIC_FILE).is_file())
 
     def topic_directory(self, name: str) -> Path:

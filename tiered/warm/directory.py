@@ -16,7 +16,7 @@ from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
 from .filesystem import FileSystem, write_atomically
 
-_NAME = re.compile(r"(\d{20})-(\d{1,9})\.log")
+_NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
 START_FILE = "start.json"
 FENCED_FILE = "fenced.json"
 LINEAGE_FILE = "lineage.json"

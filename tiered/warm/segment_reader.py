@@ -72,6 +72,9 @@ class SegmentFile:
                 if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
                     raise CorruptionError("footer of another segment", where=where, position=footer.position)
                 return cls(path, data, header, footer.index, facts.end_offset, facts, None)
+            if header.generation > 0:
+                # Re-encoded files get their name once they are sealed.
+                raise CorruptionError("re-encoded segment has no footer", where=where, position=data.size)
             sync_before_reading(fd)
             scan = scan_blocks(data, header, where=where)
             return cls(path, data, header, scan.index, scan.end_offset, None, scan)

@@ -1,0 +1,508 @@
+"""The writer when the disk is full, fails, or Ctrl-C strikes: nothing damaged, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.hot.writers import (
+    TYPED,
+    append,
+    append_batch,
+    append_row,
+    open_writer,
+    read_partition,
+    writing,
+)
+from tests.warm.disks import BrokenDisk, FullDisk, Killed, MortalDisk
+from tiered.errors import DiskFull, PartitionPoisoned
+from tiered.hot.buffer import RecordBuffer, RowBuffer
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.warm.directory import list_segments
+from tiered.warm.lock import FileLock
+from tiered.warm.segment_reader import SegmentFile
+from tiered.warm.segment_writer import SegmentWriter
+
+# -- no room -------------------------------------------------------------------------------------
+
+
+def test_appends_stop_at_a_full_disk_and_go_on_afterwards(tmp_path: Path) -> None:
+    """Rows that have an offset keep it; the row that found no room has none; memory stays bounded."""
+    disk = FullDisk()
+    accepted: list[bytes] = []
+    with writing(tmp_path, fs=disk, block_bytes=1_000) as writer:
+        for number in range(20):
+            disk.full = number in (4, 5, 6, 11)
+            for i in range(30):
+                value = b"%d-%d" % (number, i)
+                try:
+                    assert append(writer, value) == len(accepted)
+                except DiskFull:
+                    assert disk.full
+                else:
+                    accepted.append(value)
+            assert writer.buffer.bytes < 1_100
+        disk.full = False
+        assert disk.refused > 10
+    assert list(read_partition(tmp_path).values()) == accepted
+
+
+def test_a_batch_that_finds_no_room_leaves_no_hole(tmp_path: Path) -> None:
+    """Blocks are whole or absent; what follows gets the next offset."""
+    disk = FullDisk()
+    with writing(tmp_path, fs=disk) as writer:
+        append(writer, b"pending")
+        disk.full = True
+        with pytest.raises(DiskFull):
+            append_batch(writer, [b"lost"], [b"lost"])
+        with pytest.raises(DiskFull):
+            writer.flush()
+        assert writer.end_offset == 1
+        disk.full = False
+        assert append_batch(writer, [b"a", b"b"]) == (1, 3)
+        assert append(writer, b"c") == 3
+    assert list(read_partition(tmp_path).values()) == [b"pending", b"a", b"b", b"c"]
+
+
+class TightDisk(FullDisk):
+    """Has no room for the operation of that number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = -1
+
+    def _refuse(self, name: str, what: object) -> None:
+        self.full = len(self.calls) - 1 == self.step
+        super()._refuse(name, what)
+
+
+@pytest.mark.parametrize("operation", ["roll", "flush", "batch", "append", "start offset"])
+def test_no_room_at_any_step_of_anything(operation: str, tmp_path: Path) -> None:
+    """Exhaustive: footer, next file, block; the call raises DiskFull, is repeated, and succeeds."""
+    step = 0
+    while True:
+        disk = TightDisk()
+        directory = tmp_path / str(step)
+        with writing(directory, fs=disk, block_bytes=200, roll_bytes=1_500) as writer:
+            for _ in range(5):
+                append(writer, b"before")
+            disk.step = len(disk.calls) + step
+            call: Callable[[], object] = {
+                "roll": writer.roll,
+                "flush": writer.flush,
+                "batch": lambda: append_batch(writer, [b"x" * 2_000]),
+                "append": lambda: [append(writer, b"y" * 100) for _ in range(30)],
+                "start offset": lambda: writer.set_start_offset(1),
+            }[operation]
+            before = writer.end_offset
+            refused = False
+            try:
+                call()
+            except DiskFull:
+                refused = True
+                assert writer.fault is None
+                done = writer.end_offset - before
+                call()
+            else:
+                done = 0
+            disk.step = -1
+            count = writer.end_offset
+            assert count - before - done == {"batch": 1, "append": 30}.get(operation, 0)
+            append(writer, b"after")
+        found = list(read_partition(directory).values())
+        assert found[:5] == [b"before"] * 5
+        assert found[-1] == b"after"
+        assert len(found) == count + 1
+        if not refused and step > 12:
+            break
+        step += 1
+
+
+def test_close_finds_no_room_and_is_called_again(tmp_path: Path) -> None:
+    """The writer stays open, with its rows and its lock, until a close succeeds."""
+    disk = FullDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    disk.full = True
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            writer.close()
+    assert writer.fault is None
+    disk.full = False
+    assert append(writer, b"b") == 1
+    writer.close()
+    assert list(read_partition(tmp_path).values()) == [b"a", b"b"]
+
+
+def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
+    """The old one is sealed already: it takes nothing more, and the next append makes the next file."""
+    disk = FullDisk()
+
+    def no_new_file(name: str, what: object) -> None:
+        if disk.full and name == "create":
+            raise DiskFull("no room (injected)")
+
+    disk.before = no_new_file
+    with writing(tmp_path, fs=disk) as writer:
+        append(writer, b"a")
+        disk.full = True
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                writer.roll()
+        assert append(writer, b"b") == 1
+        with pytest.raises(DiskFull):
+            writer.flush()
+        disk.full = False
+        writer.flush()
+    assert [name.base_offset for name in list_segments(tmp_path).segments] == [0, 1]
+    assert list(read_partition(tmp_path).values()) == [b"a", b"b"]
+
+
+def test_no_room_while_a_schema_grows(tmp_path: Path) -> None:
+    """Rows of either schema that were accepted are there in the end."""
+    disk = FullDisk()
+    grown = TYPED.with_columns(pa.schema([("c", pa.int8())]))
+    with writing(tmp_path, TYPED, fs=disk) as writer:
+        append_row(writer, 1, "x")
+        writer.flush()
+        disk.full = True
+        with pytest.raises(DiskFull):
+            writer.change_schema(grown)
+        disk.full = False
+        assert append_row(writer, 2, "y") == 1
+        writer.change_schema(grown)
+        assert append_row(writer, 3, "z", 4) == 2
+    counts = [SegmentFile.open(tmp_path / str(name)).end_offset for name in list_segments(tmp_path).segments]
+    assert counts[-1] == 3
+
+
+# -- devices that fail -----------------------------------------------------------------------------
+
+
+def poisoned_calls(writer: PartitionWriter) -> Iterator[Callable[[], object]]:
+    yield lambda: append(writer, b"later")
+    yield lambda: append_batch(writer, [b"later"])
+    yield writer.flush
+    yield lambda: writer.sync_to(writer.end_offset)
+    yield writer.roll
+    yield writer.make_room
+    yield writer.write_pending
+    yield lambda: writer.set_start_offset(1)
+
+
+def test_a_failed_sync_poisons_the_partition(tmp_path: Path) -> None:
+    """Every later call raises, also once the disk works again: a second sync of the same descriptor would
+    report a success that is none. Opening again finds the truth."""
+    disk = BrokenDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"durable")
+    writer.flush()
+    append(writer, b"unknown")
+    disk.broken = {"sync"}
+    with pytest.raises(PartitionPoisoned, match="injected"):
+        writer.flush()
+    disk.broken = set()
+    syncs = disk.calls.count("sync")
+    for call in poisoned_calls(writer):
+        with pytest.raises(PartitionPoisoned):
+            call()
+    with pytest.raises(PartitionPoisoned):
+        writer.close()
+    writer.close()
+    assert disk.calls.count("sync") == syncs, "a sync was tried again"
+    with writing(tmp_path) as writer:
+        assert append(writer, b"after") in (1, 2)
+    found = list(read_partition(tmp_path).values())
+    assert (found[0], found[-1]) == (b"durable", b"after")
+
+
+def test_followers_of_a_failed_sync_are_told(tmp_path: Path) -> None:
+    """None of the threads that waited for the same sync is told that it succeeded."""
+    import threading
+
+    disk = BrokenDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    writer.flush()
+    disk.broken = {"sync"}
+    outcomes: list[str] = []
+
+    def work() -> None:
+        try:
+            offset = append(writer, b"x")
+            writer.sync_to(offset + 1)
+            outcomes.append("durable")
+        except PartitionPoisoned:
+            outcomes.append("poisoned")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["poisoned"] * 8
+    assert len(disk.failed) == 1
+    with pytest.raises(PartitionPoisoned):
+        writer.close()
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "create", "rename", "sync_directory", "truncate"])
+def test_a_device_error_in_a_roll_poisons(operation: str, tmp_path: Path) -> None:
+    """Whichever operation it hits, what had been flushed is there after the next open."""
+    disk = BrokenDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    writer.flush()
+    append(writer, b"b")
+    disk.broken = {operation} if operation != "truncate" else {"write", "truncate"}
+    with pytest.raises(PartitionPoisoned):
+        writer.roll()
+    disk.broken = set()
+    with pytest.raises(PartitionPoisoned):
+        append(writer, b"c")
+    with pytest.raises(PartitionPoisoned):
+        writer.close()
+    with writing(tmp_path) as writer:
+        append(writer, b"d")
+    found = list(read_partition(tmp_path).values())
+    assert found in ([b"a", b"d"], [b"a", b"b", b"d"])
+
+
+def test_a_failed_sync_is_poison_though_it_says_no_room(tmp_path: Path) -> None:
+    """Delayed allocation reports a full disk at the sync: by then the pages are gone, and a retry would lie."""
+    import errno
+
+    class LateDisk(BrokenDisk):
+        def _fail(self, name: str, what: object) -> None:
+            if name in self.broken:
+                raise OSError(errno.ENOSPC, "No space left on device (injected)")
+
+    for operation in ("flush", "roll", "close"):
+        disk = LateDisk()
+        directory = tmp_path / operation
+        writer = open_writer(directory, fs=disk)
+        append(writer, b"a")
+        disk.broken = {"sync"}
+        with pytest.raises(PartitionPoisoned, match="No space"):
+            getattr(writer, operation)()
+        disk.broken = set()
+        with pytest.raises(tiered.TieredError):
+            append(writer, b"b")
+        if operation != "close":
+            with pytest.raises(PartitionPoisoned):
+                writer.close()
+
+
+def test_a_sync_that_fails_at_close_is_raised(tmp_path: Path) -> None:
+    """Once; the lock is free afterwards."""
+    disk = BrokenDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    disk.broken = {"sync"}
+    with pytest.raises(PartitionPoisoned):
+        writer.close()
+    writer.close()
+    open_writer(tmp_path).close()
+
+
+# -- death ---------------------------------------------------------------------------------------
+
+
+def test_death_at_every_step_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    """Appends, flushes, rolls and batches; wherever the process dies, the next one has it all, and goes on."""
+    step = 0
+    while True:
+        directory = tmp_path / str(step)
+        acknowledged: list[bytes] = []
+        disk = MortalDisk(step)
+        died = False
+        written: list[bytes] = []
+        writer = None
+        try:
+            writer = open_writer(directory, fs=disk, block_bytes=150, roll_bytes=1_800)
+            for number in range(4):
+                for i in range(3):
+                    written.append(b"%d-%d" % (number, i) * 5)
+                    append(writer, written[-1])
+                written.append(b"batch %d" % number)
+                append_batch(writer, [written[-1]])
+                writer.flush()
+                acknowledged = list(written)
+            writer.roll()
+            writer.close()
+        except Killed:
+            died = True
+        if writer is not None and died:
+            _drop(writer)
+        before = list(read_partition(directory).values()) if directory.exists() else []
+        assert before[: len(acknowledged)] == acknowledged
+        assert before == written[: len(before)]
+        with writing(directory, block_bytes=150, roll_bytes=1_800) as survivor:
+            assert append(survivor, b"after") == len(before)
+        assert list(read_partition(directory).values()) == [*before, b"after"]
+        if not died:
+            break
+        step += 1
+    assert step > 30
+
+
+def _drop(writer: PartitionWriter) -> None:
+    """Let go of a dead process's descriptors, as the kernel would."""
+    lock: FileLock = writer._file_lock
+    segment: SegmentWriter = writer._segment
+    lock.release()
+    segment.abandon()
+
+
+# -- interrupts ----------------------------------------------------------------------------------
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, but nobody else's."""
+
+
+@contextmanager
+def interrupting(codes: set[CodeType], line: int) -> Iterator[list[int]]:
+    """Raise `Interrupted` in front of line number `line` that runs of these functions; yields what is left of it."""
+    left = [line]
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code not in codes:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == -1:
+                raise Interrupted
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield left
+    finally:
+        sys.settrace(previous)
+
+
+def aligned(buffer: RecordBuffer | RowBuffer) -> bool:
+    columns = [buffer.keys, buffer.values] if isinstance(buffer, RecordBuffer) else buffer.columns
+    count = len(buffer.timestamps_us)
+    rows = max(buffer.headers, default=-1) if isinstance(buffer, RecordBuffer) else -1
+    return all(len(column) == count for column in columns) and rows < count
+
+
+def test_an_interrupt_at_any_line_of_an_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
+    """Exhaustive: the row is there wholly or not at all, and the next one is right."""
+    line, seen = 0, set()
+    while True:
+        with writing(tmp_path / str(line)) as writer:
+            writer.append_record(b"k", b"v", [("h", b"1")], 1, 10)
+            with interrupting({PartitionWriter.append_record.__code__}, line) as left:
+                try:
+                    writer.append_record(b"k2", b"v2", [("h", b"2")], 2, 10)
+                except Interrupted:
+                    seen.add(line)
+            assert aligned(writer.buffer)
+            offset = writer.append_record(b"k3", b"v3", None, 3, 10)
+        found = read_partition(tmp_path / str(line))
+        assert found[offset] == b"v3"
+        assert list(found.values()) in ([b"v", b"v3"], [b"v", b"v2", b"v3"])
+        if left[0] >= 0:
+            break
+        line += 1
+    assert len(seen) > 8
+
+
+def test_an_interrupt_at_any_line_of_a_typed_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
+    line = 0
+    while True:
+        with writing(tmp_path / str(line), TYPED) as writer:
+            append_row(writer, 1, "x")
+            with interrupting({PartitionWriter.append_row.__code__}, line) as left:
+                try:
+                    writer.append_row((2, "y"), 2, 10)
+                except Interrupted:
+                    pass
+            assert aligned(writer.buffer)
+            append_row(writer, 3, "z")
+        [name] = list_segments(tmp_path / str(line)).segments
+        segment = SegmentFile.open(tmp_path / str(line) / str(name))
+        rows = [
+            row
+            for block in segment.blocks(0, 100)
+            for row in zip(*(segment.decode(block)[i].to_pylist() for i in (1, 2)), strict=True)
+        ]
+        assert rows in ([(1, "x"), (3, "z")], [(1, "x"), (2, "y"), (3, "z")])
+        if left[0] >= 0:
+            break
+        line += 1
+    assert line > 8
+
+
+WRITING = {
+    method.__code__
+    for method in (
+        PartitionWriter.make_room, PartitionWriter._drain, PartitionWriter._drain_buffer, PartitionWriter._append_body,
+        PartitionWriter._roll, PartitionWriter.append_batches, PartitionWriter._drain_held, PartitionWriter._commit,
+        PartitionWriter._sync, SegmentWriter.append, SegmentWriter._append, SegmentWriter.seal, SegmentWriter.create,
+        SegmentWriter.sync,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", ["append", "batch", "flush", "roll"])
+def test_an_interrupt_at_any_line_of_a_write_loses_nothing(operation: str, tmp_path: Path) -> None:
+    """Exhaustive: rows that were given an offset are there under it, what a view shows agrees with the file."""
+    line = 0
+    while True:
+        directory = tmp_path / str(line)
+        given: dict[int, bytes] = {}
+        with writing(directory, block_bytes=300, roll_bytes=2_200) as writer:
+
+            def one(value: bytes) -> None:
+                given[append(writer, value)] = value
+
+            for i in range(12):
+                one(b"before %d" % i)
+            with interrupting(WRITING, line) as left:
+                try:
+                    if operation == "append":
+                        for i in range(30):
+                            one(b"while %d" % i)
+                    elif operation == "batch":
+                        append_batch(writer, [b"x" * 30], [b"y" * 30])
+                    elif operation == "flush":
+                        writer.flush()
+                    else:
+                        writer.roll()
+                except Interrupted:
+                    pass
+            assert writer.fault is None
+            for i in range(12):
+                one(b"after %d" % i)
+            view = writer.view()
+            for before, after in pairwise(view.recent):
+                assert before.end_offset == after.base_offset, f"line {line}: a hole in the recent blocks"
+            held = [value for block in view.recent for value in block.batch().column("value").to_pylist()]
+        found = read_partition(directory)
+        assert {offset: found[offset] for offset in given} == given, f"line {line}"
+        extra = set(found.values()) - set(given.values())
+        assert extra <= {b"x" * 30, b"y" * 30} | {b"while %d" % i for i in range(30)}
+        assert len(found) == len(set(found.values())), f"line {line}: a record twice"
+        if held:
+            start = view.recent[0].base_offset
+            assert held == [found[offset] for offset in range(start, start + len(held))], f"line {line}"
+        if left[0] >= 0:
+            break
+        line += 1
+    assert line > 5
+
+

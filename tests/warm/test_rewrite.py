@@ -1,0 +1,206 @@
+"""Re-encoding a sealed segment: the same records, whatever kills it and wherever."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.format.arrow_values import bodies, plain_types, schemas
+from tests.warm.disks import FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
+from tests.warm.segments import body_of, header_of, read, read_directory, write_segment
+from tiered.errors import CorruptionError, DiskFull
+from tiered.format.block import NO_PRODUCER, encode_body
+from tiered.format.codec import Codec
+from tiered.format.facts import ProducerState
+from tiered.format.schema import normalize_schema
+from tiered.warm.directory import SegmentName, list_segments, remove_half_written
+from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.rewrite import merged_batches, remove_leftover, rewrite_segment
+from tiered.warm.segment_reader import SegmentFile
+from tiered.warm.segment_writer import SegmentWriter
+
+FS = OsFileSystem()
+VALUES = [b"value %d" % number for number in range(50)]
+BLOCKS = [VALUES[start : start + 5] for start in range(0, 50, 5)]
+
+
+def next_generation(path: Path) -> Path:
+    name = SegmentName.parse(path.name)
+    assert name is not None
+    return path.with_name(str(SegmentName(name.base_offset, name.generation + 1)))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_records_stay_and_the_old_file_goes(codec: Codec, tmp_path: Path) -> None:
+    """Small blocks become one; identity, ages and the origin hash are kept, the content hash is new."""
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    before = SegmentFile.open(path).facts
+    facts = rewrite_segment(FS, path, codec, 3)
+    target = next_generation(path)
+    segment = SegmentFile.open(target)
+    assert sorted(item.name for item in path.parent.iterdir()) == [target.name]
+    assert read(target) == VALUES
+    assert len(segment.index) == 1
+    assert before is not None
+    assert facts == segment.facts == before.evolve(generation=1, content_hash=facts.content_hash)
+    assert facts.content_hash != before.content_hash == facts.origin_hash
+    assert (segment.header.generation, segment.header.segment_id) == (1, before.segment_id)
+
+
+def test_the_last_append_and_the_producers_are_kept(tmp_path: Path) -> None:
+    """Ages in policies count from them, and a repeated sequence number is recognised by them."""
+    writer = SegmentWriter.create(FS, tmp_path, header_of())
+    writer.append(body_of([b"a"]), 7_000, (5, 1, 0))
+    writer.append(body_of([b"b"]), 9_000, (5, 1, 1))
+    producers = (ProducerState(5, 1, 1, 101),)
+    writer.seal(0, producers)
+    writer.close()
+    facts = rewrite_segment(FS, writer.path, Codec.ZSTD, 3)
+    assert (facts.last_append_us, facts.producers) == (9_000, producers)
+    [block] = SegmentFile.open(next_generation(writer.path)).blocks(0, 1 << 60)
+    assert block.header.append_us == 9_000
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.data(), st.sampled_from(list(Codec)))
+def test_any_records_of_any_schema_survive(tmp_path: Path, data: st.DataObject, codec: Codec) -> None:
+    """Through a segment, a re-encoding and another one, without a bit changed."""
+    schema = normalize_schema(data.draw(schemas(plain_types)))
+    batches = data.draw(st.lists(bodies(schema), min_size=1, max_size=4))
+    directory = tmp_path / os.urandom(8).hex()
+    directory.mkdir()
+    writer = SegmentWriter.create(FS, directory, header_of(batches[0].schema))
+    for batch in batches:
+        writer.append(encode_body(batch), 1, (NO_PRODUCER, 0, 0))
+    writer.seal(0)
+    writer.close()
+    wanted = pa.concat_batches(batches)
+    path = writer.path
+    for use in (codec, Codec.NONE):
+        rewrite_segment(FS, path, use, 1)
+        path = next_generation(path)
+        found = pa.concat_batches([batch for batch, _ in merged_batches(SegmentFile.open(path))])
+        found.validate(full=True)
+        assert found.equals(wanted)
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power cut"])
+def test_death_at_every_step_loses_nothing(power: bool, tmp_path: Path) -> None:
+    """Wherever it is killed, the directory resolves to the same records; what is left over can be cleared away."""
+    step = 0
+    while True:
+        directory = tmp_path / str(step)
+        path = write_segment(directory, BLOCKS, seal=True)
+        write_segment(directory, [[b"next"]], seal=False, base_offset=150)
+        disk = ForgetfulDisk(directory, step) if power else MortalDisk(step)
+        died = False
+        try:
+            rewrite_segment(disk, path, Codec.ZSTD, 3)
+        except Killed:
+            died = True
+        if isinstance(disk, ForgetfulDisk):
+            disk.cut_power()
+        assert read_directory(directory) == [*VALUES, b"next"]
+        remove_half_written(FS, directory)
+        for name in list_segments(directory).leftovers:
+            remove_leftover(FS, directory, name)
+        assert read_directory(directory) == [*VALUES, b"next"]
+        assert len(list(directory.iterdir())) == 2
+        survivor = directory / str(list_segments(directory).segments[0])
+        rewrite_segment(FS, survivor, Codec.LZ4, 3)
+        assert read_directory(directory) == [*VALUES, b"next"]
+        if not died:
+            break
+        step += 1
+    assert step >= 8
+
+
+def test_the_new_file_is_durable_before_the_old_one_goes(tmp_path: Path) -> None:
+    """File, name, directory, and only then the unlink."""
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    disk = FailingDisk()
+    rewrite_segment(disk, path, Codec.ZSTD, 3)
+    assert disk.calls[-4:] == ["sync", "rename", "sync_directory", "unlink"]
+    assert disk.calls.count("unlink") == 2
+
+
+def test_no_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    disk = FullDisk()
+    disk.full = True
+    with pytest.raises(DiskFull):
+        rewrite_segment(disk, path, Codec.ZSTD, 3)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+    disk.full = False
+    rewrite_segment(disk, path, Codec.ZSTD, 3)
+    assert read_directory(path.parent) == VALUES
+
+
+@pytest.mark.parametrize("operation", ["sync", "rename", "sync_directory"])
+def test_a_device_that_fails_changes_nothing(operation: str, tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+
+    def fail(name: str, what: object) -> None:
+        if name == operation:
+            raise OSError(5, "Input/output error (injected)")
+
+    with pytest.raises(OSError, match="injected"):
+        rewrite_segment(FailingDisk(fail), path, Codec.ZSTD, 3)
+    assert path.exists()
+    assert read_directory(path.parent) == VALUES
+
+
+def test_a_damaged_source_stays_and_is_named(tmp_path: Path) -> None:
+    """Damage is never re-encoded into something that verifies."""
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    data = bytearray(path.read_bytes())
+    place = SegmentFile.open(path).index.positions[7] + 300
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError) as found:
+        rewrite_segment(FS, path, Codec.ZSTD, 3)
+    assert found.value.where == str(path)
+    assert found.value.offsets == (135, 140)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == data
+
+
+def test_a_copy_that_came_out_wrong_is_thrown_away(tmp_path: Path) -> None:
+    """What was written is read back and compared before the old file goes."""
+
+    class LyingDisk(OsFileSystem):
+        """Flips a bit of every block, as bad memory would, and says that all is well."""
+
+        def write(self, fd: int, position: int, buffers: object) -> int:
+            data = bytearray(b"".join(bytes(memoryview(item)) for item in buffers))  # type: ignore[attr-defined]
+            if data[:4] == b"TBLK":
+                data[-70] ^= 1
+            return super().write(fd, position, [data])
+
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    with pytest.raises(CorruptionError):
+        rewrite_segment(LyingDisk(), path, Codec.NONE, 3)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+    assert read(path) == VALUES
+
+
+def test_a_segment_that_is_not_sealed_is_refused(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "0", BLOCKS, seal=False)
+    with pytest.raises(CorruptionError, match="not sealed"):
+        rewrite_segment(FS, path, Codec.ZSTD, 3)
+
+
+def test_large_blocks_are_not_merged_beyond_the_target(tmp_path: Path) -> None:
+    """Blocks of about 1 MiB: neither one for the whole segment, nor one for each small one."""
+    path = write_segment(tmp_path / "0", [[os.urandom(200_000)] for _ in range(20)], seal=True)
+    before = read(path)
+    rewrite_segment(FS, path, Codec.LZ4, 3)
+    segment = SegmentFile.open(next_generation(path))
+    assert 3 <= len(segment.index) <= 5
+    assert max(segment.index.lengths) <= 1.3 * (1 << 20)
+    assert read(next_generation(path)) == before
