@@ -34,7 +34,7 @@ docs: $(VENV)/.dev ## write docs/api.md and docs/cli.md anew
 	$(BIN)/python docs/generate.py
 
 bench: $(VENV)/.dev ## the benchmarks
-	$(BIN)/tiered bench
+	$(BIN)/python -m benchmarks --write-docs
 
 torture: $(VENV)/.dev ## the slow tests, with many more examples
 	TIERED_TEST_PROFILE=thorough $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600

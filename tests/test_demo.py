@@ -149,3 +149,26 @@ def test_the_whole_demo_in_a_newcomers_shell(tmp_path: Path) -> None:
     assert "all 16 carriers agree with the input" in result.stdout
     assert not list(tmp_path.glob("tiered-demo-*"))
     assert time.monotonic() - started < 90
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("moment", [b"The same in Spark", b"SELECT"])
+def test_ctrl_c_during_spark_leaves_no_java_behind(tmp_path: Path, moment: bytes) -> None:
+    """While Java starts and while it works. Its end of our pipe is closed only when it has ended, too."""
+    process = subprocess.Popen(
+        DEMO,
+        env=bare_environment(tmp_path),
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    while moment not in process.stdout.readline():
+        assert process.poll() is None
+    time.sleep(1)  # into the start of Java; any moment will do
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (130, b"")
+    assert not list(tmp_path.glob("tiered-demo-*"))

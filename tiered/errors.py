@@ -20,7 +20,7 @@
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
     │       ├── ObjectNotFound     an authoritative 404, nothing else
     │       └── PreconditionFailed a conditional write met another state
-    └── the data is not what it should be: see ``tiered verify``
+    └── the data is not what it should be: see the operations runbook
         ├── CorruptionError        carries where, position and offsets
         ├── PartitionPoisoned      a failed fsync: reopen to find the truth
         └── UnsupportedFormat      written by a newer release

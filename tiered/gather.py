@@ -11,11 +11,10 @@ from .format.manifest import Head, ObjectEntry, covers
 from .hot.partition_writer import HotView, PartitionWriter
 from .policies.facts import ColdObjectFact, PartitionFacts, SegmentFact
 from .reader.access import TierAccess
+from .reader.snapshot import open_listed
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
 from .warm.segment_reader import SegmentFile
-
-_LISTING_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +51,16 @@ def read_published(access: TierAccess, meta: TopicMeta, partition: int) -> Publi
 
 def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
     """Open every segment of a partition; the active one as its writer in this process knows it."""
-    for attempt in range(_LISTING_ATTEMPTS):
-        view = writer.view(flush=False) if writer is not None and writer.fault is None else None
-        names = list_segments(directory).segments
-        try:
-            found = []
-            for name in names:
-                path = directory / str(name)
-                if view is not None and path == view.active:
-                    found.append(_active(view))
-                elif view is None or name.base_offset < view.active_header.base_offset:
-                    found.append(access.segment(path))
-            return LocalSegments(read_start_offset(directory), tuple(found))
-        except FileNotFoundError:
-            if attempt == _LISTING_ATTEMPTS - 1:
-                raise
-    raise AssertionError
+    view = writer.view(flush=False) if writer is not None and writer.fault is None else None
+    found = []
+    for name in list_segments(directory).segments:
+        if view is not None and directory / str(name) == view.active:
+            found.append(_active(view))
+        elif view is None or name.base_offset < view.active_header.base_offset:
+            opened = open_listed(access, directory, name)
+            if opened is not None:
+                found.append(opened)
+    return LocalSegments(read_start_offset(directory), tuple(found))
 
 
 def _active(view: HotView) -> SegmentFile:

@@ -53,7 +53,7 @@ def records_of(batch: pa.RecordBatch, *, typed: bool, key_column: str | None) ->
     topic = batch.column("topic")[0].as_py() if batch.num_rows else ""
     partition = batch.column("partition")[0].as_py() if batch.num_rows else -1
     offsets = batch.column("offset").to_pylist()
-    stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    stamps = batch.column("timestamp").view(pa.int64()).to_pylist()
     if typed:
         own = batch.schema.names[4:]
         rows = batch.select(own).to_pylist()

@@ -383,7 +383,13 @@ class Store:
         with self._lock:
             if self._catalog.read_topic(meta.name).topic_id != meta.topic_id:
                 raise TopicNotFound(f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()")
-            return self._writer_at(meta, partition)
+            writer = self._writer_at(meta, partition)
+            try:
+                self._tierer.claims.check_not_behind(meta, partition, writer)
+            except TieredError:
+                writer.close()
+                raise
+            return writer
 
     def _writer_at(self, meta: TopicMeta, partition: int) -> PartitionWriter:
         settings = self._settings.store

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pyarrow as pa
 
@@ -20,10 +19,10 @@ from .format.facts import SegmentFacts
 from .format.schema import schema_to_text
 from .gather import LocalSegments, local_segments
 from .hot.partition_writer import PartitionWriter
-from .policies.actions import Compress, EvictLocal, Expire, Offload, Seal, ShipTail
+from .policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
 from .policies.throttle import TokenBucket
 from .warm.catalog import TopicMeta
-from .warm.directory import read_start_offset
+from .warm.directory import list_segments, read_start_offset
 from .warm.rewrite import merged_batches, rewrite_segment
 from .warm.segment_reader import SegmentFile
 
@@ -79,7 +78,7 @@ class TierActions:
     def compress(self, action: Compress, /) -> int | None:
         """Re-encode a sealed segment."""
         meta = self._store.topic(action.topic)._meta
-        found = self._sealed(meta, action.partition, action.segment_id)
+        found = self._sealed(meta, action)
         if found is None:
             return 0
         level = ZSTD_LEVEL if action.level is None else action.level
@@ -90,7 +89,7 @@ class TierActions:
     def offload(self, action: Offload, /) -> int | None:
         """Upload a sealed segment and publish it."""
         meta = self._store.topic(action.topic)._meta
-        found = self._sealed(meta, action.partition, action.segment_id)
+        found = self._sealed(meta, action)
         if found is None or found.facts is None:
             return 0
         return self._publish(meta, action.partition, found, found.facts, sealed=True)
@@ -117,7 +116,7 @@ class TierActions:
     ) -> int:
         committer = self._committer(meta, partition)
         published = committer.partition.load()
-        start = self._local(meta, partition).start_offset
+        start = read_start_offset(self._directory(meta, partition))
         if published is not None and published.head.end_offset < facts.base_offset <= start:
             # Retention removed what was never offloaded: the manifest's log begins anew there.
             committer.raise_start_offset(facts.base_offset)
@@ -136,7 +135,7 @@ class TierActions:
     def evict_local(self, action: EvictLocal, /) -> int | None:
         """Remove a local file whose segment is published under its own id, after another look (P5)."""
         meta = self._store.topic(action.topic)._meta
-        found = self._sealed(meta, action.partition, action.segment_id)
+        found = self._sealed(meta, action)
         if found is None:
             return 0
         cold = self._access.cold(meta, action.partition)
@@ -179,11 +178,17 @@ class TierActions:
                 self._unlink(meta, action.partition, segment)
         return freed
 
-    def _sealed(self, meta: TopicMeta, partition: int, segment_id: UUID | None) -> SegmentFile | None:
-        """Find a sealed segment by its id, the newest file excepted; None where it is gone."""
-        for segment in self._local(meta, partition).segments[:-1]:
-            if segment.header.segment_id == segment_id and segment.facts is not None:
-                return segment
+    def _sealed(self, meta: TopicMeta, action: Action) -> SegmentFile | None:
+        """Find the sealed segment of an action, the newest file excepted; None where it is gone."""
+        directory = self._directory(meta, action.partition)
+        for name in list_segments(directory).segments[:-1]:
+            if name.base_offset == action.base_offset:
+                try:
+                    segment = self._access.segment(directory / str(name))
+                except FileNotFoundError:
+                    return None
+                if segment.header.segment_id == action.segment_id and segment.facts is not None:
+                    return segment
         return None
 
     def _unlink(self, meta: TopicMeta, partition: int, segment: SegmentFile) -> None:

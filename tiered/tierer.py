@@ -10,6 +10,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,63 +57,78 @@ class Tierer:
     # -- planning --------------------------------------------------------------------------------
 
     def plan(self, now: object) -> Plan:
-        """Return the plan for `now` (default: the clock)."""
-        return self._plan(now, None)
+        """Return the plan for `now` (default: the clock).
+
+        Raises
+        ------
+        ColdStorageError
+            The bucket does not say what it has.
+        """
+        problems: list[TieredError] = []
+        plan = self._plan(now, problems)
+        for problem in problems:
+            if isinstance(problem, ColdStorageError):
+                raise problem
+        return plan
 
     def run(self, now: object) -> TierReport:
-        """Make a plan and carry it out, holding the tiering lock; then raise what the bucket refused to tell."""
-        root = self._access.places.root
-        if root is None:
-            raise ReadOnly(f"{self._store.url} has no local tier to move data from")
+        """Make a plan and carry it out, holding the tiering lock.
+
+        Partitions that cannot be looked at are left out, or planned for without the bucket, and the rest is
+        done (promise P11); then the first of these errors is raised.
+        """
+        root = self._root
+        problems: list[TieredError] = []
         with self._pass:
             self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
             try:
                 self._tidy()
-                unreachable: list[ColdStorageError] = []
-                plan = self._plan(now, unreachable)
+                plan = self._plan(now, problems)
                 report = Executor(self._actions, should_stop=self._store._stopping.is_set).execute(plan)
             finally:
                 self._lock.release()
                 self._lock = None
-        if unreachable:
-            raise unreachable[0]
+        if problems:
+            raise problems[0]
         return report
 
-    def _plan(self, now: object, unreachable: list[ColdStorageError] | None) -> Plan:
+    def _plan(self, now: object, problems: list[TieredError]) -> Plan:
+        """Plan for what could be looked at; what stood in the way of the rest is added to `problems`."""
         now_us = self._store._clock() if now is None else timestamp_us(now)
-        facts = self._facts(now_us, unreachable)
-        return make_plan(facts, self._store._settings.policy_for, now_us)
-
-    def _facts(self, now_us: int, unreachable: list[ColdStorageError] | None) -> StoreFacts:
-        """Gather facts; where the bucket does not answer, of the local tiers alone."""
-        has_cold = self._access.has_cold
-        partitions: list[PartitionFacts] = []
-        for meta, partition in self._partitions():
-            published = Published(None, ())
-            if has_cold:
-                try:
-                    published = read_published(self._access, meta, partition)
-                except ColdStorageError as error:
-                    if unreachable is None:
-                        raise
-                    unreachable.append(error)
-                    has_cold = False
-            partitions.append(partition_facts(meta, partition, self._local(meta, partition), published))
-        if unreachable:
-            # What is unknown must not be planned with: not one partition is treated as published.
-            partitions = [
-                partition_facts(meta, partition, self._local(meta, partition), Published(None, ()))
-                for meta, partition in self._partitions()
-            ]
+        known, unknown = self._facts(problems)
         disk = shutil.disk_usage(self._root)
-        return StoreFacts(
-            partitions=tuple(partitions),
+        facts = StoreFacts(
+            partitions=tuple(known),
             disk_free_bytes=disk.free,
             disk_total_bytes=disk.total,
-            has_cold=has_cold,
+            has_cold=self._access.has_cold,
             now_us=now_us,
             storage_class=self._store._settings.cold.storage_class,
         )
+        policy_for = self._store._settings.policy_for
+        plan = make_plan(facts, policy_for, now_us)
+        # What is unknown must not be planned with: these have no bucket for now.
+        local = make_plan(replace(facts, partitions=tuple(unknown), has_cold=False), policy_for, now_us)
+        notes = tuple(str(problem) for problem in problems)
+        return replace(plan, actions=plan.actions + local.actions, notes=plan.notes + local.notes + notes)
+
+    def _facts(self, problems: list[TieredError]) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
+        """Gather the facts of each partition: those whose manifest is known, and those where it is not."""
+        known: list[PartitionFacts] = []
+        unknown: list[PartitionFacts] = []
+        for meta, partition in self._partitions():
+            try:
+                local = self._local(meta, partition)
+                try:
+                    published = read_published(self._access, meta, partition)
+                    known.append(partition_facts(meta, partition, local, published))
+                except ColdStorageError as error:
+                    problems.append(error)
+                    unknown.append(partition_facts(meta, partition, local, Published(None, ())))
+            except TieredError as error:
+                log.error("%s/%d is left out: %s", meta.name, partition, error)
+                problems.append(error)
+        return known, unknown
 
     @property
     def _root(self) -> Path:
@@ -162,7 +178,11 @@ class Tierer:
                     published = read_published(self._access, meta, partition)
                 except TieredError as error:
                     problem, known = str(error), False
-            local = self._local(meta, partition) if root is not None else LocalSegments(0, ())
+            local = LocalSegments(0, ())
+            try:
+                local = self._local(meta, partition) if root is not None else local
+            except TieredError as error:
+                problem = str(error)
             rows.append(self._partition_status(meta, partition, local, published, known, problem))
         free = shutil.disk_usage(root).free if root is not None else 0
         return StoreStatus(self._store.url, self._access.places.cold_url, free, tuple(rows))

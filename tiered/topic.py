@@ -420,8 +420,10 @@ class Topic:
         while left is None or left > 0:
             # A writer in this process says what is durable; what follows it must not force a flush.
             view = self._durable_view(partition) if follow else self._view(partition)
+            # The end of a short read of known offsets bounds what is decoded.
+            end = offset + left if offset is not None and left is not None else None
             snapshot = snapshot_partition(
-                self._store._access, self._meta, partition, view=view, start_offset=offset, end_offset=None
+                self._store._access, self._meta, partition, view=view, start_offset=offset, end_offset=end
             )
             if offset is not None and offset > snapshot.end_offset:
                 raise OffsetOutOfRange(
@@ -434,7 +436,7 @@ class Topic:
             for batch in scan.to_batches():
                 yield from records_of(batch, typed=self._typed, key_column=self._meta.key)
                 left = None if left is None else left - batch.num_rows
-            offset = snapshot.end_offset
+            offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
             if not follow:
                 return
             self._wait_for(partition, offset)

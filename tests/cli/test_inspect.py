@@ -71,7 +71,7 @@ def test_a_torn_tail_is_shown(tiered_: Run, store: tiered.Store, data: Path) -> 
 def test_a_cold_object_by_file_url_and_key(
     tiered_: Run, store: tiered.Store, data: Path, tmp_path: Path
 ) -> None:
-    path = sorted((tmp_path / "bucket").rglob("*.parquet"))[0]
+    path = min((tmp_path / "bucket").rglob("*.parquet"))
     by_file = inspected(tiered_, path, "--records", 3_001)
     assert (by_file["kind"], by_file["state"]) == ("cold object", "whole segment")
     assert (by_file["base_offset"], by_file["end_offset"], by_file["bytes"]) == (
@@ -166,7 +166,7 @@ def test_a_damaged_segment_is_said(tiered_: Run, store: tiered.Store, data: Path
 
 
 def test_a_damaged_object_is_said(tiered_: Run, store: tiered.Store, tmp_path: Path) -> None:
-    path = sorted((tmp_path / "bucket").rglob("*.parquet"))[0]
+    path = min((tmp_path / "bucket").rglob("*.parquet"))
     intact = path.read_bytes()
     for position in (len(intact) - 6, 60):
         damaged = bytearray(intact)

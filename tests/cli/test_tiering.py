@@ -18,9 +18,8 @@ Run = Callable[..., Any]
 # Offloaded by the first pass, evicted by the second.
 POLICY = """
 [policies.default]
-roll = { bytes = "1KiB" }
 compress = "off"
-offload = { after = "0s", tail_interval = "off" }
+offload = { after = "0s", tail_interval = "1h" }
 local_retention = { age = "0s" }
 """
 
@@ -109,7 +108,7 @@ def test_it_tiers_beside_a_writer(program: Run, config: Path, data: Path) -> Non
         topic.append(b"open", partition=0, sync=True)
         result = program("tier", "--config", config)
         assert result.returncode == 0, result.stderr
-        assert store.status().partitions[0].published_offset == 500
+        assert store.status().partitions[0].published_offset == 501
         assert topic.append(b"more", partition=0, sync=True).offset == 501
 
 

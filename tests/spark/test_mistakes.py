@@ -150,8 +150,7 @@ sys.modules["pyspark"] = None
 import pyspark_tiered, tiered.spark
 assert not hasattr(pyspark_tiered, "DefaultSource")
 try:
-    from tests.spark.stores import HOUR, ORIGIN_MS, RECORDS, Place, append, assert_same, collected, direct, expected, flight, in_spark, record, schema_of
-from tiered.spark import TieredDataSource
+    from tiered.spark import TieredDataSource
 except tiered.errors.ConfigError as error:
     print(error)
 """
@@ -159,7 +158,7 @@ except tiered.errors.ConfigError as error:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "pip install 'tiered[spark]'" in done.stdout
-    assert "pyspark_tiered" in done.stderr or "not available" in done.stderr
+    assert "the data source 'tiered' is not available" in done.stderr
 
 
 def test_discovery_finds_the_class_itself() -> None:

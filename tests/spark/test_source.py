@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -150,6 +151,21 @@ def test_large_records_make_small_batches(tmp_path: Path) -> None:
         sizes = [batch.nbytes for part in reader.partitions() for batch in reader.read(part)]
     assert sum(sizes) > 60 << 20
     assert max(sizes) <= 48 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
+def test_a_task_that_is_done_holds_no_file(tmp_path: Path) -> None:
+    """An executor lives on; the disk space of a segment evicted meanwhile would never come free."""
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"x" * 100] * 1000)
+        topic.roll()
+    schema = schema_of("value binary")
+    reader = TieredDataSource({"path": str(tmp_path / "store"), "topic": "t"}).reader(schema=schema)
+    tasks = [pickle.dumps(part) for part in reader.partitions()]
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(pickle.loads(task))) == 1000
+    gc.collect()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_records_that_moved_tier_since_planning_are_found_there(own: Place) -> None:

@@ -29,7 +29,12 @@ from tests.store.helpers import (
     values,
 )
 from tiered.cold.commit import Committer
+from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
+from tiered.reader import snapshot
+from tiered.warm.directory import Listing, list_segments
+from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.rewrite import rewrite_segment
 
 SMALL = {"block_bytes": "32KiB", "hot_bytes": "64KiB"}
 ROWS = 3000  # of each segment; batches of a scan have at least 4096 rows
@@ -331,3 +336,112 @@ def test_an_object_lost_from_the_bucket_is_an_error_of_every_scan(
         topic.scan().to_arrow()
     assert caught.value.offsets == (0, ROWS)
     assert values(topic.scan(start_offset=ROWS)) == expected(3)[ROWS:]
+
+
+# -- what can happen between the listing of a directory and the opening of its files ----------------
+
+
+@pytest.fixture
+def after_listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[Listing], Listing]]]:
+    """Each step is taken once, in order, right after a reader has listed a partition's directory."""
+    steps: list[Callable[[Listing], Listing]] = []
+
+    def listed(directory: Path) -> Listing:
+        found = list_segments(directory)
+        return steps.pop(0)(found) if steps else found
+
+    monkeypatch.setattr(snapshot, "list_segments", listed)
+    yield steps
+    assert steps == [], "a step was not reached"
+
+
+TWENTY = [b"%d" % i * 10_000 for i in range(20)]
+
+
+def twenty_segments(store: tiered.Store) -> tiered.Topic:
+    """Most of them are too large to be in memory still."""
+    topic = store.create_topic("t")
+    for value in TWENTY:
+        topic.append(value)
+        topic.roll()
+    return topic
+
+
+def test_files_that_are_re_encoded_faster_than_they_are_opened_are_found(
+    store: tiered.Store, clock: Clock, tmp_path: Path, after_listing: list[Callable[[Listing], Listing]]
+) -> None:
+    """Whatever is listed, the next file to be opened has just got its next generation."""
+    twenty_segments(store)
+    with open_store(tmp_path / "data", None, clock, read_only=True) as reader:
+        topic = reader.topic("t")
+
+        def rewrite(number: int, found: Listing) -> Listing:
+            rewrite_segment(OsFileSystem(), tmp_path / f"data/topics/t/0/{number:020d}-0.log", Codec.LZ4, 0)
+            return found
+
+        after_listing += [partial(rewrite, number) for number in range(20)]
+        assert values(topic) == TWENTY
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["writer", "beside"])
+def test_a_file_that_a_changing_directory_does_not_list_is_found_at_the_second_look(
+    store: tiered.Store,
+    clock: Clock,
+    tmp_path: Path,
+    beside: bool,
+    after_listing: list[Callable[[Listing], Listing]],
+) -> None:
+    """A rename while a large directory is read can hide the file under both of its names (POSIX readdir)."""
+    topic = twenty_segments(store)
+    with open_store(tmp_path / "data", None, clock, read_only=True) as other:
+        reader = other.topic("t") if beside else topic
+        after_listing.append(lambda found: Listing((*found.segments[:7], *found.segments[8:]), ()))
+        assert values(reader) == TWENTY
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["writer", "beside"])
+def test_files_that_are_evicted_after_they_were_listed_are_read_from_the_bucket(
+    store: tiered.Store,
+    clock: Clock,
+    tmp_path: Path,
+    beside: bool,
+    after_listing: list[Callable[[Listing], Listing]],
+) -> None:
+    topic = twenty_segments(store)
+    tier(store, clock, OFFLOAD_US)
+    with open_store(tmp_path / "data", None, clock, read_only=True) as other:
+        reader = other.topic("t") if beside else topic
+
+        def evict(found: Listing) -> Listing:
+            tier(store, clock, EVICT_US)
+            return found
+
+        after_listing.append(evict)
+        assert values(reader) == TWENTY
+        assert len(local_segments(tmp_path / "data", "t")) == 1
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["writer", "beside"])
+def test_rows_that_expire_after_the_listing_are_no_hole(
+    store: tiered.Store,
+    clock: Clock,
+    tmp_path: Path,
+    beside: bool,
+    after_listing: list[Callable[[Listing], Listing]],
+) -> None:
+    """A scan without a start begins where the log begins now; one with a start says that it is gone."""
+    topic = twenty_segments(store)
+    with open_store(tmp_path / "data", None, clock, read_only=True) as other:
+        reader = other.topic("t") if beside else topic
+
+        def expire(offset: int, found: Listing) -> Listing:
+            topic.delete_before(offset)
+            tier(store, clock, 0)
+            return found
+
+        after_listing.append(partial(expire, 5))
+        assert values(reader)[-15:] == TWENTY[5:]
+        after_listing.append(partial(expire, 8))
+        with pytest.raises(tiered.OffsetOutOfRange) as caught:
+            reader.scan(start_offset=5)
+        assert (caught.value.start, caught.value.end) == (8, 20)

@@ -107,7 +107,7 @@ class FileStore:
             if len(data) != length:
                 raise ColdStorageError(
                     f"cannot get {self.url}/{key}: asked for bytes {start}-{start + length - 1}, it has only "
-                    f"{found.st_size}; run tiered verify"
+                    f"{found.st_size}"
                 )
         return results
 

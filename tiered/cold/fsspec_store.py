@@ -109,7 +109,7 @@ class FsspecStore:
             if len(data) != length:
                 raise ColdStorageError(
                     f"cannot get {self._url}/{key}: asked for {length} bytes at {start}, got {len(data)}; "
-                    "the object is shorter than expected: run tiered verify"
+                    "the object is shorter than expected"
                 )
         found = iter(answers)
         return [next(found) if length else b"" for _, length in wanted]

@@ -150,7 +150,7 @@ def _answered(
     if code in _REGION or status in (301, 307):
         return ColdStorageError(f"{subject}: {said}; the bucket is in another region: set cold.region")
     if code == "InvalidRange" or status == 416:
-        return ColdStorageError(f"{subject}: {said}; the object is shorter than expected: run tiered verify")
+        return ColdStorageError(f"{subject}: {said}; the object is shorter than expected")
     if operation in _WRITES and (status in (405, 501) or (status == 400 and _CONDITION.search(message))):
         return ColdStorageError(f"{subject}: {said}; {_SWITCH_OFF}")
     if status == 404:

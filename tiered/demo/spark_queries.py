@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,7 +41,7 @@ def check_in_spark(stage: Stage, folder: Path, topics: tuple[str, ...], flights:
     log = folder / "spark.log"
     # The JVM and its Python workers write their warnings to the standard error that they inherit.
     with _stderr_to(log), _readable_errors(log):
-        with stage.step("start", "Spark and its Java, on this machine"):
+        with stage.step("start", "Spark and its Java, on this machine"), _signals_deferred():
             spark = tiered_spark.session("tiered-demo", **{"spark.master": "local[2]"})
         try:
             _load(stage, spark, folder / "store", topics)
@@ -109,6 +110,22 @@ def _print_query(stage: Stage, query: str) -> None:
     stage.print()
     for i, line in enumerate(query.splitlines()):
         stage.say("" if i else "SQL", line)
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Hold back Ctrl-C and its like: PySpark, interrupted while it starts Java, leaves it running for ever."""
+    pending: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for name in handlers:
+        signal.signal(name, lambda number, _frame: pending.append(number))
+    try:
+        yield
+    finally:
+        for name, handler in handlers.items():
+            signal.signal(name, handler)
+    for number in pending:
+        signal.raise_signal(number)
 
 
 @contextmanager

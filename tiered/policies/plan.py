@@ -240,7 +240,7 @@ class _Draft:
             if segment.base_offset > cursor:
                 self.notes.append(
                     f"{self.facts.topic}/{self.facts.partition}: offsets {cursor} to {segment.base_offset} "
-                    "are neither published nor local, so nothing after them is offloaded; run tiered verify"
+                    "are neither published nor local, so nothing after them is offloaded; look at the files of the partition with tiered inspect"
                 )
                 return
             if segment.sealed and self.age_us(segment) >= to_us(rule.after):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CorruptionError, OffsetOutOfRange
-from ..format.manifest import Head
 from ..hot.partition_writer import HotView
 from ..warm.catalog import TopicMeta
 from ..warm.directory import SegmentName, list_segments, read_start_offset
@@ -19,6 +18,7 @@ from .access import TierAccess
 from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve
 
 _LISTING_ATTEMPTS = 10
+_LOOKS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +55,60 @@ def snapshot_partition(
         The range begins before the log does.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    local = _local_extents(access, meta, partition, view, start_offset or 0, end_offset)
+    for _ in range(_LOOKS_MAX):
+        found = _look(access, meta, partition, view, start_offset, end_offset)
+        if start_offset is not None and start_offset < found.start_offset:
+            raise OffsetOutOfRange(
+                f"offset {start_offset} of topic {meta.name!r} partition {partition} is gone; the log has "
+                f"{found.start_offset} to {found.end_offset}",
+                start=found.start_offset,
+                end=found.end_offset,
+            )
+        wanted = found.start_offset if start_offset is None else start_offset
+        last = _least(end_offset, found.end_offset)
+        # A directory that changes while it is listed can hide a file, so a hole is looked at again.
+        if not _uncovered((*found.hot, *found.warm, *found.cold), wanted, last):
+            break
+    splits = resolve(meta.name, partition, wanted, last, (found.hot, found.warm, found.cold)) if wanted < last else []
+    return PartitionSnapshot(partition, found.start_offset, found.end_offset, tuple(splits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What every tier holds of the wanted range, and the bounds of the log."""
+
+    start_offset: int
+    end_offset: int
+    hot: list[Extent]
+    warm: list[Extent]
+    cold: list[Extent]
+
+
+def _look(
+    access: TierAccess, meta: TopicMeta, partition: int, view: HotView | None, start: int | None, end: int | None
+) -> _Found:
+    """Look at each tier once, newest first."""
+    local = _local_extents(access, meta, partition, view, start or 0, end)
     log_start, log_end = local.start_offset, local.end_offset
-    wanted = max(log_start, log_start if start_offset is None else start_offset)
-    head: Head | None = None
     cold: list[Extent] = []
-    if access.has_cold and (log_end is None or _uncovered(local, wanted, _least(end_offset, log_end))):
-        manifest = access.cold(meta, partition)
-        loaded = manifest.load()
-        if loaded is not None:
-            head = loaded.head
-            log_start = max(log_start, head.start_offset)
-            log_end = head.end_offset if log_end is None else log_end
-            wanted = max(log_start, log_start if start_offset is None else start_offset)
+    wanted = max(log_start, start or 0)
+    if log_end is None or _uncovered((*local.hot, *local.warm), wanted, _least(end, log_end)):
+        directory = access.directory(meta.name, partition)
+        if directory is not None:
+            # What was expired since the view was taken is no hole: the start offset moved before the files went.
+            log_start = max(log_start, read_start_offset(directory))
+        manifest = access.cold(meta, partition) if access.has_cold else None
+        loaded = manifest.load() if manifest is not None else None
+        if manifest is not None and loaded is not None:
+            log_start = max(log_start, loaded.head.start_offset)
+            log_end = loaded.head.end_offset if log_end is None else log_end
+            entries = manifest.entries(loaded.head, max(log_start, start or 0), _least(end, log_end))
             cold = [
                 Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
                        ColdSource(manifest.keys.data(entry.name), entry))
-                for entry in manifest.entries(head, wanted, _least(end_offset, log_end))
+                for entry in entries
             ]  # fmt: skip
-    log_end = log_start if log_end is None else log_end
-    if start_offset is not None and start_offset < log_start:
-        raise OffsetOutOfRange(
-            f"offset {start_offset} of topic {meta.name!r} partition {partition} is gone; the log has "
-            f"{log_start} to {log_end}",
-            start=log_start,
-            end=log_end,
-        )
-    last = _least(end_offset, log_end)
-    splits = resolve(meta.name, partition, wanted, last, (local.hot, local.warm, cold)) if wanted < last else []
-    return PartitionSnapshot(partition, log_start, log_end, tuple(splits))
+    return _Found(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold)
 
 
 def _least(first: int | None, second: int | None) -> int:
@@ -114,7 +139,7 @@ def _local_extents(
                 return _with_view(access, directory, names, view, meta, start, end)
             return _without_writer(access, directory, names, meta, start, end)
         except FileNotFoundError:
-            continue  # re-encoded or evicted since it was listed
+            continue  # the newest file was rolled and re-encoded since it was listed
     raise CorruptionError("segment files keep vanishing while they are opened", where=str(directory))
 
 
@@ -161,7 +186,9 @@ def _sealed_extents(
     for name, bound in zip(names, bounds, strict=True):
         if bound <= start or (end is not None and name.base_offset >= end):
             continue
-        opened = access.segment(directory / str(name))
+        opened = open_listed(access, directory, name)
+        if opened is None:
+            continue
         _check_owner(opened, meta)
         if opened.facts is None:
             raise CorruptionError(
@@ -171,6 +198,19 @@ def _sealed_extents(
         if opened.end_offset > name.base_offset:
             extents.append(_warm_extent(opened, opened.end_offset))
     return extents
+
+
+def open_listed(access: TierAccess, directory: Path, name: SegmentName) -> SegmentFile | None:
+    """Open a segment, or the re-encoded file in its place; None where it was evicted or expired since."""
+    for _ in range(_LISTING_ATTEMPTS):
+        try:
+            return access.segment(f"{directory}/{name}")
+        except FileNotFoundError:
+            current = [item for item in list_segments(directory).segments if item.base_offset == name.base_offset]
+            if not current:
+                return None
+            name = current[0]
+    raise CorruptionError("a segment file keeps vanishing while it is opened", where=str(directory / str(name)))
 
 
 def _check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
@@ -193,10 +233,10 @@ def _joined(hot: list[Extent]) -> list[Extent]:
     return [Extent(hot[0].start_offset, hot[-1].end_offset, size, Tier.HOT, HotSource(blocks, schema_id))]
 
 
-def _uncovered(local: _Local, start: int, end: int) -> bool:
-    """Whether the local tiers lack a part of ``[start, end)``."""
+def _uncovered(extents: tuple[Extent, ...], start: int, end: int) -> bool:
+    """Whether the extents lack a part of ``[start, end)``."""
     cursor = start
-    for extent in sorted((*local.hot, *local.warm), key=lambda item: item.start_offset):
+    for extent in sorted(extents, key=lambda item: item.start_offset):
         if extent.start_offset > cursor:
             break
         cursor = max(cursor, extent.end_offset)
