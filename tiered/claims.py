@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -18,6 +19,7 @@ from .gather import LocalSegments
 from .hot.partition_writer import PartitionWriter
 from .reader.access import TierAccess
 from .warm.catalog import TopicMeta
+from .warm.cold_url import read_cold_place, write_cold_place
 from .warm.directory import FENCED_FILE, read_lineage, write_fence, write_lineage
 from .warm.filesystem import FileSystem
 
@@ -39,7 +41,11 @@ class Claims:
         self._lock = threading.Lock()
 
     def committer(
-        self, meta: TopicMeta, partition: int, look: Callable[[], LocalSegments], writer: PartitionWriter | None
+        self,
+        meta: TopicMeta,
+        partition: int,
+        look: Callable[[], LocalSegments],
+        writer: PartitionWriter | None,
     ) -> Committer:
         """Return the committer of a partition, its epoch claimed; one that still holds its epoch is kept.
 
@@ -93,10 +99,12 @@ class Claims:
         places = self._access.places
         if places.cold_url is None or self._unreachable:
             return
-        quick = replace(places.cold_options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
+        quick = replace(
+            places.cold_options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0
+        )
         try:
-            store = open_object_store(places.cold_url, quick)
-            loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
+            with closing(open_object_store(places.cold_url, quick)) as store:
+                loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
         except ColdStorageError as error:
             self._unreachable = True
             log.warning("cannot compare with the bucket before appending: %s", error)
@@ -130,6 +138,11 @@ class Claims:
             if bucket.read_store_id() is None:
                 check_conditional_writes(self._access.object_store)
             bucket.claim_store(self._store_id)
+            root = self._access.places.root
+            if root is not None and not (place := read_cold_place(root)).claimed:
+                write_cold_place(
+                    self._fs, root, replace(place, url=self._access.places.cold_url, claimed=True)
+                )
             self._owns_prefix = True
 
     def _fence(

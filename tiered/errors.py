@@ -174,6 +174,11 @@ class UnsupportedFormat(TieredError):
     """A file or object of a format version that this release does not know."""
 
 
+def again(error: TieredError) -> TieredError:
+    """Return a new error like `error`, for one that is raised many times: each raise adds to a traceback."""
+    return _rebuild(type(error), error.args, error.__dict__)
+
+
 def _rebuild(cls: type[TieredError], args: tuple[object, ...], state: dict[str, object]) -> TieredError:
     """Unpickle an error with keyword-only arguments (Spark workers send errors by pickle)."""
     error = cls.__new__(cls, *args)

@@ -67,7 +67,9 @@ def _active(view: HotView) -> SegmentFile:
     return SegmentFile.of_writer(view.active, view.active_header, view.active_index, view.end_offset)
 
 
-def partition_facts(meta: TopicMeta, partition: int, local: LocalSegments, published: Published) -> PartitionFacts:
+def partition_facts(
+    meta: TopicMeta, partition: int, local: LocalSegments, published: Published
+) -> PartitionFacts:
     """Turn what was found into the facts of one partition. Pure, but for the first block header of each file."""
     head = published.head
     segments = tuple(
@@ -115,7 +117,9 @@ def _segment_fact(
     sealed = facts is not None
     codec = _codec(item)
     size = item.bytes
-    last_append_us = facts.last_append_us if facts else (item.scan.last_append_us if item.scan else header.created_us)
+    last_append_us = (
+        facts.last_append_us if facts else (item.scan.last_append_us if item.scan else header.created_us)
+    )
     return SegmentFact(
         topic=meta.name,
         partition=partition,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -38,14 +39,18 @@ def timestamp_us(value: object) -> int:
         result = value * 1000
     elif isinstance(value, datetime):
         if value.tzinfo is None:
-            raise SchemaMismatch(f"timestamp {value} has no time zone; use datetime.now(timezone.utc) or its like")
+            raise SchemaMismatch(
+                f"timestamp {value} has no time zone; use datetime.now(timezone.utc) or its like"
+            )
         result = (value - _EPOCH) // _MICROSECOND
     else:
         raise SchemaMismatch(
             f"a timestamp is an aware datetime or integer milliseconds since the epoch, not {type(value).__name__}"
         )
     if not TIMESTAMP_US_MIN <= result <= TIMESTAMP_US_MAX:
-        raise SchemaMismatch(f"timestamp {value} is out of range: years 1 to 9999 (integers are milliseconds)")
+        raise SchemaMismatch(
+            f"timestamp {value} is out of range: years 1 to 9999 (integers are milliseconds)"
+        )
     return result
 
 
@@ -113,7 +118,9 @@ def partition_of(key: bytes, partitions: int) -> int:
     return zlib.crc32(key) % partitions
 
 
-def body_of(batch: pa.RecordBatch, timestamps: pa.Array | None, timestamp_column: str | None, now_us: int) -> pa.RecordBatch:
+def body_of(
+    batch: pa.RecordBatch, timestamps: pa.Array | None, timestamp_column: str | None, now_us: int
+) -> pa.RecordBatch:
     """Put the record timestamp in front of a batch of a topic's columns.
 
     It is, in this order: the topic's timestamp column, the column ``timestamp`` of the data, now.
@@ -148,7 +155,9 @@ def check_timestamp_column(schema: pa.Schema, name: str) -> None:
     if index < 0:
         raise SchemaMismatch(f"timestamp column {name!r} is not in the schema ({', '.join(schema.names)})")
     if not pt.is_timestamp(schema.field(index).type):
-        raise SchemaMismatch(f"timestamp column {name!r} has type {schema.field(index).type}; it must be a timestamp")
+        raise SchemaMismatch(
+            f"timestamp column {name!r} has type {schema.field(index).type}; it must be a timestamp"
+        )
 
 
 def check_key_column(schema: pa.Schema, name: str) -> None:
@@ -158,14 +167,18 @@ def check_key_column(schema: pa.Schema, name: str) -> None:
         raise SchemaMismatch(f"key column {name!r} is not in the schema ({', '.join(schema.names)})")
     kind = schema.field(index).type
     if not (pt.is_string(kind) or pt.is_binary(kind) or pt.is_integer(kind)):
-        raise SchemaMismatch(f"key column {name!r} has type {kind}; it must be a string, binary or an integer")
+        raise SchemaMismatch(
+            f"key column {name!r} has type {kind}; it must be a string, binary or an integer"
+        )
 
 
 def _index(schema: pa.Schema, name: object) -> int:
     return int(schema.get_field_index(name)) if isinstance(name, str) else -1
 
 
-def by_partition(batch: pa.RecordBatch, key: pa.Array, partitions: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+def by_partition(
+    batch: pa.RecordBatch, key: pa.Array, partitions: int
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     """Split a batch by the partition of its keys, keeping the order within each.
 
     Yields
@@ -192,6 +205,8 @@ def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
     """Cut an iterable into lists of at most `rows_max`."""
     if isinstance(records, (bytes, str, Mapping)):
         raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
+    if not isinstance(records, Iterable):
+        raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
     chunk: list[Any] = []
     if isinstance(records, list):
         for start in range(0, len(records), rows_max):
@@ -206,10 +221,26 @@ def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
         yield chunk
 
 
+def largest_record(pieces: Sequence[pa.RecordBatch], limit: int) -> int:
+    """Return the bytes of the largest record's strings and binaries; 0 where none can be over `limit`."""
+    largest = 0
+    for piece in pieces:
+        if piece.nbytes > limit:
+            sizes = [
+                pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+                for column in piece.columns
+                if pt.is_string(column.type) or pt.is_binary(column.type)
+            ]
+            if sizes:
+                largest = max(largest, pc.max(reduce(pc.add, sizes)).as_py())
+    return largest
+
+
 def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch of the record schema that holds values alone."""
     count = len(values)
     arrays = [
-        pa.array(values, pa.binary()) if field.name == "value" else nulls(count, field.type) for field in schema
+        pa.array(values, pa.binary()) if field.name == "value" else nulls(count, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -25,7 +25,8 @@ class PartitionStatus:
     published_offset
         End of what the bucket has; None where it cannot be reached, or there is none.
     lag_records, lag_seconds
-        Durable records that the bucket does not have, and the age of the oldest append among them.
+        Durable records that the bucket does not have, and the age of the oldest append among them; None
+        where the bucket does not say what it has.
     problem
         Why something is not known, or empty.
     """
@@ -38,8 +39,8 @@ class PartitionStatus:
     hot: TierHoldings
     warm: TierHoldings
     cold: TierHoldings
-    lag_records: int
-    lag_seconds: float
+    lag_records: int | None
+    lag_seconds: float | None
     problem: str = ""
 
 

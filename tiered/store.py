@@ -24,7 +24,7 @@ from .catalogs import BucketCatalog
 from .cold.bucket import Bucket
 from .cold.open import open_object_store
 from .cold.options import ColdOptions
-from .errors import ConfigError, ReadOnly, StoreClosed, TieredError, TopicExists, TopicNotFound
+from .errors import ConfigError, ReadOnly, StoreClosed, TieredError, TopicExists, TopicNotFound, again
 from .format.schema import RECORD_SCHEMA, check_topic_name, normalize_schema
 from .hot.opening import WriterOptions
 from .hot.partition_writer import PartitionWriter
@@ -139,7 +139,14 @@ class Store:
 
     @classmethod
     def _open_local(
-        cls, root: Path, cold: str | None, settings: Settings, host: Host, read_only: bool, tierer: bool, daemon: bool
+        cls,
+        root: Path,
+        cold: str | None,
+        settings: Settings,
+        host: Host,
+        read_only: bool,
+        tierer: bool,
+        daemon: bool,
     ) -> Store:
         root = root.absolute()
         writable = not (read_only or tierer)
@@ -161,7 +168,9 @@ class Store:
         store._read_only = read_only
         if writable:
             catalog.remove_deleted()
-            store._start("tiered-flush", settings.store.sync_interval.total_seconds(), store._flush_in_background)
+            store._start(
+                "tiered-flush", settings.store.sync_interval.total_seconds(), store._flush_in_background
+            )
         if daemon:
             store._start("tiered-daemon", settings.daemon.interval.total_seconds(), store._tier_in_background)
         return store
@@ -187,6 +196,8 @@ class Store:
     def _flush_in_background(self) -> None:
         never = self._settings.store.sync == "never"
         for writer in self._writers():
+            if writer.fault is not None:
+                continue
             writer.roll_if_old()
             if writer.dirty:
                 writer.write_pending() if never else writer.flush()
@@ -216,9 +227,6 @@ class Store:
         """
         if self._fault is not None:
             return
-        self._stopping.set()
-        for ticker in self._tickers:
-            ticker.stop()
         error: TieredError | None = None
         for writer in self._writers():
             try:
@@ -227,6 +235,9 @@ class Store:
                 error = error or failed
         if error is not None and any(writer.fault is None for writer in self._writers()):
             raise error
+        self._stopping.set()
+        for ticker in self._tickers:
+            ticker.stop()
         self._fault = StoreClosed(f"the store {self.url} is closed")
         _open_stores.discard(self)
         self._access.close()
@@ -263,12 +274,14 @@ class Store:
 
     def _check(self) -> None:
         if self._fault is not None:
-            raise self._fault
+            raise again(self._fault)
 
     def _check_writable(self) -> None:
         self._check()
         if self._writer_lock is None:
-            raise ReadOnly(f"the store {self.url} was opened for reading; open the local path without read_only")
+            raise ReadOnly(
+                f"the store {self.url} was opened for reading; open the local path without read_only"
+            )
 
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
@@ -319,7 +332,9 @@ class Store:
                 if not exist_ok:
                     raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")
                 if not found.schema.equals(plain) and schema is not None:
-                    raise TopicExists(f"topic {name!r} exists with another schema: {', '.join(found.schema.names)}")
+                    raise TopicExists(
+                        f"topic {name!r} exists with another schema: {', '.join(found.schema.names)}"
+                    )
                 return found
             self._catalog.check_vacant(name)
             meta = TopicMeta(name, uuid4(), partitions, (plain,), timestamp, key, self._clock())
@@ -375,14 +390,18 @@ class Store:
     def _with_partitions(self, meta: TopicMeta, total: int) -> TopicMeta:
         _check_partitions(total)
         if total < meta.partitions:
-            raise ConfigError(f"topic {meta.name!r} has {meta.partitions} partitions; their number can only grow")
+            raise ConfigError(
+                f"topic {meta.name!r} has {meta.partitions} partitions; their number can only grow"
+            )
         return replace(meta, partitions=total)
 
     def _open_writer(self, meta: TopicMeta, partition: int) -> PartitionWriter:
         self._check_writable()
         with self._lock:
             if self._catalog.read_topic(meta.name).topic_id != meta.topic_id:
-                raise TopicNotFound(f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()")
+                raise TopicNotFound(
+                    f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"
+                )
             writer = self._writer_at(meta, partition)
             try:
                 self._tierer.claims.check_not_behind(meta, partition, writer)
@@ -391,7 +410,7 @@ class Store:
                 raise
             return writer
 
-    def _writer_at(self, meta: TopicMeta, partition: int) -> PartitionWriter:
+    def _writer_at(self, meta: TopicMeta, partition: int, *, wait_seconds: float = 5.0) -> PartitionWriter:
         settings = self._settings.store
         roll = self._settings.policy_for(meta.name).roll
         options = WriterOptions(
@@ -407,7 +426,8 @@ class Store:
             sync_when_full=settings.sync_every is not None,
             record_bytes_max=settings.max_record_bytes,
         )
-        return PartitionWriter.open(options, self._catalog.partition_directory(meta.name, partition), meta, partition)
+        directory = self._catalog.partition_directory(meta.name, partition)
+        return PartitionWriter.open(options, directory, meta, partition, wait_seconds=wait_seconds)
 
     # -- tiering ---------------------------------------------------------------------------------
 
@@ -432,7 +452,9 @@ class Store:
         """
         self._check()
         if self._read_only:
-            raise ReadOnly(f"the store {self.url} was opened for reading; open it with tierer=True to tier it")
+            raise ReadOnly(
+                f"the store {self.url} was opened for reading; open it with tierer=True to tier it"
+            )
         return self._tierer.run(now)
 
     def status(self) -> StoreStatus:
@@ -442,7 +464,11 @@ class Store:
 
 
 def _check_partitions(partitions: int) -> None:
-    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= PARTITIONS_MAX:
+    if (
+        not isinstance(partitions, int)
+        or isinstance(partitions, bool)
+        or not 1 <= partitions <= PARTITIONS_MAX
+    ):
         raise ConfigError(f"partitions is a number from 1 to {PARTITIONS_MAX}, not {partitions!r}")
 
 
@@ -462,13 +488,17 @@ def _loaded(settings: Settings | str | os.PathLike[str] | None) -> Settings:
             )
         settings = Settings.load(settings)
     if settings.store.sync == "cold":
-        raise ConfigError('store.sync = "cold" is not in this release yet; write "always" and a short tail_interval')
+        raise ConfigError(
+            'store.sync = "cold" is not in this release yet; write "always" and a short tail_interval'
+        )
     return settings
 
 
 def _check_platform() -> None:
     if sys.platform == "win32":
-        raise ConfigError("tiered runs on Linux and macOS; on Windows use WSL 2, with the store on its own file system")
+        raise ConfigError(
+            "tiered runs on Linux and macOS; on Windows use WSL 2, with the store on its own file system"
+        )
 
 
 def _cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
@@ -480,18 +510,25 @@ def _cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
     )
 
 
-def _cold_place(fs: FileSystem, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:
+def _cold_place(
+    fs: FileSystem, root: Path, cold: str | None, settings: Settings, writable: bool
+) -> ColdPlace:
     """Return where the cold tier lies: what the caller says, which the store remembers, or what it remembers."""
     known = read_cold_place(root)
     if cold is None:
         return known
     if not isinstance(cold, str):
         raise ConfigError(f'cold is a URL such as "s3://bucket/prefix" or "file:///mnt/cold", not {cold!r}')
-    if known.url is not None and known.url.rstrip("/") != cold.rstrip("/"):
+    if known.claimed and known.url is not None and known.url.rstrip("/") != cold.rstrip("/"):
         raise ConfigError(
             f"the store {root} has its cold tier at {known.url}, not at {cold}; a store keeps its bucket"
         )
-    place = ColdPlace(cold, settings.cold.endpoint_url or known.endpoint_url, settings.cold.region or known.region)
+    place = ColdPlace(
+        cold,
+        settings.cold.endpoint_url or known.endpoint_url,
+        settings.cold.region or known.region,
+        known.claimed and known.url is not None,
+    )
     if writable and place != known:
         # Raises for what is no URL, before the store remembers it for ever.
         open_object_store(cold, _cold_options(settings, place)).close()

@@ -50,7 +50,9 @@ class TierActions:
         return self._store.topic(topic)._writers.get(partition)
 
     def _local(self, meta: TopicMeta, partition: int) -> LocalSegments:
-        return local_segments(self._access, self._directory(meta, partition), self._writer(meta.name, partition))
+        return local_segments(
+            self._access, self._directory(meta, partition), self._writer(meta.name, partition)
+        )
 
     def _committer(self, meta: TopicMeta, partition: int) -> Committer:
         writer = self._writer(meta.name, partition)
@@ -65,7 +67,7 @@ class TierActions:
             return None
         meta = self._store.topic(action.topic)._meta
         try:
-            writer = self._store._writer_at(meta, action.partition)
+            writer = self._store._writer_at(meta, action.partition, wait_seconds=0)
         except StoreLocked:
             return 0  # its writer is at work, and rolls by the same policy
         try:
@@ -82,7 +84,9 @@ class TierActions:
         if found is None:
             return 0
         level = ZSTD_LEVEL if action.level is None else action.level
-        rewrite_segment(self._fs, found.path, Codec.of(action.codec), level, use_mmap=self._access.places.use_mmap)
+        rewrite_segment(
+            self._fs, found.path, Codec.of(action.codec), level, use_mmap=self._access.places.use_mmap
+        )
         self._access.forget(found.path)
         return None
 
@@ -105,7 +109,10 @@ class TierActions:
         segment = next((item for item in found if item.header.segment_id == action.segment_id), None)
         if segment is None:
             return 0
-        start, end = max(action.base_offset, segment.header.base_offset), min(action.end_offset, segment.end_offset)
+        start, end = (
+            max(action.base_offset, segment.header.base_offset),
+            min(action.end_offset, segment.end_offset),
+        )
         if start >= end:
             return 0
         whole = segment.facts is not None and (start, end) == (segment.header.base_offset, segment.end_offset)
@@ -141,14 +148,20 @@ class TierActions:
         cold = self._access.cold(meta, action.partition)
         loaded = cold.load()
         if loaded is None:
-            raise ColdStorageError(f"{found.path} stays: there is no manifest at {cold.where(cold.keys.head)}")
+            raise ColdStorageError(
+                f"{found.path} stays: there is no manifest at {cold.where(cold.keys.head)}"
+            )
         base, end = found.header.base_offset, found.end_offset
         if not cold.covers(loaded.head, found.header.segment_id, base, end):
-            raise ColdStorageError(f"{found.path} stays: the manifest does not have its segment id for all of it")
+            raise ColdStorageError(
+                f"{found.path} stays: the manifest does not have its segment id for all of it"
+            )
         for entry in cold.entries(loaded.head, base, end):
             info = self._access.object_store.stat(cold.keys.data(entry.name))
             if info.size != entry.bytes:
-                raise CorruptionError(f"object has {info.size} bytes instead of {entry.bytes}", where=cold.where(info.key))
+                raise CorruptionError(
+                    f"object has {info.size} bytes instead of {entry.bytes}", where=cold.where(info.key)
+                )
         size = found.bytes
         self._unlink(meta, action.partition, found)
         return size
@@ -162,11 +175,16 @@ class TierActions:
         if writer is not None:
             writer.set_start_offset(offset)
         elif read_start_offset(directory) < offset:
-            opened = self._store._writer_at(meta, action.partition)
             try:
-                opened.set_start_offset(offset)
-            finally:
-                opened.close()
+                opened = self._store._writer_at(meta, action.partition, wait_seconds=0)
+            except StoreLocked:
+                if not self._access.has_cold:
+                    raise  # only its writer can move the start offset
+            else:
+                try:
+                    opened.set_start_offset(offset)
+                finally:
+                    opened.close()
         if self._access.has_cold:
             loaded = self._access.cold(meta, action.partition).load()
             if loaded is not None and loaded.head.start_offset < offset:

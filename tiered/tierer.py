@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .claims import Claims
-from .errors import ColdStorageError, ReadOnly, TieredError
+from .errors import ColdStorageError, ReadOnly, TieredError, TopicNotFound
 from .gather import LocalSegments, Published, local_segments, partition_facts, read_published
 from .hot.partition_writer import PartitionWriter
 from .ingest import timestamp_us
@@ -126,7 +126,7 @@ class Tierer:
                     problems.append(error)
                     unknown.append(partition_facts(meta, partition, local, Published(None, ())))
             except TieredError as error:
-                log.error("%s/%d is left out: %s", meta.name, partition, error)
+                log.warning("%s/%d is left out: %s", meta.name, partition, error)
                 problems.append(error)
         return known, unknown
 
@@ -139,7 +139,10 @@ class Tierer:
 
     def _partitions(self) -> Iterator[tuple[TopicMeta, int]]:
         for name in self._store.topics():
-            meta = self._store.topic(name)._meta
+            try:
+                meta = self._store.topic(name)._meta
+            except TopicNotFound:
+                continue  # deleted since it was listed
             for partition in range(meta.partitions):
                 yield meta, partition
 
@@ -152,7 +155,9 @@ class Tierer:
         return self._store.topic(topic)._writers.get(partition)
 
     def _local(self, meta: TopicMeta, partition: int) -> LocalSegments:
-        return local_segments(self._access, self._directory(meta, partition), self._writer(meta.name, partition))
+        return local_segments(
+            self._access, self._directory(meta, partition), self._writer(meta.name, partition)
+        )
 
     def _tidy(self) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
@@ -188,7 +193,13 @@ class Tierer:
         return StoreStatus(self._store.url, self._access.places.cold_url, free, tuple(rows))
 
     def _partition_status(
-        self, meta: TopicMeta, partition: int, local: LocalSegments, published: Published, known: bool, problem: str
+        self,
+        meta: TopicMeta,
+        partition: int,
+        local: LocalSegments,
+        published: Published,
+        known: bool,
+        problem: str,
     ) -> PartitionStatus:
         facts = partition_facts(meta, partition, local, published)
         writer = self._writer(meta.name, partition)
@@ -196,7 +207,8 @@ class Tierer:
         live = facts.live_segments()
         behind = [item for item in live if item.end_offset > facts.published_offset and item.record_count]
         oldest = min((item.created_us for item in behind), default=0)
-        lag = max(0, facts.end_offset - max(facts.published_offset, facts.start_offset)) if known else 0
+        lag = max(0, facts.end_offset - max(facts.published_offset, facts.start_offset))
+        lag_seconds = max(0.0, (self._store._clock() - oldest) / 1e6) if lag and oldest else 0.0
         return PartitionStatus(
             topic=meta.name,
             partition=partition,
@@ -204,7 +216,9 @@ class Tierer:
             end_offset=facts.end_offset,
             published_offset=facts.published_offset if known else None,
             hot=TierHoldings(
-                len(blocks), sum(item.end_offset - item.base_offset for item in blocks), sum(item.bytes for item in blocks)
+                len(blocks),
+                sum(item.end_offset - item.base_offset for item in blocks),
+                sum(item.bytes for item in blocks),
             ),
             warm=TierHoldings(
                 len(live), sum(item.record_count for item in live), sum(item.local_bytes for item in live)
@@ -214,7 +228,7 @@ class Tierer:
                 sum(item.record_count for item in published.entries),
                 sum(item.bytes for item in published.entries),
             ),
-            lag_records=lag,
-            lag_seconds=max(0.0, (self._store._clock() - oldest) / 1e6) if lag and oldest else 0.0,
+            lag_records=lag if known else None,
+            lag_seconds=lag_seconds if known else None,
             problem=problem,
         )

@@ -21,6 +21,7 @@ from .ingest import (
     chunked,
     header_pairs,
     key_bytes,
+    largest_record,
     partition_of,
     timestamp_us,
     value_bytes,
@@ -131,6 +132,8 @@ class Topic:
             place = partition
             if place is None:
                 place = partition_of(key, self.partitions) if key else self._sticky
+            elif place.__class__ is not int:
+                self._check_partition(place)
             writer = self._writers.get(place) or self._open_writer(place)
             offset = writer.append_record(key, value, pairs, when, size)
             while offset == FULL:
@@ -150,10 +153,8 @@ class Topic:
         values, size = self._check_row(value)
         check_record_size(size, self._record_bytes_max)
         stamp = self._meta.timestamp
-        if timestamp is None and stamp is not None and value.get(stamp) is not None:
-            single = pa.array([value[stamp]], self.schema.field(stamp).type)
-            when = single.cast(pa.int64())[0].as_py()
-        else:
+        when = None if stamp is None else values[self.schema.get_field_index(stamp)]
+        if timestamp is not None or when is None:
             when = self._clock() if timestamp is None else timestamp_us(timestamp)
         if key is None and self._meta.key is not None:
             key = value.get(self._meta.key)
@@ -161,10 +162,18 @@ class Topic:
         place = partition
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self._sticky
+        else:
+            self._check_partition(place)
         writer = self._writer(place)
-        while (offset := writer.append_row(values, when, size)) == FULL:
+        while True:
+            try:
+                offset = writer.append_row(values, when, size)
+            except SchemaGrew:
+                writer.change_schema(self._meta)
+                continue
+            if offset != FULL:
+                return Appended(writer.partition, offset)
             writer = self._make_room(writer, sticky=partition is None and not placing)
-        return Appended(writer.partition, offset)
 
     def _make_room(self, writer: PartitionWriter, *, sticky: bool) -> PartitionWriter:
         """Write a full block; return the writer that takes the next record."""
@@ -190,6 +199,12 @@ class Topic:
         -------
         list of OffsetRange
             Where they went. Records of one partition keep their order.
+
+        Raises
+        ------
+        SchemaMismatch, RecordTooLarge
+            A record that does not fit. Of a list of up to 65,536 nothing was appended then; longer input is
+            appended that many at a time.
         """
         ranges: list[OffsetRange] = []
         for chunk in chunked(records, _MANY_ROWS_MAX):
@@ -199,13 +214,18 @@ class Topic:
                 for piece in _by_bytes(chunk):
                     ranges += self._append_columns(values_batch(piece, self.schema), None, None)
             else:
-                ranges += [self._append_any(record) for record in chunk]
+                # All are looked at before the first is appended.
+                checked = [self._checked(record) for record in chunk]
+                for value, arguments in checked:
+                    partition, offset = self.append(value, **arguments, sync=False)
+                    ranges.append(OffsetRange(partition, offset, offset + 1))
         merged = _merged(ranges)
         if self._waits:
             self._wait_ranges(merged)
         return merged
 
-    def _append_any(self, record: Any) -> OffsetRange:
+    def _checked(self, record: Any) -> tuple[Any, dict[str, Any]]:
+        """Return a record as the arguments of `append`, which will take them."""
         if isinstance(record, Record):
             arguments = {"key": record.key, "headers": record.headers, "timestamp": record.timestamp}
             value = record.value
@@ -214,13 +234,26 @@ class Topic:
             value = arguments.pop("value", None)
             unknown = arguments.keys() - {"key", "headers", "timestamp", "partition"}
             if unknown:
-                raise SchemaMismatch(f"a record has value, key, headers, timestamp, partition; not {min(unknown)!r}")
+                raise SchemaMismatch(
+                    f"a record has value, key, headers, timestamp, partition; not {min(unknown)!r}"
+                )
         else:
             arguments, value = {}, record
-        partition, offset = self.append(value, **arguments, sync=False)
-        return OffsetRange(partition, offset, offset + 1)
+        if arguments.get("partition") is not None:
+            self._check_partition(arguments["partition"])
+        if arguments.get("timestamp") is not None:
+            timestamp_us(arguments["timestamp"])
+        if self._check_row is not None:
+            check_record_size(self._check_row(value)[1], self._record_bytes_max)
+            return value, arguments
+        value, key = value_bytes(value), key_bytes(arguments.get("key"))
+        pairs, size = header_pairs(arguments["headers"]) if arguments.get("headers") else ((), 0)
+        check_record_size(len(value or b"") + len(key or b"") + size, self._record_bytes_max)
+        return value, {**arguments, "key": key, "headers": pairs}
 
-    def append_batch(self, data: Any, *, partition: int | None = None, sync: bool | None = None) -> list[OffsetRange]:
+    def append_batch(
+        self, data: Any, *, partition: int | None = None, sync: bool | None = None
+    ) -> list[OffsetRange]:
         """Append Arrow data: the fastest way in.
 
         Parameters
@@ -278,6 +311,7 @@ class Topic:
     def _append_body_batch(self, body: pa.RecordBatch, partition: int) -> list[OffsetRange]:
         writer = self._writers.get(partition) or self._open_writer(partition)
         pieces = split_batch(body, self._block_bytes)
+        check_record_size(largest_record(pieces, self._record_bytes_max), self._record_bytes_max)
         ranges: list[OffsetRange] = []
         # A few blocks at a time, so that other threads can append to the partition in between.
         for first in range(0, len(pieces), _BLOCKS_AT_ONCE):
@@ -285,8 +319,11 @@ class Topic:
             try:
                 start, end = writer.append_batches(group, body.num_columns)
             except SchemaGrew:
-                grown = [_widened(piece, self.schema) for piece in pieces[first:]]
-                return ranges + [item for piece in grown for item in self._append_body_batch(piece, partition)]
+                writer.change_schema(self._meta)
+                grown = [_widened(piece, writer.meta.schema) for piece in pieces[first:]]
+                return ranges + [
+                    item for piece in grown for item in self._append_body_batch(piece, partition)
+                ]
             ranges.append(OffsetRange(partition, start, end))
         return _merged(ranges)
 
@@ -343,8 +380,10 @@ class Topic:
         TopicNotFound, SchemaMismatch, ConfigError, CorruptionError, ColdStorageError, StoreClosed
         """
         self._store._check()
-        if limit is not None and limit < 0:
-            raise ConfigError(f"limit is a number of rows, not {limit}")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ConfigError(f"limit is a number of rows, not {limit!r}")
+        self._check_bounds(start_offset)
+        self._check_bounds(end_offset)
         query = self._query(start_timestamp, end_timestamp, key, columns)
         snapshots = tuple(
             snapshot_partition(
@@ -368,8 +407,11 @@ class Topic:
             key = _as_key(key, self.schema.field(key_column).type)
         if isinstance(columns, str):
             raise ConfigError(f"columns is a list of names; write columns=[{columns!r}]")
+        names = None if columns is None else tuple(columns) if isinstance(columns, Iterable) else (columns,)
+        if names is not None and not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"columns is a list of names, not {columns!r}")
         return Query(
-            columns=None if columns is None else tuple(columns),
+            columns=names,
             start_timestamp_us=None if start is None else timestamp_us(start),
             end_timestamp_us=None if end is None else timestamp_us(end),
             key=key,
@@ -379,17 +421,36 @@ class Topic:
     def _chosen(self, partitions: Iterable[int] | int | None) -> list[int]:
         if partitions is None:
             return list(range(self.partitions))
-        wanted = [partitions] if isinstance(partitions, int) else list(partitions)
+        if not isinstance(partitions, (int, Iterable)):
+            raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}")
+        wanted = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
         for partition in wanted:
             self._check_partition(partition)
         return wanted
 
+    def _check_bounds(self, offsets: Offsets) -> None:
+        by_partition = offsets if isinstance(offsets, Mapping) else {}
+        for partition in by_partition:
+            if type(partition) is not int or not 0 <= partition < self.partitions:
+                raise ConfigError(
+                    f"an offset is given for {partition!r}, which is no partition of {self.name!r}"
+                )
+        for offset in by_partition.values() if isinstance(offsets, Mapping) else [offsets]:
+            if offset is not None and type(offset) is not int:
+                raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
+
     def _check_partition(self, partition: int) -> None:
-        if not isinstance(partition, int) or not 0 <= partition < self.partitions:
-            raise TopicNotFound(f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition!r}")
+        if type(partition) is not int or not 0 <= partition < self.partitions:
+            raise TopicNotFound(
+                f"topic {self.name!r} has partitions 0 to {self.partitions - 1}, not {partition!r}"
+            )
 
     def read(
-        self, partition: int | None = None, offset: int | None = None, limit: int | None = None, follow: bool = False
+        self,
+        partition: int | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+        follow: bool = False,
     ) -> Iterator[Record]:
         """Yield records of one partition from `offset` on, in order.
 
@@ -410,12 +471,17 @@ class Topic:
         self._store._check()
         if partition is None:
             if self.partitions != 1:
-                raise ConfigError(f"topic {self.name!r} has {self.partitions} partitions: say which one to read")
+                raise ConfigError(
+                    f"topic {self.name!r} has {self.partitions} partitions: say which one to read"
+                )
             partition = 0
         self._check_partition(partition)
+        self._check_bounds(offset)
         return self._records(partition, offset, limit, follow)
 
-    def _records(self, partition: int, offset: int | None, limit: int | None, follow: bool) -> Iterator[Record]:
+    def _records(
+        self, partition: int, offset: int | None, limit: int | None, follow: bool
+    ) -> Iterator[Record]:
         left = limit
         while left is None or left > 0:
             # A writer in this process says what is durable; what follows it must not force a flush.
@@ -503,9 +569,12 @@ class Topic:
         with self._lock:
             meta = self._meta.with_columns(normalize_schema(columns))
             self._store._catalog.write_topic(meta)
-            for writer in self._writers.values():
-                writer.change_schema(meta)
-            self._use(meta)
+            try:
+                for writer in self._writers.values():
+                    writer.change_schema(meta)
+            finally:
+                # The schema has grown; a writer that found no room grows with its next record.
+                self._use(meta)
 
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions to `total`; keys appended from now on spread over all of them.
@@ -563,9 +632,12 @@ def _as_key(key: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind) and isinstance(key, bytes):
         return key.decode("utf-8", "replace")
     try:
-        return pa.scalar(key, kind).as_py()
+        found = pa.scalar(key, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError):
-        raise SchemaMismatch(f"key {key!r} does not fit the key column's type {kind}") from None
+        found = None
+    if found != key:
+        raise SchemaMismatch(f"key {key!r} does not fit the key column's type {kind}")
+    return found
 
 
 def _by_bytes(values: list[bytes], bytes_max: int = 32 << 20) -> Iterator[list[bytes]]:

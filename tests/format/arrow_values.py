@@ -48,10 +48,16 @@ column_names = names.filter(lambda name: name.lower() not in SYSTEM_COLUMNS)
 
 
 def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    fields = st.lists(st.tuples(names, inner, st.booleans()), min_size=1, max_size=3, unique_by=lambda item: item[0].lower())
+    fields = st.lists(
+        st.tuples(names, inner, st.booleans()), min_size=1, max_size=3, unique_by=lambda item: item[0].lower()
+    )
     return st.one_of(
         inner.map(pa.list_),
-        fields.map(lambda items: pa.struct([pa.field(name, kind, nullable=flag or pt.is_null(kind)) for name, kind, flag in items])),
+        fields.map(
+            lambda items: pa.struct(
+                [pa.field(name, kind, nullable=flag or pt.is_null(kind)) for name, kind, flag in items]
+            )
+        ),
         st.builds(pa.map_, inner.filter(lambda kind: not pt.is_null(kind)), inner),
     )
 
@@ -75,7 +81,9 @@ any_types = st.recursive(
 
 def schemas(kinds: st.SearchStrategy[pa.DataType], maximum: int = 4) -> st.SearchStrategy[pa.Schema]:
     """Schemas of one to `maximum` columns with names that a topic accepts."""
-    columns = st.lists(st.tuples(column_names, kinds), min_size=1, max_size=maximum, unique_by=lambda item: item[0].lower())
+    columns = st.lists(
+        st.tuples(column_names, kinds), min_size=1, max_size=maximum, unique_by=lambda item: item[0].lower()
+    )
     return columns.map(pa.schema)
 
 
@@ -101,7 +109,11 @@ def _present(kind: pa.DataType) -> st.SearchStrategy[Any]:
         return INT64
     if pt.is_decimal(kind):
         digits = st.integers(-(10**kind.precision) + 1, 10**kind.precision - 1)
-        return digits.map(lambda number: Decimal(number).scaleb(-kind.scale) if kind.precision < 28 else _exact(number, kind))
+        return digits.map(
+            lambda number: (
+                Decimal(number).scaleb(-kind.scale) if kind.precision < 28 else _exact(number, kind)
+            )
+        )
     if pt.is_map(kind):
         return st.lists(st.tuples(_present(kind.key_type), values(kind.item_type)), max_size=3)
     if pt.is_struct(kind):
@@ -115,7 +127,9 @@ def _exact(number: int, kind: pa.DataType) -> Decimal:
 
 
 @st.composite
-def bodies(draw: st.DrawFn, schema: pa.Schema | None = None, minimum: int = 1, maximum: int = 8) -> pa.RecordBatch:
+def bodies(
+    draw: st.DrawFn, schema: pa.Schema | None = None, minimum: int = 1, maximum: int = 8
+) -> pa.RecordBatch:
     """A body batch: a timestamp column without nulls, then a topic's columns; at times a slice of a larger one."""
     schema = body_schema(schema or normalize_schema(draw(schemas(plain_types))))
     before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))

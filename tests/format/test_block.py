@@ -66,7 +66,11 @@ def test_any_batch_comes_back(batch: pa.RecordBatch, codec: Codec) -> None:
     header = decode_header(data)
     stamps = batch.column(0).cast(pa.int64()).to_pylist()
     assert (header.min_timestamp_us, header.max_timestamp_us) == (min(stamps), max(stamps))
-    assert (header.record_count, header.end_offset, header.length) == (batch.num_rows, batch.num_rows, len(data))
+    assert (header.record_count, header.end_offset, header.length) == (
+        batch.num_rows,
+        batch.num_rows,
+        len(data),
+    )
     verify_chunks(header, pa.py_buffer(data), where="", position=0)
     back = decoded(data, batch)
     back.validate(full=True)
@@ -74,7 +78,9 @@ def test_any_batch_comes_back(batch: pa.RecordBatch, codec: Codec) -> None:
 
 
 @given(bodies(), st.sampled_from([Codec.LZ4, Codec.ZSTD]), st.data())
-def test_a_subset_of_columns_touches_their_chunks_alone(batch: pa.RecordBatch, codec: Codec, data: st.DataObject) -> None:
+def test_a_subset_of_columns_touches_their_chunks_alone(
+    batch: pa.RecordBatch, codec: Codec, data: st.DataObject
+) -> None:
     """Chunks of other columns may be damaged beyond recognition: they are neither verified nor decoded."""
     count = batch.num_columns
     wanted = data.draw(st.sets(st.integers(0, count - 1)))
@@ -114,14 +120,18 @@ def test_records_of_every_size(batch: pa.RecordBatch, codec: Codec) -> None:
     assert decoded(block_of(batch, codec), batch).equals(batch)
 
 
-@given(bodies(), st.lists(st.integers(0, 2**40), min_size=8, max_size=8, unique=True), st.sampled_from(CODECS))
+@given(
+    bodies(), st.lists(st.integers(0, 2**40), min_size=8, max_size=8, unique=True), st.sampled_from(CODECS)
+)
 def test_offsets_can_be_a_column(batch: pa.RecordBatch, offsets: list[int], codec: Codec) -> None:
     """A compacted block says so in its flags, and the last offset in its header."""
     offsets = sorted(offsets)[: batch.num_rows]
     schema = batch.schema.append(OFFSET_FIELD)
     sparse = pa.RecordBatch.from_arrays([*batch.columns, pa.array(offsets, pa.int64())], schema=schema)
     data = encode_block(
-        encode_body(sparse, codec), base_offset=offsets[0], last_offset_delta=min(offsets[-1] - offsets[0], 2**32 - 1)
+        encode_body(sparse, codec),
+        base_offset=offsets[0],
+        last_offset_delta=min(offsets[-1] - offsets[0], 2**32 - 1),
     )
     assert decode_block(data, batch.schema)[batch.num_columns].to_pylist() == offsets
 
@@ -162,7 +172,9 @@ def test_splitting_keeps_every_row_in_order(sizes: list[int], block_bytes: int) 
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 20, RAW_BYTES_MAX])
-@pytest.mark.parametrize("sizes", [[1 << 20] * 100, [RECORD_BYTES_MAX - 100] * 3, [10] * 5 + [RECORD_BYTES_MAX - 100]])
+@pytest.mark.parametrize(
+    "sizes", [[1 << 20] * 100, [RECORD_BYTES_MAX - 100] * 3, [10] * 5 + [RECORD_BYTES_MAX - 100]]
+)
 def test_every_piece_fits_a_block(sizes: list[int], block_bytes: int) -> None:
     """Also where the target is the largest block there is."""
     value = bytes(RECORD_BYTES_MAX)
@@ -338,8 +350,12 @@ def _more_rows(batch: pa.RecordBatch) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("message", [_schema_message, _another_schema, _cut_message, _more_rows, lambda batch: b"x" * 64])
-def test_messages_of_another_kind_are_corruption(message: Callable[[pa.RecordBatch], bytes], codec: Codec) -> None:
+@pytest.mark.parametrize(
+    "message", [_schema_message, _another_schema, _cut_message, _more_rows, lambda batch: b"x" * 64]
+)
+def test_messages_of_another_kind_are_corruption(
+    message: Callable[[pa.RecordBatch], bytes], codec: Codec
+) -> None:
     """What is in a chunk must be the record batch of its columns, with as many rows as the header says."""
     _, batch = small(codec)
     block = crafted(batch, codec)
@@ -358,7 +374,12 @@ def test_messages_of_another_kind_are_corruption(message: Callable[[pa.RecordBat
 
 def test_a_zstd_bomb_is_refused_before_it_allocates() -> None:
     """The frame declares 4 GiB in a few bytes; the directory says what is allowed, and no more is reserved."""
-    frame = bytes.fromhex("28b52ffd") + bytes([0b11100000]) + (4 << 30).to_bytes(8, "little") + bytes([0x4B, 0, 0, 0])
+    frame = (
+        bytes.fromhex("28b52ffd")
+        + bytes([0b11100000])
+        + (4 << 30).to_bytes(8, "little")
+        + bytes([0x4B, 0, 0, 0])
+    )
     assert zstandard.frame_content_size(frame) == 4 << 30
     bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(32 << 20))
     tracemalloc.start()

@@ -12,11 +12,17 @@ from tiered.errors import CorruptionError, UnsupportedFormat
 from tiered.format.document import FORMAT_VERSION, decode_document, encode_document
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-documents = st.dictionaries(st.text(max_size=8).filter(lambda key: key not in ("format", "crc32c")), json_values)
+documents = st.dictionaries(
+    st.text(max_size=8).filter(lambda key: key not in ("format", "crc32c")), json_values
+)
 
 
 @given(documents)
@@ -28,7 +34,9 @@ def test_any_values_come_back(values: dict[str, object]) -> None:
     assert encode_document(dict(reversed(values.items()))) == data
 
 
-@pytest.mark.parametrize("values", [{"start_offset": 4711}, {"reason": "épée \U0001f5e1", "n": [1.5e300, None, True]}])
+@pytest.mark.parametrize(
+    "values", [{"start_offset": 4711}, {"reason": "épée \U0001f5e1", "n": [1.5e300, None, True]}]
+)
 def test_every_flipped_bit_is_found(values: dict[str, object]) -> None:
     """Exhaustive. A flip may leave a document that says the same (``\\u00E9`` for ``\\u00e9``), never another."""
     data = encode_document(values)

@@ -154,14 +154,24 @@ def test_topic_names_of_kafkas_alphabet(name: str) -> None:
     assert check_topic_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../../etc", "a/b", "-a", ".a", "a b", "a\n", "é", "x" * 250, "a\0", None, 7])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../../etc", "a/b", "-a", ".a", "a b", "a\n", "é", "x" * 250, "a\0", None, 7]
+)
 def test_other_topic_names_are_refused(name: object) -> None:
     with pytest.raises(InvalidName, match="topic name"):
         check_topic_name(name)  # type: ignore[arg-type]
 
 
 def test_row_schema_is_the_system_columns_then_the_topics() -> None:
-    assert row_schema(RECORD_SCHEMA).names == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+    assert row_schema(RECORD_SCHEMA).names == [
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "key",
+        "value",
+        "headers",
+    ]
     assert row_schema(RECORD_SCHEMA, ["value", "offset"]).names == ["value", "offset"]
     with pytest.raises(SchemaMismatch, match="no column 'nope'.*value"):
         row_schema(RECORD_SCHEMA, ["nope"])
@@ -190,7 +200,9 @@ def test_data_that_fits_passes_through_without_a_copy(body: pa.RecordBatch) -> N
     assert batch.equals(own)
     assert stamps.equals(body.column(0))
     for before, after in zip(own.columns, batch.columns, strict=True):
-        assert [item and item.address for item in after.buffers()] == [item and item.address for item in before.buffers()]
+        assert [item and item.address for item in after.buffers()] == [
+            item and item.address for item in before.buffers()
+        ]
 
 
 FOREIGN_DATA = [

@@ -35,7 +35,18 @@ headers = st.builds(
     prev_origin_hash=HASHES, schema=schemas(plain_types).map(lambda schema: body_schema(normalize_schema(schema))),
 )  # fmt: skip
 HEADER = SegmentHeader(
-    UUID(int=1), UUID(int=2), UUID(int=3), 4, 5, 6, 7, 8, 9, 10, "ab" * 16, body_schema(pa.schema([("a", pa.int8())]))
+    UUID(int=1),
+    UUID(int=2),
+    UUID(int=3),
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    "ab" * 16,
+    body_schema(pa.schema([("a", pa.int8())])),
 )
 FACTS = SegmentFacts(
     store_id=UUID(int=1), topic_id=UUID(int=2), segment_id=UUID(int=3), partition=4, generation=0, schema_id=5,
@@ -53,7 +64,9 @@ def index_of(rows: list[tuple[int, ...]]) -> BlockIndex:
     return index
 
 
-def file_of(rows: list[tuple[int, ...]] = ROWS, facts: SegmentFacts = FACTS, position: int = POSITION) -> bytes:
+def file_of(
+    rows: list[tuple[int, ...]] = ROWS, facts: SegmentFacts = FACTS, position: int = POSITION
+) -> bytes:
     """A file as far as its footer is concerned: blocks are zeros."""
     return bytes(position) + encode_footer(index_of(rows), facts, position)
 
@@ -207,7 +220,14 @@ FOOTER = file_of()[POSITION:-32]
 
 
 @pytest.mark.parametrize(
-    "fixed", [(b"XXXX", 1, 3, None), (b"TFTR", 1, 2, None), (b"TFTR", 1, 2**32 - 1, None), (b"TFTR", 1, 3, 2**32 - 1), (b"TFTR", 1, 0, 0)]
+    "fixed",
+    [
+        (b"XXXX", 1, 3, None),
+        (b"TFTR", 1, 2, None),
+        (b"TFTR", 1, 2**32 - 1, None),
+        (b"TFTR", 1, 3, 2**32 - 1),
+        (b"TFTR", 1, 0, 0),
+    ],
 )
 def test_footers_that_lie_are_corruption(fixed: tuple[bytes, int, int, int | None]) -> None:
     """Another magic, another count of blocks, another length of the facts."""
@@ -220,7 +240,9 @@ def test_footers_that_lie_are_corruption(fixed: tuple[bytes, int, int, int | Non
 
 def test_a_trailer_of_a_newer_version_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedFormat, match="segment format 2 in file"):
-        decode_footer(pa.py_buffer(bytes(POSITION) + FOOTER + _trailer(POSITION, FOOTER, version=2)), where="file")
+        decode_footer(
+            pa.py_buffer(bytes(POSITION) + FOOTER + _trailer(POSITION, FOOTER, version=2)), where="file"
+        )
 
 
 def _row(number: int, column: int, value: int) -> list[tuple[int, ...]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dis
+import errno
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
@@ -26,7 +29,7 @@ from tests.hot.writers import (
 from tests.warm.disks import BrokenDisk, FullDisk, Killed, MortalDisk
 from tiered.errors import DiskFull, PartitionPoisoned
 from tiered.hot.buffer import RecordBuffer, RowBuffer
-from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.partition_writer import HotView, PartitionWriter
 from tiered.warm.directory import list_segments
 from tiered.warm.lock import FileLock
 from tiered.warm.segment_reader import SegmentFile
@@ -227,8 +230,6 @@ def test_a_failed_sync_poisons_the_partition(tmp_path: Path) -> None:
 
 def test_followers_of_a_failed_sync_are_told(tmp_path: Path) -> None:
     """None of the threads that waited for the same sync is told that it succeeded."""
-    import threading
-
     disk = BrokenDisk()
     writer = open_writer(tmp_path, fs=disk)
     append(writer, b"a")
@@ -279,7 +280,6 @@ def test_a_device_error_in_a_roll_poisons(operation: str, tmp_path: Path) -> Non
 
 def test_a_failed_sync_is_poison_though_it_says_no_room(tmp_path: Path) -> None:
     """Delayed allocation reports a full disk at the sync: by then the pages are gone, and a retry would lie."""
-    import errno
 
     class LateDisk(BrokenDisk):
         def _fail(self, name: str, what: object) -> None:
@@ -371,17 +371,25 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interrupting(codes: set[CodeType], line: int) -> Iterator[list[int]]:
-    """Raise `Interrupted` in front of line number `line` that runs of these functions; yields what is left of it."""
-    left = [line]
+def interrupting(codes: set[CodeType], point: int) -> Iterator[list[int]]:
+    """Raise `Interrupted` at point number `point` at which these functions can take a signal.
+
+    That is where CPython looks for signals: at the start of a function, after each call it makes, and at
+    each turn of a loop. Yields what is left to count: -1 once it was raised.
+    """
+    left = [point]
+    last: dict[FrameType, str] = {}
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_code not in codes:
             return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == -1:
-                raise Interrupted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            before, last[frame] = last.get(frame, ""), dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            if before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")):
+                left[0] -= 1
+                if left[0] == -1:
+                    raise Interrupted
         return trace
 
     previous = sys.gettrace()
@@ -399,42 +407,40 @@ def aligned(buffer: RecordBuffer | RowBuffer) -> bool:
     return all(len(column) == count for column in columns) and rows < count
 
 
-def test_an_interrupt_at_any_line_of_an_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
+def test_an_interrupt_anywhere_in_an_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
     """Exhaustive: the row is there wholly or not at all, and the next one is right."""
-    line, seen = 0, set()
+    point, seen = 0, set()
     while True:
-        with writing(tmp_path / str(line)) as writer:
+        with writing(tmp_path / str(point)) as writer:
             writer.append_record(b"k", b"v", [("h", b"1")], 1, 10)
-            with interrupting({PartitionWriter.append_record.__code__}, line) as left:
+            with interrupting({PartitionWriter.append_record.__code__}, point) as left:
                 try:
                     writer.append_record(b"k2", b"v2", [("h", b"2")], 2, 10)
                 except Interrupted:
-                    seen.add(line)
+                    seen.add(point)
             assert aligned(writer.buffer)
             offset = writer.append_record(b"k3", b"v3", None, 3, 10)
-        found = read_partition(tmp_path / str(line))
+        found = read_partition(tmp_path / str(point))
         assert found[offset] == b"v3"
         assert list(found.values()) in ([b"v", b"v3"], [b"v", b"v2", b"v3"])
         if left[0] >= 0:
             break
-        line += 1
-    assert len(seen) > 8
+        point += 1
+    assert len(seen) > 4
 
 
-def test_an_interrupt_at_any_line_of_a_typed_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
-    line = 0
+def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
+    point = 0
     while True:
-        with writing(tmp_path / str(line), TYPED) as writer:
+        with writing(tmp_path / str(point), TYPED) as writer:
             append_row(writer, 1, "x")
-            with interrupting({PartitionWriter.append_row.__code__}, line) as left:
-                try:
+            with interrupting({PartitionWriter.append_row.__code__}, point) as left:
+                with suppress(Interrupted):
                     writer.append_row((2, "y"), 2, 10)
-                except Interrupted:
-                    pass
             assert aligned(writer.buffer)
             append_row(writer, 3, "z")
-        [name] = list_segments(tmp_path / str(line)).segments
-        segment = SegmentFile.open(tmp_path / str(line) / str(name))
+        [name] = list_segments(tmp_path / str(point)).segments
+        segment = SegmentFile.open(tmp_path / str(point) / str(name))
         rows = [
             row
             for block in segment.blocks(0, 100)
@@ -443,8 +449,8 @@ def test_an_interrupt_at_any_line_of_a_typed_append_leaves_the_columns_aligned(t
         assert rows in ([(1, "x"), (3, "z")], [(1, "x"), (2, "y"), (3, "z")])
         if left[0] >= 0:
             break
-        line += 1
-    assert line > 8
+        point += 1
+    assert point > 4
 
 
 WRITING = {
@@ -458,51 +464,47 @@ WRITING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", ["append", "batch", "flush", "roll"])
-def test_an_interrupt_at_any_line_of_a_write_loses_nothing(operation: str, tmp_path: Path) -> None:
-    """Exhaustive: rows that were given an offset are there under it, what a view shows agrees with the file."""
-    line = 0
-    while True:
-        directory = tmp_path / str(line)
-        given: dict[int, bytes] = {}
-        with writing(directory, block_bytes=300, roll_bytes=2_200) as writer:
+def _interrupted_write(
+    directory: Path, operation: str, point: int
+) -> tuple[bool, dict[int, bytes], list[HotView]]:
+    """Interrupt an operation; return whether it came to that, what was given which offset, and a later view."""
+    given: dict[int, bytes] = {}
+    with writing(directory, block_bytes=300, roll_bytes=2_200) as writer:
 
-            def one(value: bytes) -> None:
+        def some(name: str, count: int) -> None:
+            for number in range(count):
+                value = b"%s %d" % (name.encode(), number)
                 given[append(writer, value)] = value
 
-            for i in range(12):
-                one(b"before %d" % i)
-            with interrupting(WRITING, line) as left:
-                try:
-                    if operation == "append":
-                        for i in range(30):
-                            one(b"while %d" % i)
-                    elif operation == "batch":
-                        append_batch(writer, [b"x" * 30], [b"y" * 30])
-                    elif operation == "flush":
-                        writer.flush()
-                    else:
-                        writer.roll()
-                except Interrupted:
-                    pass
-            assert writer.fault is None
-            for i in range(12):
-                one(b"after %d" % i)
-            view = writer.view()
-            for before, after in pairwise(view.recent):
-                assert before.end_offset == after.base_offset, f"line {line}: a hole in the recent blocks"
-            held = [value for block in view.recent for value in block.batch().column("value").to_pylist()]
+        some("before", 12)
+        call: Callable[[], object] = {
+            "append": lambda: some("while", 14),
+            "batch": lambda: append_batch(writer, [b"x" * 30], [b"y" * 30]),
+            "flush": writer.flush,
+            "roll": writer.roll,
+        }[operation]
+        with interrupting(WRITING, point) as left, suppress(Interrupted):
+            call()
+        assert writer.fault is None
+        some("after", 12)
+        return left[0] < 0, given, [writer.view()]
+
+
+@pytest.mark.parametrize("operation", ["append", "batch", "flush", "roll"])
+def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path: Path) -> None:
+    """Exhaustive: rows that were given an offset are there under it, no row twice, and what a view shows agrees."""
+    point, interrupted = 0, True
+    while interrupted:
+        directory = tmp_path / str(point)
+        interrupted, given, [view] = _interrupted_write(directory, operation, point)
         found = read_partition(directory)
-        assert {offset: found[offset] for offset in given} == given, f"line {line}"
-        extra = set(found.values()) - set(given.values())
-        assert extra <= {b"x" * 30, b"y" * 30} | {b"while %d" % i for i in range(30)}
-        assert len(found) == len(set(found.values())), f"line {line}: a record twice"
-        if held:
-            start = view.recent[0].base_offset
-            assert held == [found[offset] for offset in range(start, start + len(held))], f"line {line}"
-        if left[0] >= 0:
-            break
-        line += 1
-    assert line > 5
-
-
+        place = f"interrupted at point {point}"
+        assert {offset: found.get(offset) for offset in given} == given, place
+        assert len(found) == len(set(found.values())), place
+        for before, after in pairwise(view.recent):
+            assert before.end_offset == after.base_offset, f"{place}: a hole in the recent blocks"
+        held = [value for block in view.recent for value in block.batch().column("value").to_pylist()]
+        start = view.recent[0].base_offset if view.recent else 0
+        assert held == [found[start + number] for number in range(len(held))], place
+        point += 1
+    assert point > 5

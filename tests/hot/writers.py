@@ -22,7 +22,9 @@ from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 
 TOPIC = TopicMeta("orders", UUID(int=2), 1, (RECORD_SCHEMA,), None, None, 0)
-TYPED = TopicMeta("flights", UUID(int=2), 1, (pa.schema([("a", pa.int64()), ("b", pa.string())]),), None, None, 0)
+TYPED = TopicMeta(
+    "flights", UUID(int=2), 1, (pa.schema([("a", pa.int64()), ("b", pa.string())]),), None, None, 0
+)
 
 
 def options_of(**changes: Any) -> WriterOptions:
@@ -96,5 +98,7 @@ def read_partition(directory: Path) -> dict[int, bytes]:
 
 def blocks_of(directory: Path) -> list[int]:
     """Record counts of the blocks on disk, in order."""
-    segments = [SegmentFile.open(directory / str(name), use_mmap=False) for name in list_segments(directory).segments]
+    segments = [
+        SegmentFile.open(directory / str(name), use_mmap=False) for name in list_segments(directory).segments
+    ]
     return [count for segment in segments for count in segment.index.record_counts]

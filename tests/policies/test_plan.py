@@ -8,8 +8,8 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from tests.policies.policy_model import NOW, SECOND, active, apply, partition, published, segment, store
 
+from tests.policies.policy_model import NOW, SECOND, active, apply, partition, published, segment, store
 from tiered.policies import (
     PRESETS,
     Action,

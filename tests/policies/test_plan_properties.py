@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.policies.policy_model import NOW, SECOND, apply, policies, stores
 
+from tests.policies.policy_model import NOW, SECOND, apply, policies, stores
 from tiered.policies import (
     Compress,
     EvictLocal,

@@ -112,6 +112,28 @@ def test_any_filters_together_equal_the_same_filters_on_the_whole(
     assert found.equals(expected)
 
 
+def test_a_bound_at_the_edge_of_a_block_keeps_its_row(topic: tiered.Topic, everything: pa.Table) -> None:
+    """Blocks and row groups are left out by their bounds: the start is inclusive, the end is not."""
+    stamps = everything["timestamp"].to_pylist()
+    for partition in range(PARTITIONS):
+        mine = [
+            stamp
+            for stamp, number in zip(stamps, everything["partition"].to_pylist(), strict=True)
+            if number == partition
+        ]
+        for number in range(5):
+            low, high = (
+                START + timedelta(minutes=number * ROWS),
+                START + timedelta(minutes=(number + 1) * ROWS),
+            )
+            inside = [stamp for stamp in mine if low <= stamp < high]
+            for edge in [min(inside), max(inside)] if inside else []:
+                late = topic.scan(partition, start_timestamp=edge, columns=["timestamp"]).to_arrow()
+                early = topic.scan(partition, end_timestamp=edge, columns=["timestamp"]).to_arrow()
+                assert late["timestamp"].to_pylist() == [stamp for stamp in mine if stamp >= edge]
+                assert early["timestamp"].to_pylist() == [stamp for stamp in mine if stamp < edge]
+
+
 def filtered(
     table: pa.Table,
     *,
@@ -185,7 +207,6 @@ def test_a_limit_reads_nothing_beyond_what_it_needs(topic: tiered.Topic) -> None
     assert [batch.num_rows for batch in batches] == [1]
 
 
-@pytest.mark.xfail(reason="Topic._chosen keeps duplicates", strict=True)
 def test_partitions_named_twice_are_read_once(topic: tiered.Topic, everything: pa.Table) -> None:
     rows = everything.filter(pc.equal(everything["partition"], 1))
     assert topic.scan(partitions=[1, 1]).to_arrow().equals(rows)

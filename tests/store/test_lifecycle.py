@@ -178,9 +178,6 @@ def test_a_scan_of_a_closed_store_says_so(tmp_path: Path) -> None:
         scan.to_arrow()
 
 
-@pytest.mark.xfail(
-    reason="one exception object is raised again and again, and collects every traceback", strict=True
-)
 def test_a_closed_store_does_not_leak_memory_by_saying_so(tmp_path: Path) -> None:
     store = tiered.open(tmp_path / "data")
     topic = store.create_topic("t")
@@ -425,9 +422,6 @@ def test_close_flushes_and_raises_what_stands_in_the_way(tmp_path: Path) -> None
     assert durable(tmp_path) == 2
 
 
-@pytest.mark.xfail(
-    reason="PartitionWriter.close: rows appended after its flush get an offset and are dropped", strict=True
-)
 def test_nothing_that_was_appended_is_dropped_by_a_close_beside_it(tmp_path: Path) -> None:
     """An append either raises StoreClosed, or its record is there after the close."""
     lost = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from uuid import uuid4
 
 import pyarrow as pa
@@ -134,6 +135,33 @@ def test_a_scan_of_cold_rows_survives_that_their_objects_are_replaced(
             found += [value for batch in batches for value in batch.column("value").to_pylist()]
             assert found == expected(3)
             assert values(bucket.topic("t")) == expected(3)
+
+
+def test_an_object_that_is_replaced_in_the_middle_of_its_read_is_read_on_in_the_other(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """As after a merge and a sweep: from the offset that was reached, no row twice and none left out."""
+    url, random = f"file://{tmp_path}/bucket", Random(0)
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        # Larger than what is fetched at once, and not to be compressed.
+        written = [random.randbytes(20_000) for _ in range(3000)]
+        topic.append_batch(pa.table({"value": written}))
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+        with tiered.open(url) as bucket:
+            batches = bucket.topic("t").scan().to_batches()
+            found = next(batches).column("value").to_pylist()
+            assert 0 < len(found) < len(written)
+            cold = store._access.cold(topic._meta, 0)
+            committer = Committer(cold, store.store_id, clock=clock)
+            committer.claim()
+            (old,) = (tmp_path / "bucket").rglob("*.parquet")
+            new = committer.new_object_name(0)
+            old.rename(old.with_name(new))
+            committer.commit(lambda head: replace(head, inline=(replace(head.inline[0], name=new),)))
+            found += [value for batch in batches for value in batch.column("value").to_pylist()]
+        assert found == written
 
 
 def test_rows_deleted_during_a_scan_are_an_error_or_still_there(

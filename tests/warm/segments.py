@@ -48,7 +48,12 @@ def append(writer: SegmentWriter, *values: bytes, now_us: int = 2_000) -> None:
 
 
 def write_segment(
-    directory: Path, blocks: Iterable[Iterable[bytes]], *, seal: bool, fs: FileSystem | None = None, **changes: Any
+    directory: Path,
+    blocks: Iterable[Iterable[bytes]],
+    *,
+    seal: bool,
+    fs: FileSystem | None = None,
+    **changes: Any,
 ) -> Path:
     """A segment of these blocks; synced after every one."""
     directory.mkdir(exist_ok=True)

@@ -111,7 +111,10 @@ def test_blocks_in_another_order_are_refused(tmp_path: Path) -> None:
     segment = SegmentFile.open(path)
     (first, second), length = segment.index.positions, segment.index.lengths[0]
     data = bytearray(path.read_bytes())
-    data[first : first + length], data[second : second + length] = data[second : second + length], data[first : first + length]
+    data[first : first + length], data[second : second + length] = (
+        data[second : second + length],
+        data[first : first + length],
+    )
     path.write_bytes(data)
     with pytest.raises(CorruptionError, match="not the one in the index"):
         read(path)
@@ -126,7 +129,9 @@ def test_a_footer_of_another_segment_is_refused(tmp_path: Path) -> None:
         SegmentFile.open(mine)
 
 
-@pytest.mark.parametrize("content", [b"", b"T", b"PAR1" * 100, bytes(4096)], ids=["empty", "1 byte", "Parquet", "zeros"])
+@pytest.mark.parametrize(
+    "content", [b"", b"T", b"PAR1" * 100, bytes(4096)], ids=["empty", "1 byte", "Parquet", "zeros"]
+)
 def test_files_that_are_no_segments_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"{0:020}-0.log"
     path.write_bytes(content)

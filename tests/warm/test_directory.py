@@ -61,7 +61,13 @@ def test_other_files_are_no_segments(name: str) -> None:
 
 def test_the_highest_generation_is_the_segment(tmp_path: Path) -> None:
     """Lower ones are leftovers; files of other names are left alone; an absent directory is empty."""
-    names = [SegmentName(0, 0), SegmentName(0, 2), SegmentName(0, 10), SegmentName(5, 0), SegmentName(10**19, 1)]
+    names = [
+        SegmentName(0, 0),
+        SegmentName(0, 2),
+        SegmentName(0, 10),
+        SegmentName(5, 0),
+        SegmentName(10**19, 1),
+    ]
     for name in names:
         (tmp_path / str(name)).touch()
     for other in ("start.json", f".{0:020}-11.log.tmp", "notes.txt"):
@@ -74,7 +80,10 @@ def test_the_highest_generation_is_the_segment(tmp_path: Path) -> None:
 
 def test_half_written_files_of_a_rewrite_go_and_the_writers_stay(tmp_path: Path) -> None:
     """The writer may be making its next segment (generation 0) right now."""
-    mine, theirs = tmp_path / f".{7:020}-0.log.tmp", [tmp_path / f".{0:020}-{number}.log.tmp" for number in (1, 10, 100)]
+    mine, theirs = (
+        tmp_path / f".{7:020}-0.log.tmp",
+        [tmp_path / f".{0:020}-{number}.log.tmp" for number in (1, 10, 100)],
+    )
     segment = write_segment(tmp_path, [[b"a"]], seal=True)
     for path in (mine, *theirs):
         path.touch()
@@ -162,7 +171,9 @@ def test_a_document_is_the_old_or_the_new_wherever_its_writer_dies(power: bool, 
 @given(st.lists(schemas(plain_types), min_size=1, max_size=3), st.integers(1, PARTITIONS_MAX))
 def test_topics_come_back_from_their_document(versions: list[pa.Schema], partitions: int) -> None:
     """Every version of the schema, with its metadata-free Arrow types."""
-    meta = TopicMeta("t", UUID(int=1), partitions, tuple(normalize_schema(item) for item in versions), "a", "b", -5)
+    meta = TopicMeta(
+        "t", UUID(int=1), partitions, tuple(normalize_schema(item) for item in versions), "a", "b", -5
+    )
     data = encode_document(meta.to_json())
     assert TopicMeta.from_json(decode_document(data, where="t"), where="t") == meta
 
@@ -205,7 +216,11 @@ def test_topics_are_listed_once_they_are_whole(tmp_path: Path) -> None:
     (tmp_path / "topics" / "half" / "0").mkdir(parents=True)
     assert catalog.topics() == ["orders"]
     assert catalog.read_topic("orders") == TOPIC
-    assert [catalog.partition_directory("orders", number).is_dir() for number in range(3)] == [True, True, False]
+    assert [catalog.partition_directory("orders", number).is_dir() for number in range(3)] == [
+        True,
+        True,
+        False,
+    ]
     with pytest.raises(TopicNotFound, match="half"):
         catalog.read_topic("half")
     catalog.check_vacant("half")

@@ -31,7 +31,11 @@ sys.stdin.read()
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until its stdin closes."""
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     )
     assert child.stdin is not None
     assert child.stdout is not None

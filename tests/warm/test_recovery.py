@@ -270,7 +270,9 @@ append(writer, b"b")
 writer.sync()
 print(read(writer.path))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout.splitlines()[0].startswith("no room on the local disk")
     assert done.stdout.splitlines()[1] == "[b'a', b'b']"
 
@@ -425,7 +427,9 @@ while True:
         writer.sync()
         print(number, flush=True)
 """
-    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     assert child.stdout is not None
     for line in child.stdout:
         if int(line) > 300:

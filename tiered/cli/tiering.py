@@ -79,6 +79,8 @@ def _holdings(tier: TierHoldings) -> str:
 def _lag(item: PartitionStatus) -> str:
     if item.problem:
         return "unknown"
+    if item.lag_records is None or item.lag_seconds is None:
+        return "unknown" if item.problem else "-"
     if not item.lag_records:
         return "-"
     return f"{count(item.lag_records, 'record')}, {format_duration(int(item.lag_seconds * 1e6), parts=1)}"

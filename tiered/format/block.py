@@ -320,7 +320,11 @@ def decode_body(
         if crc32c(block.slice(start, size + padding(size))) != crc:
             raise corrupt("chunk fails its checksum", start)
         chunk = block.slice(start, size)
-        part = schema if count == len(schema) else pa.schema([schema.field(i) for i in range(first, first + count)])
+        part = (
+            schema
+            if count == len(schema)
+            else pa.schema([schema.field(i) for i in range(first, first + count)])
+        )
         try:
             raw = decompress(Codec(header.codec), chunk, raw_length)
             batch = pa.ipc.read_record_batch(raw, part)

@@ -137,7 +137,9 @@ def _plain_type(kind: pa.DataType, name: str, depth: int) -> pa.DataType:
         if kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
             return pa.decimal128(kind.precision, kind.scale)
     elif pt.is_map(kind):
-        return pa.map_(_plain_type(kind.key_type, name, depth + 1), _plain_type(kind.item_type, name, depth + 1))
+        return pa.map_(
+            _plain_type(kind.key_type, name, depth + 1), _plain_type(kind.item_type, name, depth + 1)
+        )
     elif pt.is_struct(kind) and kind.num_fields:
         inner = [kind.field(i) for i in range(kind.num_fields)]
         _check_names([field.name for field in inner])
@@ -290,9 +292,15 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     try:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
+        if pt.is_integer(array.type) and pt.is_timestamp(field.type):
+            array = pc.multiply_checked(
+                array.cast(pa.int64()), 1000
+            )  # milliseconds, as everywhere in the API
         if pt.is_dictionary(array.type):
             # Polars' dictionaries hold views, which nothing can be taken from.
-            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(field.type)).dictionary_decode()
+            array = pa.DictionaryArray.from_arrays(
+                array.indices, array.dictionary.cast(field.type)
+            ).dictionary_decode()
         elif pt.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
         if _holds_list_view(array.type):
@@ -301,4 +309,6 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return array.cast(field.type, safe=True)
     except (pa.ArrowException, NotImplementedError, OverflowError) as error:
         reason = str(error).splitlines()[0]
-        raise SchemaMismatch(f"column {field.name!r}: {array.type} does not fit {field.type}: {reason}") from None
+        raise SchemaMismatch(
+            f"column {field.name!r}: {array.type} does not fit {field.type}: {reason}"
+        ) from None

@@ -114,7 +114,9 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     schema: bytes = header.schema.serialize().to_pybytes()
     padded = schema + bytes(padding(len(schema)))
     if FIXED_BYTES + len(padded) > HEADER_BYTES_MAX:
-        raise SchemaMismatch(f"a schema of {len(schema)} bytes is over the limit of {HEADER_BYTES_MAX - FIXED_BYTES}")
+        raise SchemaMismatch(
+            f"a schema of {len(schema)} bytes is over the limit of {HEADER_BYTES_MAX - FIXED_BYTES}"
+        )
     fixed = _FIXED.pack(
         MAGIC, VERSION, FIXED_BYTES, FIXED_BYTES + len(padded), len(schema), header.store_id.bytes,
         header.topic_id.bytes, header.segment_id.bytes, header.partition, header.schema_id, header.base_offset,
@@ -154,7 +156,9 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(schema_bytes[:schema_length]))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptionError(f"segment schema does not decode ({error})", where=where, position=FIXED_BYTES) from None
+        raise CorruptionError(
+            f"segment schema does not decode ({error})", where=where, position=FIXED_BYTES
+        ) from None
     return SegmentHeader(
         UUID(bytes=store_id), UUID(bytes=topic_id), UUID(bytes=segment_id), partition, schema_id, base_offset,
         created_us, generation, writer_epoch, lineage_epoch, prev_hash.hex() if any(prev_hash) else "",
@@ -282,7 +286,9 @@ def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
     try:
         facts = SegmentFacts.from_json(json.loads(raw.slice(_FOOTER.size + index_bytes).to_pybytes()))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CorruptionError(f"segment facts do not decode ({error!r})", where=where, position=position) from None
+        raise CorruptionError(
+            f"segment facts do not decode ({error!r})", where=where, position=position
+        ) from None
     index = raw.slice(_FOOTER.size, index_bytes)
     if not _index_fits(np.frombuffer(index, "<i8").reshape(_INDEX_COLUMNS, count), facts, position):
         raise CorruptionError("segment index contradicts the facts", where=where, position=position)
@@ -295,7 +301,12 @@ def _index_fits(index: Any, facts: SegmentFacts, end_position: int) -> bool:
     if len(bases) == 0:
         return facts.record_count == 0 and facts.base_offset == facts.end_offset
     # No number is negative, so no difference overflows.
-    in_bounds = bases.min() >= 0 and positions.min() >= FIXED_BYTES and lengths.min() >= HEADER_BYTES and counts.min() > 0
+    in_bounds = (
+        bases.min() >= 0
+        and positions.min() >= FIXED_BYTES
+        and lengths.min() >= HEADER_BYTES
+        and counts.min() > 0
+    )
     return (
         bool(in_bounds)
         and bool(np.all(np.diff(positions) >= lengths[:-1]))

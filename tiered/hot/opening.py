@@ -83,7 +83,9 @@ def open_active(
     # The last writer died between growing the schema and rolling.
     facts = segment.seal(start_offset)
     segment.close()
-    return _follow(options, directory, meta, replace(segment.header, writer_epoch=segment.writer_epoch), facts)
+    return _follow(
+        options, directory, meta, replace(segment.header, writer_epoch=segment.writer_epoch), facts
+    )
 
 
 def _follow(

@@ -31,6 +31,7 @@ from ..errors import (
     RecordTooLarge,
     StoreClosed,
     TieredError,
+    again,
 )
 from ..format.block import NO_PRODUCER, Body, encode_body, split_batch
 from ..format.facts import SegmentFacts
@@ -82,7 +83,7 @@ class HotView:
 
 
 class SchemaGrew(Exception):
-    """Blocks were encoded before the topic's schema grew; the caller encodes them again."""
+    """What is to be appended has not the columns of the writer; the caller brings both to the newest schema."""
 
 
 class PartitionWriter:
@@ -126,7 +127,15 @@ class PartitionWriter:
     # -- opening ---------------------------------------------------------------------------------
 
     @classmethod
-    def open(cls, options: WriterOptions, directory: Path, meta: TopicMeta, partition: int) -> PartitionWriter:
+    def open(
+        cls,
+        options: WriterOptions,
+        directory: Path,
+        meta: TopicMeta,
+        partition: int,
+        *,
+        wait_seconds: float = _LOCK_WAIT_SECONDS,
+    ) -> PartitionWriter:
         """Take the partition's lock, recover its active segment, and return the writer.
 
         Raises
@@ -135,7 +144,7 @@ class PartitionWriter:
         """
         what = f"partition {partition} of topic {meta.name!r}"
         options.fs.make_directory(directory)
-        lock = FileLock.acquire(directory / LOCK_FILE, what, wait_seconds=_LOCK_WAIT_SECONDS)
+        lock = FileLock.acquire(directory / LOCK_FILE, what, wait_seconds=wait_seconds)
         try:
             reason = read_fence(directory)
             if reason is not None:
@@ -173,7 +182,7 @@ class PartitionWriter:
         """Add one checked record to the pending rows and return its offset, or `FULL` where `make_room` is due."""
         with self.lock:
             if self.fault is not None:
-                raise self.fault
+                raise again(self.fault)
             buffer = self.buffer
             timestamps = buffer.timestamps_us
             row = len(timestamps)
@@ -195,11 +204,13 @@ class PartitionWriter:
         """Add one checked row of a typed topic and return its offset, or `FULL` where `make_room` is due."""
         with self.lock:
             if self.fault is not None:
-                raise self.fault
+                raise again(self.fault)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
             if buffer.bytes >= self._block_bytes or row >= self._rows_max:
                 return FULL
+            if len(values) > len(buffer.columns):  # type: ignore[union-attr]
+                raise SchemaGrew
             try:
                 # A row checked before the schema grew lacks the new columns.
                 for column, value in zip_longest(buffer.columns, values):  # type: ignore[union-attr]
@@ -249,12 +260,9 @@ class PartitionWriter:
                 # Rows that came in since the drain have offsets already: they go first.
                 self._drain_held()
                 start = self._segment.end_offset
-                keep = len(pieces) == 1
-                if not keep:
-                    self.recent.clear()
                 try:
                     for body in _encoded(pieces):
-                        self._append_body(body, keep=keep)
+                        self._append_body(body, keep=len(pieces) == 1)
                 finally:
                     self.buffer.base_offset = self._segment.end_offset
                 return start, self._segment.end_offset
@@ -280,8 +288,10 @@ class PartitionWriter:
         """Return once every record before `offset` is durable: group commit, leader and followers."""
 
         def durable() -> bool:
+            if self.durable_offset >= offset:
+                return True
             self._check_fault()
-            return self.durable_offset >= offset
+            return False
 
         self._group.run(durable, self._commit)
 
@@ -325,18 +335,22 @@ class PartitionWriter:
 
     def _drain(self) -> None:
         """Write the pending rows. The caller holds the write lock."""
-        with self.lock:
-            buffer = self.buffer
-            if not buffer.timestamps_us:
-                return
-            self.buffer = self._new_buffer(buffer.base_offset + len(buffer.timestamps_us))
+        taken: RecordBuffer | RowBuffer | None = None
         try:
-            self._drain_buffer(buffer)
-        except BaseException:
             with self.lock:
-                buffer.drop_before(self._segment.end_offset)
-                buffer.extend(self.buffer)  # type: ignore[arg-type]
-                self.buffer = buffer
+                if not self.buffer.timestamps_us:
+                    return
+                fresh = self._new_buffer(self.buffer.base_offset + len(self.buffer.timestamps_us))
+                taken = self.buffer
+                self.buffer = fresh
+            self._drain_buffer(taken)
+        except BaseException:
+            # Ctrl-C can strike anywhere above: what was taken and not written goes back in front.
+            with self.lock:
+                if taken is not None and taken is not self.buffer:
+                    taken.drop_before(self._segment.end_offset)
+                    taken.extend(self.buffer)  # type: ignore[arg-type]
+                    self.buffer = taken
             raise
 
     def _drain_held(self) -> None:
@@ -387,7 +401,7 @@ class PartitionWriter:
 
     def _check_fault(self) -> None:
         if self.fault is not None:
-            raise self.fault
+            raise again(self.fault)
 
     # -- rolling ---------------------------------------------------------------------------------
 
@@ -402,7 +416,8 @@ class PartitionWriter:
         """Roll where the active segment's first record is older than the policy's roll age."""
         age = self._options.roll_age_us
         segment = self._segment
-        if age is not None and len(segment.index) and self._options.clock() - segment.header.created_us >= age:
+        first = segment.first_append_us
+        if age is not None and first is not None and self._options.clock() - first >= age:
             self.roll()
 
     def _roll(self) -> SegmentFacts:
@@ -419,16 +434,23 @@ class PartitionWriter:
         return facts
 
     def change_schema(self, meta: TopicMeta) -> None:
-        """Go on with a grown schema: pending rows are written and the segment rolled first."""
-        with self._write_lock:
-            self._check_fault()
-            with self.lock:
-                self._drain_held()
-                self.recent.clear()
-                self.meta = meta
-                self._body_schema = body_schema(meta.schema)
+        """Go on with a grown schema: pending rows are written and the segment rolled first.
+
+        On failure the writer goes on with the schema it had.
+        """
+        with self._write_lock, self.lock:
+            if meta.schema_id <= self.meta.schema_id:
+                return
+            self._drain_held()
+            before = self.meta, self._body_schema
+            self.meta, self._body_schema = meta, body_schema(meta.schema)
+            try:
                 self._roll()
-                self.buffer = self._new_buffer(self._segment.end_offset)
+            except BaseException:
+                self.meta, self._body_schema = before
+                raise
+            self.recent.clear()
+            self.buffer = self._new_buffer(self._segment.end_offset)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -473,21 +495,31 @@ class PartitionWriter:
         """
         if self._closed:
             return
-        error: TieredError | None = None
         try:
             if self.fault is None:
                 self.flush()
-                with self._write_lock:
-                    self._segment.mark_clean()
-        except PartitionPoisoned as poisoned:
-            error = poisoned
-        except OSError as failed:
-            error = self._poison(failed)
-        else:
-            error = self.fault if isinstance(self.fault, PartitionPoisoned) else None
+            with self._sync_lock, self._write_lock, self.lock:
+                # Rows that came in since: after this nobody can add any.
+                if self.fault is None:
+                    self._drain_held()
+                    self._sync(self._segment, self._segment.end_offset)
+                    self._mark_clean()
+                    self.fault = StoreClosed("the store is closed")
+        except PartitionPoisoned:
+            self._release()
+            raise
+        fault = self.fault
         self._release()
-        if error is not None:
-            raise error
+        if isinstance(fault, PartitionPoisoned):
+            raise again(fault)
+
+    def _mark_clean(self) -> None:
+        try:
+            self._segment.mark_clean()
+        except DiskFull:
+            pass  # every record is durable; without the mark, later damage to the last block looks like a torn tail
+        except OSError as error:
+            raise self._poison(error) from error
 
     def _release(self) -> None:
         with self._sync_lock, self._write_lock, self.lock:
@@ -527,4 +559,6 @@ def _encoded(pieces: Sequence[pa.RecordBatch]) -> Iterator[Body]:
 def check_record_size(size: int, limit: int) -> None:
     """Raise `RecordTooLarge` where one record is over the limit."""
     if size > limit:
-        raise RecordTooLarge(f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended")
+        raise RecordTooLarge(
+            f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended"
+        )

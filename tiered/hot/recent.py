@@ -66,6 +66,9 @@ class HotMemory:
     def add(self, owner: RecentBlocks, block: RecentBlock) -> None:
         """Add a block of `owner`, the newest of all."""
         with self._lock:
+            if owner._blocks and owner._blocks[-1].end_offset != block.base_offset:
+                # Blocks in between were not kept: those of a bulk load, or one that Ctrl-C came after.
+                self._remove(owner)
             owner._blocks.append(block)
             self._order.append(owner)
             self.bytes += block.bytes
@@ -80,6 +83,9 @@ class HotMemory:
     def remove(self, owner: RecentBlocks) -> None:
         """Forget `owner` and give back what it held."""
         with self._lock:
-            self._order = deque(item for item in self._order if item is not owner)
-            self.bytes -= sum(block.bytes for block in owner._blocks)
-            owner._blocks.clear()
+            self._remove(owner)
+
+    def _remove(self, owner: RecentBlocks) -> None:
+        self._order = deque(item for item in self._order if item is not owner)
+        self.bytes -= sum(block.bytes for block in owner._blocks)
+        owner._blocks.clear()

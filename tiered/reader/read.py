@@ -116,7 +116,12 @@ def _read_warm(
 
 
 def _read_cold(
-    access: TierAccess, meta: TopicMeta, split: Split, source: ColdSource, query: Query, assembler: RowAssembler
+    access: TierAccess,
+    meta: TopicMeta,
+    split: Split,
+    source: ColdSource,
+    query: Query,
+    assembler: RowAssembler,
 ) -> Iterator[Piece]:
     columns = [name for name in (*meta.schema.names, "timestamp") if name in assembler.needed]
     batches = read_object(

@@ -39,7 +39,11 @@ class Query:
     @property
     def filters(self) -> bool:
         """Whether rows are left out by value, not by offset alone."""
-        return self.key_column is not None or self.start_timestamp_us is not None or self.end_timestamp_us is not None
+        return (
+            self.key_column is not None
+            or self.start_timestamp_us is not None
+            or self.end_timestamp_us is not None
+        )
 
     def excludes(self, min_timestamp_us: int, max_timestamp_us: int) -> bool:
         """Whether no row with a timestamp in these bounds can be wanted."""
@@ -72,7 +76,12 @@ class RowAssembler:
         self.needed = frozenset(needed)
 
     def dense(
-        self, columns: Mapping[str, pa.Array], base_offset: int, count: int, start_offset: int, end_offset: int
+        self,
+        columns: Mapping[str, pa.Array],
+        base_offset: int,
+        count: int,
+        start_offset: int,
+        end_offset: int,
     ) -> pa.RecordBatch:
         """Build the rows of a block whose offsets are ``base_offset, base_offset + 1, …``."""
         first, last = max(0, start_offset - base_offset), min(count, end_offset - base_offset)

@@ -130,7 +130,10 @@ class Scan:
             found = [split for split in self.splits() if split.tier is tier]
             shares.append(
                 TierShare(
-                    tier.value, len(found), sum(item.record_count for item in found), sum(item.bytes for item in found)
+                    tier.value,
+                    len(found),
+                    sum(item.record_count for item in found),
+                    sum(item.bytes for item in found),
                 )
             )
         return ScanPlan(self._meta.name, self.offsets, tuple(shares))

@@ -69,7 +69,11 @@ def snapshot_partition(
         # A directory that changes while it is listed can hide a file, so a hole is looked at again.
         if not _uncovered((*found.hot, *found.warm, *found.cold), wanted, last):
             break
-    splits = resolve(meta.name, partition, wanted, last, (found.hot, found.warm, found.cold)) if wanted < last else []
+    splits = (
+        resolve(meta.name, partition, wanted, last, (found.hot, found.warm, found.cold))
+        if wanted < last
+        else []
+    )
     return PartitionSnapshot(partition, found.start_offset, found.end_offset, tuple(splits))
 
 
@@ -85,7 +89,12 @@ class _Found:
 
 
 def _look(
-    access: TierAccess, meta: TopicMeta, partition: int, view: HotView | None, start: int | None, end: int | None
+    access: TierAccess,
+    meta: TopicMeta,
+    partition: int,
+    view: HotView | None,
+    start: int | None,
+    end: int | None,
 ) -> _Found:
     """Look at each tier once, newest first."""
     local = _local_extents(access, meta, partition, view, start or 0, end)
@@ -163,7 +172,12 @@ def _with_view(
 
 
 def _without_writer(
-    access: TierAccess, directory: Path, names: tuple[SegmentName, ...], meta: TopicMeta, start: int, end: int | None
+    access: TierAccess,
+    directory: Path,
+    names: tuple[SegmentName, ...],
+    meta: TopicMeta,
+    start: int,
+    end: int | None,
 ) -> _Local:
     log_start = read_start_offset(directory)
     if not names:
@@ -206,11 +220,15 @@ def open_listed(access: TierAccess, directory: Path, name: SegmentName) -> Segme
         try:
             return access.segment(f"{directory}/{name}")
         except FileNotFoundError:
-            current = [item for item in list_segments(directory).segments if item.base_offset == name.base_offset]
+            current = [
+                item for item in list_segments(directory).segments if item.base_offset == name.base_offset
+            ]
             if not current:
                 return None
             name = current[0]
-    raise CorruptionError("a segment file keeps vanishing while it is opened", where=str(directory / str(name)))
+    raise CorruptionError(
+        "a segment file keeps vanishing while it is opened", where=str(directory / str(name))
+    )
 
 
 def _check_owner(opened: SegmentFile, meta: TopicMeta) -> None:

@@ -136,7 +136,15 @@ def resolve(
             )
         whole = max(1, chosen.end_offset - chosen.start_offset)
         splits.append(
-            Split(topic, partition, cursor, limit, chosen.tier, chosen.bytes * (limit - cursor) // whole, chosen.source)
+            Split(
+                topic,
+                partition,
+                cursor,
+                limit,
+                chosen.tier,
+                chosen.bytes * (limit - cursor) // whole,
+                chosen.source,
+            )
         )
         cursor = limit
     return splits

@@ -73,7 +73,11 @@ class TopicMeta:
             "key": self.key,
             "created_us": self.created_us,
             "schemas": [
-                {"id": i, "columns": [f"{field.name}: {field.type}" for field in schema], "arrow": schema_to_text(schema)}
+                {
+                    "id": i,
+                    "columns": [f"{field.name}: {field.type}" for field in schema],
+                    "arrow": schema_to_text(schema),
+                }
                 for i, schema in enumerate(self.schemas)
             ],
         }
@@ -120,7 +124,9 @@ class Catalog:
         try:
             self._fs.make_directory(self.root)
         except OSError as error:
-            raise ConfigError(f"cannot create a store at {self.root}: {error.strerror}; choose another path") from None
+            raise ConfigError(
+                f"cannot create a store at {self.root}: {error.strerror}; choose another path"
+            ) from None
 
     def open_store(self, *, create: bool) -> UUID:
         """Return the store's id; create the store where there is none and `create` allows it.
@@ -210,4 +216,6 @@ class Catalog:
     def check_vacant(self, name: str) -> None:
         """Raise `CorruptionError` where segments lie under a name that has no topic.json."""
         for path in self.topic_directory(name).glob("*/*.log"):
-            raise CorruptionError("topic.json is missing beside segments", where=str(path.parent.parent / TOPIC_FILE))
+            raise CorruptionError(
+                "topic.json is missing beside segments", where=str(path.parent.parent / TOPIC_FILE)
+            )

@@ -13,11 +13,18 @@ COLD_FILE = "cold.json"
 
 @dataclass(frozen=True, slots=True)
 class ColdPlace:
-    """URL, endpoint and region of a bucket; never credentials."""
+    """URL, endpoint and region of a bucket; never credentials.
+
+    Attributes
+    ----------
+    claimed
+        Whether the store has claimed the prefix. Before that a mistyped URL can still be corrected.
+    """
 
     url: str | None = None
     endpoint_url: str | None = None
     region: str | None = None
+    claimed: bool = False
 
 
 def read_cold_place(root: Path) -> ColdPlace:
@@ -32,7 +39,12 @@ def read_cold_place(root: Path) -> ColdPlace:
         values = decode_document(path.read_bytes(), where=str(path))
     except FileNotFoundError:
         return ColdPlace()
-    return ColdPlace(values.get("url"), values.get("endpoint_url"), values.get("region"))
+    return ColdPlace(
+        values.get("url"),
+        values.get("endpoint_url"),
+        values.get("region"),
+        bool(values.get("claimed", False)),
+    )
 
 
 def write_cold_place(fs: FileSystem, root: Path, place: ColdPlace) -> None:

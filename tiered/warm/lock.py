@@ -53,7 +53,9 @@ class FileLock:
         try:
             while not _try_lock(fd):
                 if time.monotonic() >= deadline:
-                    raise StoreLocked(f"{what} is held by {_holder(fd)}; close it there, or open read_only=True")
+                    raise StoreLocked(
+                        f"{what} is held by {_holder(fd)}; close it there, or open read_only=True"
+                    )
                 time.sleep(_POLL_SECONDS)
             with NoRoom(path):
                 os.ftruncate(fd, 0)

@@ -24,7 +24,9 @@ from .segment_reader import SegmentFile
 TARGET_BLOCK_BYTES = 1 << 20
 
 
-def merged_batches(segment: SegmentFile, target_bytes: int = TARGET_BLOCK_BYTES) -> Iterator[tuple[pa.RecordBatch, int]]:
+def merged_batches(
+    segment: SegmentFile, target_bytes: int = TARGET_BLOCK_BYTES
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield a segment's records as body batches of about `target_bytes`, with their last append time.
 
     Batches are verified, dense in offsets, and in order.
@@ -45,7 +47,9 @@ def merged_batches(segment: SegmentFile, target_bytes: int = TARGET_BLOCK_BYTES)
         yield pa.concat_batches(pending), append_us
 
 
-def rewrite_segment(fs: FileSystem, path: Path, codec: Codec, level: int, *, use_mmap: bool = True) -> SegmentFacts:
+def rewrite_segment(
+    fs: FileSystem, path: Path, codec: Codec, level: int, *, use_mmap: bool = True
+) -> SegmentFacts:
     """Re-encode the sealed segment at `path` and return the new facts.
 
     Raises
@@ -100,7 +104,9 @@ def _write_copy(
         position += fs.write(fd, position, [block, *body.parts])
         offset += body.record_count
     if offset != facts.end_offset:
-        raise CorruptionError("segment lacks records of its footer", where=str(old.path), offsets=(offset, facts.end_offset))
+        raise CorruptionError(
+            "segment lacks records of its footer", where=str(old.path), offsets=(offset, facts.end_offset)
+        )
     facts = facts.evolve(generation=generation, content_hash=content.hexdigest())
     fs.write(fd, position, [encode_footer(index, facts, position)])
     return facts

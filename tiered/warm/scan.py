@@ -76,20 +76,30 @@ def scan_blocks(data: pa.Buffer, segment: SegmentHeader, *, where: str) -> Scan:
 def _next_block(
     data: pa.Buffer, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
 ) -> BlockHeader:
-    header = decode_header(data.slice(position, min(HEADER_BYTES, data.size - position)), where=where, position=position)
+    header = decode_header(
+        data.slice(position, min(HEADER_BYTES, data.size - position)), where=where, position=position
+    )
     if header.segment_id != segment.segment_id.bytes:
         raise CorruptionError("block of another segment", where=where, position=position)
     if header.writer_epoch < epoch:
         raise CorruptionError("stale block of an earlier writer", where=where, position=position)
     if header.base_offset != offset:
-        raise CorruptionError(f"block starts at offset {header.base_offset}, not {offset}", where=where, position=position)
+        raise CorruptionError(
+            f"block starts at offset {header.base_offset}, not {offset}", where=where, position=position
+        )
     if position + header.length > data.size:
         raise CorruptionError("block is cut short", where=where, position=position)
     return header
 
 
 def _refuse_proven_damage(
-    data: pa.Buffer, position: int, offset: int, segment: SegmentHeader, epoch: int, synced: int, damage: CorruptionError
+    data: pa.Buffer,
+    position: int,
+    offset: int,
+    segment: SegmentHeader,
+    epoch: int,
+    synced: int,
+    damage: CorruptionError,
 ) -> None:
     """Raise unless the bytes from `position` on can be a torn tail."""
     proof = synced > position

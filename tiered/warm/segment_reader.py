@@ -111,8 +111,13 @@ class SegmentFile:
                 raise CorruptionError("index points past the end", where=str(self.path), position=position)
             data = self._data.slice(position, length)
             header = decode_header(data, where=str(self.path), position=position)
-            if header.segment_id != self.header.segment_id.bytes or header.base_offset != self.index.base_offsets[i]:
-                raise CorruptionError("block is not the one in the index", where=str(self.path), position=position)
+            if (
+                header.segment_id != self.header.segment_id.bytes
+                or header.base_offset != self.index.base_offsets[i]
+            ):
+                raise CorruptionError(
+                    "block is not the one in the index", where=str(self.path), position=position
+                )
             if header.length != length or header.record_count != self.index.record_counts[i]:
                 raise CorruptionError("block differs from the index", where=str(self.path), position=position)
             if header.end_offset > start_offset:
@@ -121,7 +126,12 @@ class SegmentFile:
     def decode(self, block: Block, columns: list[int] | None = None) -> dict[int, pa.Array]:
         """Verify and decode one block of this file; see `decode_body`."""
         return decode_body(
-            block.header, block.data, self.header.schema, columns=columns, where=str(self.path), position=block.position
+            block.header,
+            block.data,
+            self.header.schema,
+            columns=columns,
+            where=str(self.path),
+            position=block.position,
         )
 
 

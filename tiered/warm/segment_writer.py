@@ -37,6 +37,7 @@ class SegmentWriter:
         self.position = header.length
         self.synced_through = header.length
         self.end_offset = header.base_offset
+        self.first_append_us: int | None = None
         self.last_append_us = header.created_us
         self.facts: SegmentFacts | None = None
 
@@ -62,7 +63,9 @@ class SegmentWriter:
         return cls(fs, path, fd, replace(header, length=len(data)), header.writer_epoch)
 
     @classmethod
-    def resume(cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: Scan, size: int) -> SegmentWriter:
+    def resume(
+        cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: Scan, size: int
+    ) -> SegmentWriter:
         """Go on writing a segment after recovery, cutting its torn tail off first."""
         fd = fs.open(path)
         try:
@@ -75,6 +78,7 @@ class SegmentWriter:
             raise
         writer = cls(fs, path, fd, header, max(scan.writer_epoch, header.writer_epoch) + 1)
         writer.index, writer._content = scan.index, scan.content_hash
+        writer.first_append_us = header.created_us if len(scan.index) else None
         writer.position = writer.synced_through = scan.end_position
         writer.end_offset, writer.last_append_us = scan.end_offset, scan.last_append_us
         return writer
@@ -119,6 +123,8 @@ class SegmentWriter:
                 body.min_timestamp_us, body.max_timestamp_us,
             )  # fmt: skip
             self._content.add(header)
+            if self.first_append_us is None:
+                self.first_append_us = append_us
         self.last_append_us = append_us
         # One statement: the block is there from here on, and nothing can come between the two.
         self.position, self.end_offset = self.position + body.length, self.end_offset + body.record_count
