@@ -195,12 +195,18 @@ class Store:
 
     def _flush_in_background(self) -> None:
         never = self._settings.store.sync == "never"
+        failed: TieredError | None = None
         for writer in self._writers():
-            if writer.fault is not None:
-                continue
-            writer.roll_if_old()
-            if writer.dirty:
-                writer.write_pending() if never else writer.flush()
+            try:
+                writer.roll_if_old()
+                if writer.dirty:
+                    writer.write_pending() if never else writer.flush()
+            except StoreClosed:
+                continue  # closed by a close beside
+            except TieredError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def _tier_in_background(self) -> None:
         self._tierer.run(None)

@@ -116,15 +116,20 @@ class Tierer:
         """Gather the facts of each partition: those whose manifest is known, and those where it is not."""
         known: list[PartitionFacts] = []
         unknown: list[PartitionFacts] = []
+        silent = False
         for meta, partition in self._partitions():
             try:
                 local = self._local(meta, partition)
                 try:
-                    published = read_published(self._access, meta, partition)
-                    known.append(partition_facts(meta, partition, local, published))
+                    # A bucket that does not answer is asked once a pass: each question takes all its retries.
+                    published = (
+                        Published(None, ()) if silent else read_published(self._access, meta, partition)
+                    )
                 except ColdStorageError as error:
                     problems.append(error)
-                    unknown.append(partition_facts(meta, partition, local, Published(None, ())))
+                    silent = True
+                    published = Published(None, ())
+                (unknown if silent else known).append(partition_facts(meta, partition, local, published))
             except TieredError as error:
                 log.warning("%s/%d is left out: %s", meta.name, partition, error)
                 problems.append(error)
@@ -175,14 +180,16 @@ class Tierer:
         """Gather what each tier holds; a bucket that does not answer is said, not raised."""
         root = self._access.places.root
         rows = []
+        silent = ""
         for meta, partition in self._partitions():
-            problem, published = "", Published(None, ())
-            known = self._access.has_cold
+            problem, published = silent, Published(None, ())
+            known = self._access.has_cold and not silent
             if known:
                 try:
                     published = read_published(self._access, meta, partition)
                 except TieredError as error:
                     problem, known = str(error), False
+                    silent = problem if isinstance(error, ColdStorageError) else ""
             local = LocalSegments(0, ())
             try:
                 local = self._local(meta, partition) if root is not None else local

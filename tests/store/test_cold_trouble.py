@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,3 +145,46 @@ def test_a_mistyped_bucket_can_be_corrected_while_it_holds_nothing(tmp_path: Pat
         tier(store, clock, OFFLOAD_US)
     with tiered.open(f"file://{tmp_path}/bucket") as bucket:
         assert values(bucket.topic("t")) == [b"v"]
+
+
+def test_an_old_copy_of_a_store_does_not_append(tmp_path: Path, clock: Clock) -> None:
+    """Its offsets were given to other records since: the bucket is ahead of it, so it is fenced."""
+    cold = f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", cold, clock) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"first"] * 3)
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+    shutil.copytree(tmp_path / "data", tmp_path / "old")
+    with open_store(tmp_path / "data", cold, clock) as store:
+        store.topic("t").append_many([b"second"] * 3)
+        store.topic("t").roll()
+        tier(store, clock, OFFLOAD_US)
+    with open_store(tmp_path / "old", cold, clock) as old:
+        for _ in range(2):
+            with pytest.raises(tiered.Fenced, match="bucket ends at offset 6, this disk at 3"):
+                old.topic("t").append(b"other")
+        assert values(old.topic("t")) == [b"first"] * 3
+    with tiered.open(cold) as bucket:
+        assert values(bucket.topic("t")) == [b"first"] * 3 + [b"second"] * 3
+
+
+def test_a_damaged_partition_does_not_stop_the_pass_of_the_others(tmp_path: Path, clock: Clock) -> None:
+    """P11: what cannot be read is said at the end; the rest has been offloaded by then, and status shows both."""
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        for name in ("damaged", "sound"):
+            store.create_topic(name).append(b"v", sync=True)
+            store.topic(name).append(b"w", sync=True)
+        store.topic("sound").roll()
+    (active,) = (tmp_path / "data" / "topics" / "damaged" / "0").glob("*.log")
+    content = bytearray(active.read_bytes())
+    content[content.index(b"TBLK") + 200] ^= 1
+    active.write_bytes(content)
+    with open_store(tmp_path / "data", None, clock) as store:
+        with pytest.raises(tiered.CorruptionError, match="had been synced"):
+            tier(store, clock, OFFLOAD_US)
+        assert any("had been synced" in note for note in store.plan().notes)
+        by_topic = {row.topic: row for row in store.status()}
+        assert by_topic["sound"].published_offset == 2
+        assert "had been synced" in by_topic["damaged"].problem
+        assert values(store.topic("sound")) == [b"v", b"w"]

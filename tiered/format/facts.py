@@ -38,7 +38,7 @@ class SegmentFacts:
         Content hash of this and of the previous segment as first sealed: the chain that proves
         continuity. Hex; empty where unknown.
     content_hash
-        CRC32C chain over the records as they are stored now, hex.
+        Hash of the blocks as they are stored now (`ContentHash`), hex.
     start_offset
         Start offset of the partition at the time of sealing.
     """

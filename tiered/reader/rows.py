@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -116,7 +117,8 @@ class RowAssembler:
         if name == "partition":
             return _constant(self._partition, pa.int32(), _rounded(count)).slice(0, count)
         if name == "offset" and base_offset is not None:
-            return pc.add(_numbers(_rounded(count)).slice(0, count), base_offset)
+            numbers = np.arange(base_offset, base_offset + count, dtype=np.int64)
+            return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
         array = columns.get(name)
         # Written before the column was added to the topic.
         return pa.nulls(count, field.type) if array is None else array
@@ -150,11 +152,6 @@ def _rounded(count: int) -> int:
 @lru_cache(maxsize=64)
 def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
-
-
-@lru_cache(maxsize=8)
-def _numbers(count: int) -> pa.Array:
-    return pa.array(range(count), pa.int64())
 
 
 def _rows_only(count: int) -> pa.RecordBatch:
