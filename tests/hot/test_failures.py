@@ -1,17 +1,11 @@
-"""The writer when the disk is full, fails, or Ctrl-C strikes: nothing damaged, nothing lost, nothing twice."""
+"""The writer when the disk is full or fails, or its process dies: nothing damaged, nothing lost."""
 
 from __future__ import annotations
 
-import dis
 import errno
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,8 +22,7 @@ from tests.hot.writers import (
 )
 from tests.warm.disks import BrokenDisk, FullDisk, Killed, MortalDisk
 from tiered.errors import DiskFull, PartitionPoisoned
-from tiered.hot.buffer import RecordBuffer, RowBuffer
-from tiered.hot.partition_writer import HotView, PartitionWriter
+from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.directory import list_segments
 from tiered.warm.lock import FileLock
 from tiered.warm.segment_reader import SegmentFile
@@ -361,180 +354,3 @@ def _drop(writer: PartitionWriter) -> None:
     segment: SegmentWriter = writer._segment
     lock.release()
     segment.abandon()
-
-
-# -- interrupts ----------------------------------------------------------------------------------
-
-
-class Interrupted(BaseException):
-    """Ctrl-C, but nobody else's."""
-
-
-@contextmanager
-def interrupting(codes: set[CodeType], point: int) -> Iterator[list[int]]:
-    """Raise `Interrupted` at point number `point` at which these functions can take a signal.
-
-    That is where CPython looks for signals: at the start of a function, after each call it makes, and at
-    each turn of a loop. Yields what is left to count: -1 once it was raised.
-    """
-    left = [point]
-    last: dict[FrameType, str] = {}
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code not in codes:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            before, last[frame] = last.get(frame, ""), dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")):
-                left[0] -= 1
-                if left[0] == -1:
-                    raise Interrupted
-        return trace
-
-    previous = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield left
-    finally:
-        sys.settrace(previous)
-
-
-def aligned(buffer: RecordBuffer | RowBuffer) -> bool:
-    columns = [buffer.keys, buffer.values] if isinstance(buffer, RecordBuffer) else buffer.columns
-    count = len(buffer.timestamps_us)
-    rows = max(buffer.headers, default=-1) if isinstance(buffer, RecordBuffer) else -1
-    return all(len(column) == count for column in columns) and rows < count
-
-
-def test_an_interrupt_anywhere_in_an_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
-    """Exhaustive: the row is there wholly or not at all, and the next one is right."""
-    point, seen = 0, set()
-    while True:
-        with writing(tmp_path / str(point)) as writer:
-            writer.append_record(b"k", b"v", [("h", b"1")], 1, 10)
-            with interrupting({PartitionWriter.append_record.__code__}, point) as left:
-                try:
-                    writer.append_record(b"k2", b"v2", [("h", b"2")], 2, 10)
-                except Interrupted:
-                    seen.add(point)
-            assert aligned(writer.buffer)
-            offset = writer.append_record(b"k3", b"v3", None, 3, 10)
-        found = read_partition(tmp_path / str(point))
-        assert found[offset] == b"v3"
-        assert list(found.values()) in ([b"v", b"v3"], [b"v", b"v2", b"v3"])
-        if left[0] >= 0:
-            break
-        point += 1
-    assert len(seen) > 4
-
-
-def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
-    point = 0
-    while True:
-        with writing(tmp_path / str(point), TYPED) as writer:
-            append_row(writer, 1, "x")
-            with interrupting({PartitionWriter.append_row.__code__}, point) as left:
-                with suppress(Interrupted):
-                    writer.append_row((2, "y"), 2, 10)
-            assert aligned(writer.buffer)
-            append_row(writer, 3, "z")
-        [name] = list_segments(tmp_path / str(point)).segments
-        segment = SegmentFile.open(tmp_path / str(point) / str(name))
-        rows = [
-            row
-            for block in segment.blocks(0, 100)
-            for row in zip(*(segment.decode(block)[i].to_pylist() for i in (1, 2)), strict=True)
-        ]
-        assert rows in ([(1, "x"), (3, "z")], [(1, "x"), (2, "y"), (3, "z")])
-        if left[0] >= 0:
-            break
-        point += 1
-    assert point > 4
-
-
-WRITING = {
-    method.__code__
-    for method in (
-        PartitionWriter.make_room, PartitionWriter._drain, PartitionWriter._drain_buffer, PartitionWriter._append_body,
-        PartitionWriter._roll, PartitionWriter.append_batches, PartitionWriter._drain_held, PartitionWriter._commit,
-        PartitionWriter._sync, SegmentWriter.append, SegmentWriter._append, SegmentWriter.seal, SegmentWriter.create,
-        SegmentWriter.sync,
-    )
-}  # fmt: skip
-
-
-def _interrupted_write(
-    directory: Path, operation: str, point: int
-) -> tuple[bool, dict[int, bytes], list[HotView]]:
-    """Interrupt an operation; return whether it came to that, what was given which offset, and a later view."""
-    given: dict[int, bytes] = {}
-    with writing(directory, block_bytes=300, roll_bytes=2_200) as writer:
-
-        def some(name: str, count: int) -> None:
-            for number in range(count):
-                value = b"%s %d" % (name.encode(), number)
-                given[append(writer, value)] = value
-
-        some("before", 12)
-        call: Callable[[], object] = {
-            "append": lambda: some("while", 14),
-            "batch": lambda: append_batch(writer, [b"x" * 30], [b"y" * 30]),
-            "flush": writer.flush,
-            "roll": writer.roll,
-        }[operation]
-        with interrupting(WRITING, point) as left, suppress(Interrupted):
-            call()
-        assert writer.fault is None
-        some("after", 12)
-        return left[0] < 0, given, [writer.view()]
-
-
-@pytest.mark.parametrize("operation", ["append", "batch", "flush", "roll"])
-def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path: Path) -> None:
-    """Exhaustive: rows that were given an offset are there under it, no row twice, and what a view shows agrees."""
-    point, interrupted = 0, True
-    while interrupted:
-        directory = tmp_path / str(point)
-        interrupted, given, [view] = _interrupted_write(directory, operation, point)
-        found = read_partition(directory)
-        place = f"interrupted at point {point}"
-        assert {offset: found.get(offset) for offset in given} == given, place
-        assert len(found) == len(set(found.values())), place
-        for before, after in pairwise(view.recent):
-            assert before.end_offset == after.base_offset, f"{place}: a hole in the recent blocks"
-        held = [value for block in view.recent for value in block.batch().column("value").to_pylist()]
-        start = view.recent[0].base_offset if view.recent else 0
-        assert held == [found[start + number] for number in range(len(held))], place
-        point += 1
-    assert point > 5
-
-
-@pytest.mark.xfail(
-    strict=True, reason="Ctrl-C in add_columns can write rows twice, or under the wrong schema"
-)
-def test_an_interrupt_anywhere_in_a_schema_change_loses_nothing(tmp_path: Path) -> None:
-    """Exhaustive: rows that were pending are written once, with the old columns or the new."""
-    grown = TYPED.with_columns(pa.schema([("c", pa.int8())]))
-    codes = {*WRITING, PartitionWriter.change_schema.__code__}
-    point, interrupted = 0, True
-    while interrupted:
-        directory = tmp_path / str(point)
-        with writing(directory, TYPED) as writer:
-            assert [append_row(writer, number, "x") for number in range(3)] == [0, 1, 2]
-            with interrupting(codes, point) as left, suppress(Interrupted):
-                writer.change_schema(grown)
-            interrupted = left[0] < 0
-            assert append_row(writer, 3, "y") == 3
-            writer.change_schema(grown)
-            assert append_row(writer, 4, "z", 5) == 4
-        segments = [SegmentFile.open(directory / str(name)) for name in list_segments(directory).segments]
-        found = [
-            number
-            for item in segments
-            for block in item.blocks(0, 100)
-            for number in item.decode(block)[1].to_pylist()
-        ]
-        assert found == [0, 1, 2, 3, 4], f"interrupted at point {point}"
-        point += 1
-    assert point > 20

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,3 +104,30 @@ def blocks_of(directory: Path) -> list[int]:
         SegmentFile.open(directory / str(name), use_mmap=False) for name in list_segments(directory).segments
     ]
     return [count for segment in segments for count in segment.index.record_counts]
+
+
+def in_threads(*work: Callable[[], None]) -> None:
+    """Run each in a thread; raise what any of them ran into."""
+    errors: list[BaseException] = []
+
+    def guarded(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Let other threads run until the condition holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.001)

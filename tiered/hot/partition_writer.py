@@ -33,7 +33,7 @@ from ..errors import (
     TieredError,
     again,
 )
-from ..format.block import NO_PRODUCER, Body, encode_body, split_batch
+from ..format.block import NO_PRODUCER, RAW_BYTES_MAX, Body, encode_body, split_batch
 from ..format.facts import SegmentFacts
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment import BlockIndex, SegmentHeader
@@ -303,9 +303,8 @@ class PartitionWriter:
                 self._drain()
                 segment, end = self._segment, self._segment.end_offset
             self._sync(segment, end)
-            for retired in self._retired:
-                retired.close()
-            self._retired.clear()
+            while self._retired:
+                self._retired.pop().close()
 
     def _sync(self, segment: SegmentWriter, end: int) -> None:
         try:
@@ -358,16 +357,17 @@ class PartitionWriter:
         self._check_fault()
         try:
             self._drain_buffer(self.buffer)
+            self.buffer = self._new_buffer(self._segment.end_offset)
         except BaseException:
             self.buffer.drop_before(self._segment.end_offset)
             raise
-        self.buffer = self._new_buffer(self._segment.end_offset)
 
     def _drain_buffer(self, buffer: RecordBuffer | RowBuffer) -> None:
         if not buffer.timestamps_us:
             return
         batch = buffer.to_batch(self._body_schema)
-        pieces = [batch] if buffer.bytes <= 2 * self._block_bytes else split_batch(batch, self._block_bytes)
+        fits = buffer.bytes <= min(2 * self._block_bytes, RAW_BYTES_MAX // 2)
+        pieces = [batch] if fits else split_batch(batch, self._block_bytes)
         for piece in pieces:
             self._append_body(encode_body(piece), keep=True)
 
@@ -420,11 +420,13 @@ class PartitionWriter:
         if age is not None and first is not None and self._options.clock() - first >= age:
             self.roll()
 
-    def _roll(self) -> SegmentFacts:
+    def _roll(self, meta: TopicMeta | None = None) -> SegmentFacts:
         old = self._segment
         try:
             facts = old.facts or old.seal(self.start_offset)
-            header = following_header(old.header, facts, self.meta, self._options.clock(), old.writer_epoch)
+            header = following_header(
+                old.header, facts, meta or self.meta, self._options.clock(), old.writer_epoch
+            )
             self._segment = SegmentWriter.create(self._options.fs, self.directory, header)
         except OSError as error:
             raise self._poison(error) from error
@@ -442,15 +444,15 @@ class PartitionWriter:
             if meta.schema_id <= self.meta.schema_id:
                 return
             self._drain_held()
-            before = self.meta, self._body_schema
-            self.meta, self._body_schema = meta, body_schema(meta.schema)
-            try:
-                self._roll()
-            except BaseException:
-                self.meta, self._body_schema = before
-                raise
             self.recent.clear()
-            self.buffer = self._new_buffer(self._segment.end_offset)
+            schema_id = meta.schema_id
+            grown = body_schema(meta.schema), RowBuffer(self._segment.end_offset, len(meta.schema))
+            try:
+                self._roll(meta)
+            finally:
+                # By the segment that is there now, also after Ctrl-C: its blocks must have its columns.
+                if self._segment.header.schema_id == schema_id:
+                    self.meta, (self._body_schema, self.buffer) = meta, grown
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""A schema that grows under a writer: every row is of the schema its segment says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.hot.writers import (
+    TYPED,
+    append_row,
+    writing,
+)
+from tiered.hot.partition_writer import SchemaGrew
+from tiered.warm.directory import list_segments
+from tiered.warm.segment_reader import SegmentFile
+
+GROWN = TYPED.with_columns(pa.schema([("c", pa.int8())]))
+
+
+def rows_of(directory: Path) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for name in list_segments(directory).segments:
+        segment = SegmentFile.open(directory / str(name), use_mmap=False)
+        for block in segment.blocks(0, 1 << 60):
+            columns = segment.decode(block)
+            schema = segment.header.schema
+            batch = pa.RecordBatch.from_arrays([columns[i] for i in range(len(schema))], schema=schema)
+            rows += batch.select(schema.names[1:]).to_pylist()
+    return rows
+
+
+def test_a_schema_grows_between_two_segments(tmp_path: Path) -> None:
+    """Rows before it have the old columns, rows after it the new; a row checked before it gets nulls."""
+    with writing(tmp_path, TYPED) as writer:
+        append_row(writer, 1, "x")
+        writer.change_schema(GROWN)
+        append_row(writer, 2, "y")
+        append_row(writer, 3, "z", 4)
+        with pytest.raises(SchemaGrew):
+            writer.append_batches([], 3)
+    assert rows_of(tmp_path) == [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": "y", "c": None},
+        {"a": 3, "b": "z", "c": 4},
+    ]
+    headers = [SegmentFile.open(tmp_path / str(name)).header for name in list_segments(tmp_path).segments]
+    assert [header.schema_id for header in headers] == [0, 1]
+
+
+def test_a_schema_may_grow_before_the_first_row(tmp_path: Path) -> None:
+    with writing(tmp_path, TYPED) as writer:
+        writer.change_schema(GROWN)
+        append_row(writer, 1, "x", 2)
+        writer.roll()
+    assert rows_of(tmp_path) == [{"a": 1, "b": "x", "c": 2}]
+
+
+def test_a_schema_that_grew_while_the_writer_was_dead(tmp_path: Path) -> None:
+    """topic.json comes first: the next writer seals the old segment and begins one of the new schema."""
+    with writing(tmp_path, TYPED) as writer:
+        append_row(writer, 1, "x")
+    with writing(tmp_path, GROWN) as writer:
+        assert append_row(writer, 2, "y", 3) == 1
+    assert rows_of(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y", "c": 3}]
