@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -261,8 +260,8 @@ class PartitionWriter:
                 self._drain_held()
                 start = self._segment.end_offset
                 try:
-                    for body in _encoded(pieces):
-                        self._append_body(body, keep=len(pieces) == 1)
+                    for piece in pieces:
+                        self._append_body(encode_body(piece), keep=len(pieces) == 1)
                 finally:
                     self.buffer.base_offset = self._segment.end_offset
                 return start, self._segment.end_offset
@@ -542,20 +541,6 @@ class PartitionWriter:
         self.fault = fault
         self._segment.abandon()
         self._file_lock.abandon()
-
-
-def _encoded(pieces: Sequence[pa.RecordBatch]) -> Iterator[Body]:
-    """Encode batches in order, on another thread one block ahead of the writes where there are several."""
-    if len(pieces) == 1:
-        yield encode_body(pieces[0])
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="tiered-encode") as pool:
-        ahead = pool.submit(encode_body, pieces[0])
-        for piece in pieces[1:]:
-            body = ahead.result()
-            ahead = pool.submit(encode_body, piece)
-            yield body
-        yield ahead.result()
 
 
 def check_record_size(size: int, limit: int) -> None:
