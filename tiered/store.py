@@ -27,7 +27,7 @@ from .cold.options import ColdOptions
 from .errors import ConfigError, ReadOnly, StoreClosed, TieredError, TopicExists, TopicNotFound, again
 from .format.schema import RECORD_SCHEMA, check_topic_name, normalize_schema
 from .hot.opening import WriterOptions
-from .hot.partition_writer import PartitionWriter
+from .hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
 from .hot.recent import HotMemory
 from .ingest import check_key_column, check_timestamp_column
 from .policies.executor import TierReport
@@ -416,7 +416,9 @@ class Store:
                 raise
             return writer
 
-    def _writer_at(self, meta: TopicMeta, partition: int, *, wait_seconds: float = 5.0) -> PartitionWriter:
+    def _writer_at(
+        self, meta: TopicMeta, partition: int, *, wait_seconds: float = LOCK_WAIT_SECONDS
+    ) -> PartitionWriter:
         settings = self._settings.store
         roll = self._settings.policy_for(meta.name).roll
         options = WriterOptions(

@@ -41,26 +41,29 @@ class TierActions:
         rate = store._settings.daemon.upload_bytes_per_second
         self._throttle = TokenBucket(rate) if rate else None
 
-    def _directory(self, meta: TopicMeta, partition: int) -> Path:
+    def directory(self, meta: TopicMeta, partition: int) -> Path:
+        """Return the local directory of a partition."""
         directory = self._access.directory(meta.name, partition)
         assert directory is not None
         return directory
 
-    def _writer(self, topic: str, partition: int) -> PartitionWriter | None:
+    def writer(self, topic: str, partition: int) -> PartitionWriter | None:
+        """Return the writer of a partition, where this process has one."""
         return self._store.topic(topic)._writers.get(partition)
 
-    def _local(self, meta: TopicMeta, partition: int) -> LocalSegments:
+    def local(self, meta: TopicMeta, partition: int) -> LocalSegments:
+        """Return the segments of a partition, the active one as its writer in this process knows it."""
         return local_segments(
-            self._access, self._directory(meta, partition), self._writer(meta.name, partition)
+            self._access, self.directory(meta, partition), self.writer(meta.name, partition)
         )
 
     def _committer(self, meta: TopicMeta, partition: int) -> Committer:
-        writer = self._writer(meta.name, partition)
-        return self._claims.committer(meta, partition, lambda: self._local(meta, partition), writer)
+        writer = self.writer(meta.name, partition)
+        return self._claims.committer(meta, partition, lambda: self.local(meta, partition), writer)
 
     def seal(self, action: Seal, /) -> int | None:
         """Roll the active segment; of another process's writer, only while it does not hold its lock."""
-        writer = self._writer(action.topic, action.partition)
+        writer = self.writer(action.topic, action.partition)
         if writer is not None:
             if writer.active_segment_id == action.segment_id:
                 writer.roll()
@@ -101,11 +104,11 @@ class TierActions:
     def ship_tail(self, action: ShipTail, /) -> int | None:
         """Publish the durable records that the bucket lacks, as a piece of their segment."""
         meta = self._store.topic(action.topic)._meta
-        writer = self._writer(action.topic, action.partition)
+        writer = self.writer(action.topic, action.partition)
         if writer is not None:
             # Under sync=never: what the bucket has, this disk must not lose, or it would be taken for an old image.
             writer.flush()
-        found = self._local(meta, action.partition).segments
+        found = self.local(meta, action.partition).segments
         segment = next((item for item in found if item.header.segment_id == action.segment_id), None)
         if segment is None:
             return 0
@@ -123,7 +126,7 @@ class TierActions:
     ) -> int:
         committer = self._committer(meta, partition)
         published = committer.partition.load()
-        start = read_start_offset(self._directory(meta, partition))
+        start = read_start_offset(self.directory(meta, partition))
         if published is not None and published.head.end_offset < facts.base_offset <= start:
             # Retention removed what was never offloaded: the manifest's log begins anew there.
             committer.raise_start_offset(facts.base_offset)
@@ -169,8 +172,8 @@ class TierActions:
     def expire(self, action: Expire, /) -> int | None:
         """Move the start offset up in every tier, then remove the local files wholly below it."""
         meta = self._store.topic(action.topic)._meta
-        directory = self._directory(meta, action.partition)
-        writer = self._writer(action.topic, action.partition)
+        directory = self.directory(meta, action.partition)
+        writer = self.writer(action.topic, action.partition)
         offset = action.end_offset
         if writer is not None:
             writer.set_start_offset(offset)
@@ -190,7 +193,7 @@ class TierActions:
             if loaded is not None and loaded.head.start_offset < offset:
                 self._committer(meta, action.partition).raise_start_offset(offset)
         freed = 0
-        for segment in self._local(meta, action.partition).segments[:-1]:
+        for segment in self.local(meta, action.partition).segments[:-1]:
             if segment.end_offset <= offset and segment.facts is not None:
                 freed += segment.bytes
                 self._unlink(meta, action.partition, segment)
@@ -198,7 +201,7 @@ class TierActions:
 
     def _sealed(self, meta: TopicMeta, action: Action) -> SegmentFile | None:
         """Find the sealed segment of an action, the newest file excepted; None where it is gone."""
-        directory = self._directory(meta, action.partition)
+        directory = self.directory(meta, action.partition)
         for name in list_segments(directory).segments[:-1]:
             if name.base_offset == action.base_offset:
                 try:
@@ -212,7 +215,7 @@ class TierActions:
     def _unlink(self, meta: TopicMeta, partition: int, segment: SegmentFile) -> None:
         self._access.forget(segment.path)
         self._fs.unlink(segment.path)
-        self._fs.sync_directory(self._directory(meta, partition))
+        self._fs.sync_directory(self.directory(meta, partition))
 
 
 def _rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iterator[pa.RecordBatch]:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from .claims import Claims
 from .errors import ColdStorageError, ReadOnly, TieredError, TopicNotFound
-from .gather import LocalSegments, Published, local_segments, partition_facts, read_published
-from .hot.partition_writer import PartitionWriter
+from .gather import LocalSegments, Published, partition_facts, read_published
 from .ingest import timestamp_us
 from .policies.executor import Executor, TierReport
 from .policies.facts import PartitionFacts, StoreFacts
@@ -119,7 +118,7 @@ class Tierer:
         silent = False
         for meta, partition in self._partitions():
             try:
-                local = self._local(meta, partition)
+                local = self._actions.local(meta, partition)
                 try:
                     # A bucket that does not answer is asked once a pass: each question takes all its retries.
                     published = (
@@ -151,23 +150,10 @@ class Tierer:
             for partition in range(meta.partitions):
                 yield meta, partition
 
-    def _directory(self, meta: TopicMeta, partition: int) -> Path:
-        directory = self._access.directory(meta.name, partition)
-        assert directory is not None
-        return directory
-
-    def _writer(self, topic: str, partition: int) -> PartitionWriter | None:
-        return self._store.topic(topic)._writers.get(partition)
-
-    def _local(self, meta: TopicMeta, partition: int) -> LocalSegments:
-        return local_segments(
-            self._access, self._directory(meta, partition), self._writer(meta.name, partition)
-        )
-
     def _tidy(self) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
         for meta, partition in self._partitions():
-            directory = self._directory(meta, partition)
+            directory = self._actions.directory(meta, partition)
             if not directory.is_dir():
                 continue
             remove_half_written(self._fs, directory)
@@ -192,7 +178,7 @@ class Tierer:
                     silent = problem if isinstance(error, ColdStorageError) else ""
             local = LocalSegments(0, ())
             try:
-                local = self._local(meta, partition) if root is not None else local
+                local = self._actions.local(meta, partition) if root is not None else local
             except TieredError as error:
                 problem = str(error)
             rows.append(self._partition_status(meta, partition, local, published, known, problem))
@@ -209,7 +195,7 @@ class Tierer:
         problem: str,
     ) -> PartitionStatus:
         facts = partition_facts(meta, partition, local, published)
-        writer = self._writer(meta.name, partition)
+        writer = self._actions.writer(meta.name, partition)
         blocks = writer.recent.between(0, facts.end_offset) if writer is not None else []
         live = facts.live_segments()
         behind = [item for item in live if item.end_offset > facts.published_offset and item.record_count]

@@ -268,7 +268,7 @@ def test_readers_see_dense_offsets_while_writers_append_and_everything_moves(
 
 def eviction(store: tiered.Store, topic: tiered.Topic) -> EvictLocal:
     """What a plan would ask for, for the first local segment."""
-    local = store._tierer._actions._local(topic._meta, 0).segments[0]
+    local = store._tierer._actions.local(topic._meta, 0).segments[0]
     return EvictLocal(
         topic=topic.name,
         partition=0,

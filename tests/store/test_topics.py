@@ -568,7 +568,7 @@ def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(tmp_path: Path, c
         topic.roll()
         actions = beside._tierer._actions
         meta = beside.topic("t")._meta
-        segment = actions._local(meta, 0).segments[0]
+        segment = actions.local(meta, 0).segments[0]
         assert segment.facts is not None
         store.delete_topic("t")
         with pytest.raises(tiered.TopicNotFound):

@@ -57,7 +57,7 @@ log = logging.getLogger("tiered.hot")
 FULL = -1
 """What an append returns instead of an offset where the pending rows must be written first."""
 
-_LOCK_WAIT_SECONDS = 5.0
+LOCK_WAIT_SECONDS = 5.0
 _NO_PRODUCER = (NO_PRODUCER, 0, 0)
 
 
@@ -133,7 +133,7 @@ class PartitionWriter:
         meta: TopicMeta,
         partition: int,
         *,
-        wait_seconds: float = _LOCK_WAIT_SECONDS,
+        wait_seconds: float = LOCK_WAIT_SECONDS,
     ) -> PartitionWriter:
         """Take the partition's lock, recover its active segment, and return the writer.
 
