@@ -7,6 +7,9 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 # Two processes suit two cores; Spark's tests all go to one of them.
 WORKERS := 2
+# What `make torture` counts, and the tests that count in their short form too.
+TALLY := $(CURDIR)/build/tally.jsonl
+COUNTED := tests/crash tests/faults tests/fuzz tests/protocol tests/torture tests/verify
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs bench torture lock clean
@@ -36,8 +39,12 @@ docs: $(VENV)/.dev ## write docs/api.md and docs/cli.md anew
 bench: $(VENV)/.dev ## the benchmarks
 	$(BIN)/python -m benchmarks --write-docs
 
-torture: $(VENV)/.dev ## the slow tests, with many more examples
-	TIERED_TEST_PROFILE=thorough $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
+torture: $(VENV)/.dev ## the slow tests, with many more examples; their counts go into docs/durability.md
+	mkdir -p build && rm -f $(TALLY)
+	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough \
+		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
+	TIERED_TEST_TALLY=$(TALLY) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
+	$(BIN)/python docs/tally.py $(TALLY)
 
 lock: ## resolve uv.lock anew
 	uv lock --upgrade

@@ -20,6 +20,7 @@ from tiered.reader.scan import TierShare
 from tiered.settings import PolicyTable
 from tiered.spark import TieredDataSource, session
 from tiered.status import PartitionStatus, TierHoldings
+from tiered.verify.report import Problem, Repair, Unknown
 
 DOCS = Path(__file__).resolve().parent
 ROW = 100
@@ -150,6 +151,7 @@ def _api() -> Lines:
     yield ""
     yield "## Opening a store"
     yield from _function("tiered.open", tiered.open)
+    yield from _function("tiered.restore", tiered.restore)
     for cls in (tiered.Store, tiered.Topic, tiered.Scan):
         yield from _class(cls)
     yield "## Values"
@@ -164,7 +166,19 @@ def _api() -> Lines:
         tiered.Split,
     ):
         yield from _value(value)
-    for value in (tiered.Plan, tiered.TierReport, tiered.StoreStatus, PartitionStatus, TierHoldings):
+    for value in (
+        tiered.Plan,
+        tiered.TierReport,
+        tiered.SweepReport,
+        tiered.PartSweep,
+        tiered.StoreStatus,
+        PartitionStatus,
+        TierHoldings,
+        tiered.VerifyReport,
+        Problem,
+        Unknown,
+        Repair,
+    ):
         yield from _value(value)
     yield from _settings()
     yield from _errors()

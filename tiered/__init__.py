@@ -1,5 +1,6 @@
 """An append-only log store whose data moves by itself from memory to local segments to object storage."""
 
+from .cold.sweep import PartSweep, SweepReport
 from .errors import (
     Backpressure,
     ColdStorageError,
@@ -26,11 +27,13 @@ from .policies.plan import Plan
 from .reader.scan import Scan, ScanPlan
 from .reader.splits import Split
 from .records import Appended, OffsetRange, Record
+from .restore import restore
 from .settings import Settings
 from .status import StoreStatus
 from .store import Store
 from .store import open_store as open  # noqa: A004
 from .topic import Topic
+from .verify.report import VerifyReport
 
 __version__ = "0.1.0"
 
@@ -46,6 +49,7 @@ __all__ = [
     "OffsetOutOfRange",
     "OffsetRange",
     "OutOfOrderSequence",
+    "PartSweep",
     "PartitionPoisoned",
     "Plan",
     "ReadOnly",
@@ -60,12 +64,15 @@ __all__ = [
     "StoreClosed",
     "StoreLocked",
     "StoreStatus",
+    "SweepReport",
     "TierReport",
     "TieredError",
     "Topic",
     "TopicExists",
     "TopicNotFound",
     "UnsupportedFormat",
+    "VerifyReport",
     "__version__",
     "open",
+    "restore",
 ]

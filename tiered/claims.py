@@ -11,14 +11,16 @@ from pathlib import Path
 from uuid import UUID
 
 from .cold.bucket import Bucket
-from .cold.commit import Committer
-from .cold.open import check_conditional_writes, open_object_store
+from .cold.commit import FIRST_LINEAGE, Committer
+from .cold.object_store import ObjectStore
+from .cold.open import check_conditional_writes
 from .cold.partition import ColdPartition
-from .errors import ColdStorageError, Fenced
+from .errors import ColdStorageError, CorruptionError, Fenced, UnsupportedFormat
+from .format.manifest import Head
 from .gather import LocalSegments
 from .hot.partition_writer import PartitionWriter
 from .reader.access import TierAccess
-from .warm.catalog import TopicMeta
+from .warm.catalog import Catalog, TopicMeta
 from .warm.cold_url import read_cold_place, write_cold_place
 from .warm.directory import FENCED_FILE, read_lineage, write_fence, write_lineage
 from .warm.filesystem import FileSystem
@@ -61,12 +63,17 @@ class Claims:
         ConfigError, ColdStorageError
         """
         with self._lock:
-            self._announce(meta)
+            if self._announced.get(meta.topic_id) != meta:
+                self._check_store(meta, partition, writer)
+                self._announce(meta)
         known = self._committers.get((meta.topic_id, partition))
         cold = self._access.cold(meta, partition)
         loaded = cold.load()
         if known is not None and loaded is not None and loaded.head.epoch == known.epoch:
             return known
+        # Once more, after the topic was announced: a restore that began since then found the topic, and makes the
+        # first head of each of its partitions before we could.
+        self._check_store(meta, partition, writer)
         local = look()
         end = local.segments[-1].end_offset if local.segments else 0
         directory = self._directory(meta, partition)
@@ -76,7 +83,9 @@ class Claims:
         committer = Committer(cold, self._store_id, clock=self._clock)
         begin = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
         try:
-            committer.claim(lineage_epoch=lineage, start_offset=begin)
+            committer.claim(
+                lineage_epoch=lineage or FIRST_LINEAGE, start_offset=begin, may_begin=lineage is None
+            )
         except Fenced as newer:
             self._mark(meta, partition, writer, str(newer))
             raise
@@ -90,27 +99,75 @@ class Claims:
     def check_not_behind(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
         """Refuse to append to an old image of a disk, which would use offsets again that the bucket has.
 
-        A bucket that does not answer is no reason to refuse appends: the next pass looks again.
+        A bucket that does not answer, or whose head is damaged, is no reason to refuse appends: the next pass
+        looks again.
 
         Raises
         ------
         Fenced
         """
-        places = self._access.places
-        if places.cold_url is None or self._unreachable:
+        if not self._access.has_cold or self._unreachable:
             return
-        quick = replace(
-            places.cold_options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0
-        )
         try:
-            with closing(open_object_store(places.cold_url, quick)) as store:
+            with closing(self._connect_briefly()) as store:
                 loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
-        except ColdStorageError as error:
-            self._unreachable = True
+        except (ColdStorageError, CorruptionError) as error:
+            self._unreachable = isinstance(error, ColdStorageError)
             log.warning("cannot compare with the bucket before appending: %s", error)
             return
+        self.check_lineage(meta, partition, loaded.head if loaded else None, writer)
         if loaded is not None and loaded.head.end_offset > writer.end_offset:
             self._fence(meta, partition, writer, loaded.head.end_offset, writer.end_offset)
+
+    def bucket_answers(self) -> bool:
+        """Whether the bucket answers a question, asked once and without patience."""
+        try:
+            with closing(self._connect_briefly()) as store:
+                Bucket(store).read_store_id()
+        except ColdStorageError:
+            return False
+        except (CorruptionError, UnsupportedFormat):
+            return True  # if nothing good
+        return True
+
+    def _connect_briefly(self) -> ObjectStore:
+        options = self._access.places.cold_options
+        return self._access.connect(
+            replace(options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
+        )
+
+    def check_lineage(
+        self, meta: TopicMeta, partition: int, head: Head | None, writer: PartitionWriter | None
+    ) -> None:
+        """Fence a partition whose manifest went on in another lineage.
+
+        Raises
+        ------
+        Fenced
+        """
+        known = read_lineage(self._directory(meta, partition)) or FIRST_LINEAGE
+        if head is not None and head.lineage_epoch != known:
+            began = f"lineage {head.lineage_epoch} began at offset {head.lineages[-1][1]} in the bucket"
+            reason = f"{began}, this disk belongs to lineage {known}"
+            self._mark(meta, partition, writer, reason)
+            raise Fenced(
+                f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}"
+            )
+
+    def check_owner(self) -> bool:
+        """Return whether the prefix is this store's by now; False where nobody owns it yet.
+
+        Raises
+        ------
+        ConfigError, Fenced
+            It is another store's, or the store was restored elsewhere.
+        ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        bucket = Bucket(self._access.object_store)
+        if bucket.read_store_id() is None:
+            return False
+        bucket.claim_store(self._store_id, self._lineage)
+        return True
 
     def bury(self, meta: TopicMeta) -> None:
         """Put a tombstone into the bucket for a topic that is about to be deleted.
@@ -123,21 +180,34 @@ class Claims:
         if bucket.read_store_id() in (None, self._store_id):  # else nothing of this store is there
             with self._lock:
                 self._own_prefix(bucket)
-            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock())
+            bucket.claim_store(self._store_id, self._lineage)
+            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=self._lineage)
 
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
         bucket = Bucket(self._access.object_store)
         self._own_prefix(bucket)
-        if self._announced.get(meta.topic_id) != meta:
-            bucket.put_topic(meta.to_json())
-            self._announced[meta.topic_id] = meta
+        bucket.put_topic(meta.to_json(), self._lineage)
+        self._announced[meta.topic_id] = meta
+
+    @property
+    def _lineage(self) -> int:
+        root = self._access.places.root
+        assert root is not None
+        return Catalog(self._fs, root).lineage()
+
+    def _check_store(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> None:
+        try:
+            self.check_owner()
+        except Fenced as newer:
+            self._mark(meta, partition, writer, str(newer))
+            raise
 
     def _own_prefix(self, bucket: Bucket) -> None:
         if not self._owns_prefix:
             if bucket.read_store_id() is None:
                 check_conditional_writes(self._access.object_store)
-            bucket.claim_store(self._store_id)
+            bucket.claim_store(self._store_id, self._lineage)
             root = self._access.places.root
             if root is not None and not (place := read_cold_place(root)).claimed:
                 write_cold_place(

@@ -33,6 +33,12 @@ class LocalSegments:
     segments: tuple[SegmentFile, ...]
 
 
+def published_end(head: Head, lineage_epoch: int) -> int:
+    """Return the end of what the bucket has of a lineage: where the next one begins, if there is one."""
+    later = [start for epoch, start in head.lineages if epoch > lineage_epoch]
+    return min([head.end_offset, *later])
+
+
 def read_published(access: TierAccess, meta: TopicMeta, partition: int) -> Published:
     """Read the head and every page of a partition.
 

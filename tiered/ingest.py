@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from .errors import SchemaMismatch
+from .format.block import split_batch
 from .format.schema import (
     TIMESTAMP,
     TIMESTAMP_US_MAX,
@@ -132,13 +133,40 @@ def body_of(
     """
     if timestamp_column is not None:
         timestamps = batch.column(timestamp_column)
-    stamps = _stamps(timestamps, batch.num_rows, now_us)
+    stamps = _repeated(now_us, batch.num_rows) if timestamps is None else _checked(timestamps, now_us)
     return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=body_schema(batch.schema))
 
 
-def _stamps(timestamps: pa.Array | None, count: int, now_us: int) -> pa.Array:
-    if timestamps is None:
-        return pa.repeat(pa.scalar(now_us, pa.int64()), count).cast(TIMESTAMP)
+def body_pieces(
+    batch: pa.RecordBatch,
+    timestamps: pa.Array | None,
+    timestamp_column: str | None,
+    now_us: int,
+    block_bytes: int,
+) -> list[pa.RecordBatch]:
+    """Return what `body_of` does, split into pieces of a block each.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge
+    """
+    if timestamps is not None or timestamp_column is not None:
+        return split_batch(body_of(batch, timestamps, timestamp_column, now_us), block_bytes)
+    pieces = split_batch(batch, block_bytes)
+    # One short column serves all pieces and stays in the processor's cache.
+    stamps = _repeated(now_us, max((piece.num_rows for piece in pieces), default=0))
+    schema = body_schema(batch.schema)
+    return [
+        pa.RecordBatch.from_arrays([stamps.slice(0, piece.num_rows), *piece.columns], schema=schema)
+        for piece in pieces
+    ]
+
+
+def _repeated(time_us: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(time_us, pa.int64()), count).cast(TIMESTAMP)
+
+
+def _checked(timestamps: pa.Array, now_us: int) -> pa.Array:
     numbers = timestamps.cast(pa.int64())
     if numbers.null_count:
         numbers = pc.fill_null(numbers, now_us)

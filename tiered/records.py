@@ -48,21 +48,21 @@ class Record:
     offset: int = -1
 
 
-def records_of(batch: pa.RecordBatch, *, typed: bool, key_column: str | None) -> Iterator[Record]:
-    """Yield the rows of a batch with all columns as records."""
-    topic = batch.column("topic")[0].as_py() if batch.num_rows else ""
-    partition = batch.column("partition")[0].as_py() if batch.num_rows else -1
-    offsets = batch.column("offset").to_pylist()
-    stamps = batch.column("timestamp").view(pa.int64()).to_pylist()
+def records_of(
+    batch: pa.RecordBatch, topic: str, partition: int, *, typed: bool, key_column: str | None
+) -> Iterator[Record]:
+    """Yield the rows of a batch as records; its columns are ``offset``, ``timestamp`` and the topic's own."""
+    offsets = batch.column(0).to_pylist()
+    stamps = batch.column(1).view(pa.int64()).to_pylist()
     if typed:
-        own = batch.schema.names[4:]
+        own = batch.schema.names[2:]
         rows = batch.select(own).to_pylist()
         for offset, stamp, row in zip(offsets, stamps, rows, strict=True):
             key = row[key_column] if key_column is not None else None
             yield Record(row, key, (), to_datetime(stamp), topic, partition, offset)
         return
-    keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-    headers = batch.column("headers")
+    keys, values = batch.column(2).to_pylist(), batch.column(3).to_pylist()
+    headers = batch.column(4)
     listed = headers.to_pylist() if headers.null_count < len(headers) else [None] * len(headers)
     for offset, stamp, key, value, found in zip(offsets, stamps, keys, values, listed, strict=True):
         pairs = tuple((item["key"], item["value"]) for item in found) if found else ()

@@ -36,7 +36,15 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 from .errors import ConfigError
 from .format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from .policies.rules import PRESETS, Compress, LocalRetention, Offload, Policy, Retention, Roll
-from .units import PositiveDuration, PositiveSize, PositiveSizeOrOff, Size, format_duration, format_size
+from .units import (
+    Duration,
+    PositiveDuration,
+    PositiveSize,
+    PositiveSizeOrOff,
+    Size,
+    format_duration,
+    format_size,
+)
 
 _ENV_PREFIX = "TIERED_"
 
@@ -187,6 +195,16 @@ class DaemonSettings(_Section):
         return self
 
 
+class SweepSettings(_Section):
+    """``[sweep]``: for how long objects that nothing names stay in the bucket, and how many go in one run.
+
+    ``grace`` is to be longer than any reader holds on to a snapshot: the longest Spark job.
+    """
+
+    grace: Duration = timedelta(days=1)
+    objects_max: Annotated[int, Field(ge=1)] = 100_000
+
+
 class Settings(_Section):
     """All settings; each has a default that keeps data safe.
 
@@ -200,6 +218,7 @@ class Settings(_Section):
     cold: ColdSettings = ColdSettings()
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
     daemon: DaemonSettings = DaemonSettings()
+    sweep: SweepSettings = SweepSettings()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -270,6 +289,7 @@ class _Environment(BaseSettings):
     cold: dict[str, Any] = {}
     policies: dict[str, Any] = {}
     daemon: dict[str, Any] = {}
+    sweep: dict[str, Any] = {}
 
 
 def _read_environment() -> dict[str, Any]:

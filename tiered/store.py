@@ -24,6 +24,7 @@ from .catalogs import BucketCatalog
 from .cold.bucket import Bucket
 from .cold.open import open_object_store
 from .cold.options import ColdOptions
+from .cold.sweep import SweepReport
 from .errors import ConfigError, ReadOnly, StoreClosed, TieredError, TopicExists, TopicNotFound, again
 from .format.schema import RECORD_SCHEMA, check_topic_name, normalize_schema
 from .hot.opening import WriterOptions
@@ -32,12 +33,14 @@ from .hot.recent import HotMemory
 from .ingest import check_key_column, check_timestamp_column
 from .policies.executor import TierReport
 from .policies.plan import Plan
-from .reader.access import Places, TierAccess
+from .reader.access import OpenBucket, Places, TierAccess
 from .settings import Settings
 from .status import StoreStatus
 from .tierer import Tierer
 from .topic import Topic
 from .units import to_us
+from .verify.report import VerifyReport
+from .verify.verifier import verify_store
 from .warm.catalog import PARTITIONS_MAX, Catalog, TopicMeta
 from .warm.cold_url import ColdPlace, read_cold_place, write_cold_place
 from .warm.filesystem import FileSystem, OsFileSystem
@@ -62,10 +65,13 @@ class Host:
         Returns microseconds since the epoch, UTC.
     fs
         Everything that changes the local disk.
+    open_bucket
+        Connects to the object store at a URL.
     """
 
     clock: Callable[[], int] = _wall_clock_us
     fs: FileSystem = field(default_factory=OsFileSystem)
+    open_bucket: OpenBucket = open_object_store
 
 
 def open_store(
@@ -101,8 +107,8 @@ def open_store(
     ConfigError, StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
     """
     _check_platform()
-    text = _path_text(path)
-    settings = _loaded(settings)
+    text = path_text(path)
+    settings = loaded_settings(settings)
     host = host or Host()
     if "://" in text:
         return Store._open_bucket(text, settings, host)
@@ -158,8 +164,9 @@ class Store:
             lock = FileLock.acquire(root / WRITER_LOCK, f"the store {root}")
         try:
             store_id = catalog.open_store(create=writable)
-            place = _cold_place(host.fs, root, cold, settings, writable)
-            access = TierAccess(Places(root, place.url, _cold_options(settings, place), settings.store.mmap))
+            place = _cold_place(host, root, cold, settings, writable)
+            places = Places(root, place.url, cold_options(settings, place), settings.store.mmap)
+            access = TierAccess(places, host.open_bucket)
             store = cls(settings, host, access, catalog, store_id, str(root), writer_lock=lock)
         except BaseException:
             if lock is not None:
@@ -180,7 +187,7 @@ class Store:
         if re.match(r"grpc(\+tls)?://", url):
             raise ConfigError(f"{url}: this release has no Flight client; open the local path or the bucket")
         place = ColdPlace(url, settings.cold.endpoint_url, settings.cold.region)
-        access = TierAccess(Places(None, url, _cold_options(settings, place)))
+        access = TierAccess(Places(None, url, cold_options(settings, place)), host.open_bucket)
         catalog = BucketCatalog(Bucket(access.object_store))
         store = cls(settings, host, access, catalog, catalog.open_store(), url, writer_lock=None)
         store._read_only = True
@@ -228,8 +235,8 @@ class Store:
         ------
         DiskFull
             Appended records found no room; the store stays open, so that a later close can succeed.
-        PartitionPoisoned
-            A sync failed; everything is closed all the same.
+        PartitionPoisoned, Fenced
+            A sync failed, or the store was restored elsewhere; everything is closed all the same.
         """
         if self._fault is not None:
             return
@@ -465,10 +472,49 @@ class Store:
             )
         return self._tierer.run(now)
 
+    def sweep(self, *, dry_run: bool = False) -> SweepReport:
+        """Delete from the bucket what no manifest names and has not named for ``sweep.grace``.
+
+        That is what uploads cut short left behind, objects replaced by others, what retention or
+        ``delete_before`` removed, and the objects of deleted topics.
+
+        Parameters
+        ----------
+        dry_run
+            Only say what would be deleted.
+
+        Raises
+        ------
+        ReadOnly, StoreLocked, Fenced, ConfigError, ColdStorageError
+            Nothing was deleted. What stands in the way of single partitions is in the report.
+        """
+        self._check()
+        if self._read_only and not dry_run:
+            raise ReadOnly(
+                f"the store {self.url} was opened for reading; open it with tierer=True to sweep it"
+            )
+        return self._tierer.sweep(dry_run=dry_run)
+
     def status(self) -> StoreStatus:
         """Return per topic and partition what each tier holds, and how far the bucket is behind."""
         self._check()
         return self._tierer.status()
+
+    def verify(self, deep: bool = False) -> VerifyReport:
+        """Look whether everything that the store has, on disk and in its bucket, is what it should be.
+
+        Changes nothing, and can run beside writers and passes. Damage is reported, not raised; what cannot be
+        looked at, such as a bucket that does not answer, is listed as unknown. What is not flushed yet is not
+        looked at.
+
+        Parameters
+        ----------
+        deep
+            Read every byte, validate every value, and compare what lies in two tiers record for record. Else look
+            at headers, footers, indexes and manifests, and whether files and objects are there.
+        """
+        self._check()
+        return verify_store(self._access, deep=deep)
 
 
 def _check_partitions(partitions: int) -> None:
@@ -480,14 +526,16 @@ def _check_partitions(partitions: int) -> None:
         raise ConfigError(f"partitions is a number from 1 to {PARTITIONS_MAX}, not {partitions!r}")
 
 
-def _path_text(path: str | os.PathLike[str]) -> str:
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text; raise `ConfigError` for what is neither."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(text, str) or not text:
         raise ConfigError(f'a path is a directory such as "./data", or the URL of a bucket, not {path!r}')
     return text
 
 
-def _loaded(settings: Settings | str | os.PathLike[str] | None) -> Settings:
+def loaded_settings(settings: Settings | str | os.PathLike[str] | None) -> Settings:
+    """Return settings, read from a file where a path is given; raise `ConfigError` where they do not fit."""
     if not isinstance(settings, Settings):
         if not isinstance(settings, (str, os.PathLike, type(None))):
             raise ConfigError(
@@ -509,7 +557,9 @@ def _check_platform() -> None:
         )
 
 
-def _cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
+def cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
+    """Return how to reach a bucket: as the settings say, else as the store remembers."""
+    """Return how to reach a bucket: by the settings, and where they are silent as the store remembers."""
     return ColdOptions(
         endpoint_url=settings.cold.endpoint_url or place.endpoint_url,
         region=settings.cold.region or place.region,
@@ -518,9 +568,7 @@ def _cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
     )
 
 
-def _cold_place(
-    fs: FileSystem, root: Path, cold: str | None, settings: Settings, writable: bool
-) -> ColdPlace:
+def _cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:
     """Return where the cold tier lies: what the caller says, which the store remembers, or what it remembers."""
     known = read_cold_place(root)
     if cold is None:
@@ -539,8 +587,8 @@ def _cold_place(
     )
     if writable and place != known:
         # Raises for what is no URL, before the store remembers it for ever.
-        open_object_store(cold, _cold_options(settings, place)).close()
-        write_cold_place(fs, root, place)
+        host.open_bucket(cold, cold_options(settings, place)).close()
+        write_cold_place(host.fs, root, place)
     return place
 
 

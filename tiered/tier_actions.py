@@ -16,11 +16,13 @@ from .cold.parquet_object import write_object
 from .errors import ColdStorageError, CorruptionError, StoreLocked
 from .format.codec import ZSTD_LEVEL, Codec
 from .format.facts import SegmentFacts
+from .format.manifest import Head
 from .format.schema import schema_to_text
 from .gather import LocalSegments, local_segments
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
 from .policies.throttle import TokenBucket
+from .reader.snapshot import check_owner
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
 from .warm.rewrite import merged_batches, rewrite_segment
@@ -53,11 +55,15 @@ class TierActions:
 
     def local(self, meta: TopicMeta, partition: int) -> LocalSegments:
         """Return the segments of a partition, the active one as its writer in this process knows it."""
-        return local_segments(
+        found = local_segments(
             self._access, self.directory(meta, partition), self.writer(meta.name, partition)
         )
+        for segment in found.segments:
+            check_owner(segment, meta)  # or a file in the wrong place would be published as this partition's
+        return found
 
-    def _committer(self, meta: TopicMeta, partition: int) -> Committer:
+    def committer(self, meta: TopicMeta, partition: int) -> Committer:
+        """Return the committer of a partition, its epoch claimed; see `Claims.committer`."""
         writer = self.writer(meta.name, partition)
         return self._claims.committer(meta, partition, lambda: self.local(meta, partition), writer)
 
@@ -124,7 +130,7 @@ class TierActions:
     def _publish(
         self, meta: TopicMeta, partition: int, segment: SegmentFile, facts: SegmentFacts, *, sealed: bool
     ) -> int:
-        committer = self._committer(meta, partition)
+        committer = self.committer(meta, partition)
         published = committer.partition.load()
         start = read_start_offset(self.directory(meta, partition))
         if published is not None and published.head.end_offset < facts.base_offset <= start:
@@ -135,9 +141,13 @@ class TierActions:
         schema = object_schema(meta.schemas[facts.schema_id])
         if self._throttle is not None:
             self._throttle.take(segment.bytes)
-        with self._access.object_store.upload(key) as upload:
-            rows = _rows(segment, schema, facts.base_offset, facts.end_offset)
-            entry = write_object(upload, schema, rows, facts, name=name, sealed=sealed)
+        try:
+            with self._access.object_store.upload(key) as upload:
+                rows = _rows(segment, schema, facts.base_offset, facts.end_offset)
+                entry = write_object(upload, schema, rows, facts, name=name, sealed=sealed)
+        except BaseException:
+            committer.release([name])
+            raise
         schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
         committer.publish_objects([entry], schemas)
         return entry.bytes
@@ -154,6 +164,7 @@ class TierActions:
             raise ColdStorageError(
                 f"{found.path} stays: there is no manifest at {cold.where(cold.keys.head)}"
             )
+        self._check_lineage(meta, action.partition, loaded.head)
         base, end = found.header.base_offset, found.end_offset
         if not cold.covers(loaded.head, found.header.segment_id, base, end):
             raise ColdStorageError(
@@ -173,6 +184,8 @@ class TierActions:
         """Move the start offset up in every tier, then remove the local files wholly below it."""
         meta = self._store.topic(action.topic)._meta
         directory = self.directory(meta, action.partition)
+        loaded = self._access.cold(meta, action.partition).load() if self._access.has_cold else None
+        self._check_lineage(meta, action.partition, loaded.head if loaded else None)
         writer = self.writer(action.topic, action.partition)
         offset = action.end_offset
         if writer is not None:
@@ -188,16 +201,18 @@ class TierActions:
                     opened.set_start_offset(offset)
                 finally:
                     opened.close()
-        if self._access.has_cold:
-            loaded = self._access.cold(meta, action.partition).load()
-            if loaded is not None and loaded.head.start_offset < offset:
-                self._committer(meta, action.partition).raise_start_offset(offset)
+        if loaded is not None and loaded.head.start_offset < offset:
+            self.committer(meta, action.partition).raise_start_offset(offset)
         freed = 0
         for segment in self.local(meta, action.partition).segments[:-1]:
             if segment.end_offset <= offset and segment.facts is not None:
                 freed += segment.bytes
                 self._unlink(meta, action.partition, segment)
         return freed
+
+    def _check_lineage(self, meta: TopicMeta, partition: int, head: Head | None) -> None:
+        """Fence the partition where the bucket went on without us: then nothing is removed any more."""
+        self._claims.check_lineage(meta, partition, head, self.writer(meta.name, partition))
 
     def _sealed(self, meta: TopicMeta, action: Action) -> SegmentFile | None:
         """Find the sealed segment of an action, the newest file excepted; None where it is gone."""

@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .claims import Claims
-from .errors import ColdStorageError, ReadOnly, TieredError, TopicNotFound
-from .gather import LocalSegments, Published, partition_facts, read_published
+from .cold.commit import FIRST_LINEAGE
+from .cold.sweep import SweepReport
+from .errors import ColdStorageError, Fenced, ReadOnly, TieredError, TopicNotFound
+from .gather import LocalSegments, Published, partition_facts, published_end, read_published
 from .ingest import timestamp_us
 from .policies.executor import Executor, TierReport
 from .policies.facts import PartitionFacts, StoreFacts
 from .policies.plan import Plan, make_plan
 from .status import PartitionStatus, StoreStatus, TierHoldings
+from .sweeping import StoreSweep
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
-from .warm.directory import list_segments, remove_half_written
+from .warm.directory import list_segments, read_fence, read_lineage, remove_half_written
 from .warm.lock import FileLock
 from .warm.rewrite import remove_leftover
 
@@ -82,7 +85,7 @@ class Tierer:
             self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
             try:
                 self._tidy()
-                plan = self._plan(now, problems)
+                plan = self._plan(now, problems, fence=True)
                 report = Executor(self._actions, should_stop=self._store._stopping.is_set).execute(plan)
             finally:
                 self._lock.release()
@@ -91,10 +94,24 @@ class Tierer:
             raise problems[0]
         return report
 
-    def _plan(self, now: object, problems: list[TieredError]) -> Plan:
+    def sweep(self, *, dry_run: bool) -> SweepReport:
+        """Sweep the bucket, holding the tiering lock; a dry run changes nothing and needs no lock."""
+        root = self._root
+        sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=dry_run)
+        if dry_run:
+            return sweep.run(self._partitions())
+        with self._pass:
+            self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
+            try:
+                return sweep.run(self._partitions())
+            finally:
+                self._lock.release()
+                self._lock = None
+
+    def _plan(self, now: object, problems: list[TieredError], *, fence: bool = False) -> Plan:
         """Plan for what could be looked at; what stood in the way of the rest is added to `problems`."""
         now_us = self._store._clock() if now is None else timestamp_us(now)
-        known, unknown = self._facts(problems)
+        known, unknown = self._facts(problems, fence=fence)
         disk = shutil.disk_usage(self._root)
         facts = StoreFacts(
             partitions=tuple(known),
@@ -111,28 +128,41 @@ class Tierer:
         notes = tuple(str(problem) for problem in problems)
         return replace(plan, actions=plan.actions + local.actions, notes=plan.notes + local.notes + notes)
 
-    def _facts(self, problems: list[TieredError]) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
-        """Gather the facts of each partition: those whose manifest is known, and those where it is not."""
+    def _facts(
+        self, problems: list[TieredError], *, fence: bool
+    ) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
+        """Gather the facts of each partition: those whose manifest is known, and those where it is not.
+
+        Fenced ones are left out; with `fence`, one that is found to belong to an older lineage becomes one.
+        """
         known: list[PartitionFacts] = []
         unknown: list[PartitionFacts] = []
         silent = False
         for meta, partition in self._partitions():
             try:
+                self._check_fence(meta, partition)
                 local = self._actions.local(meta, partition)
-                try:
-                    # A bucket that does not answer is asked once a pass: each question takes all its retries.
-                    published = (
-                        Published(None, ()) if silent else read_published(self._access, meta, partition)
-                    )
-                except ColdStorageError as error:
-                    problems.append(error)
-                    silent = True
-                    published = Published(None, ())
-                (unknown if silent else known).append(partition_facts(meta, partition, local, published))
+                published, answered = Published(None, ()), False
+                if not silent:
+                    try:
+                        published, answered = read_published(self._access, meta, partition), True
+                    except ColdStorageError as error:
+                        problems.append(error)
+                        # Where the bucket as a whole is away it is asked once: each question takes all its retries.
+                        silent = not self.claims.bucket_answers()
+                if fence:
+                    writer = self._actions.writer(meta.name, partition)
+                    self.claims.check_lineage(meta, partition, published.head, writer)
+                (known if answered else unknown).append(partition_facts(meta, partition, local, published))
             except TieredError as error:
                 log.warning("%s/%d is left out: %s", meta.name, partition, error)
                 problems.append(error)
         return known, unknown
+
+    def _check_fence(self, meta: TopicMeta, partition: int) -> None:
+        reason = read_fence(self._actions.directory(meta, partition))
+        if reason is not None:
+            raise Fenced(f"partition {partition} of topic {meta.name!r} is fenced: {reason}")
 
     @property
     def _root(self) -> Path:
@@ -175,7 +205,8 @@ class Tierer:
                     published = read_published(self._access, meta, partition)
                 except TieredError as error:
                     problem, known = str(error), False
-                    silent = problem if isinstance(error, ColdStorageError) else ""
+                    away = isinstance(error, ColdStorageError) and not self.claims.bucket_answers()
+                    silent = problem if away else ""
             local = LocalSegments(0, ())
             try:
                 local = self._actions.local(meta, partition) if root is not None else local
@@ -184,6 +215,15 @@ class Tierer:
             rows.append(self._partition_status(meta, partition, local, published, known, problem))
         free = shutil.disk_usage(root).free if root is not None else 0
         return StoreStatus(self._store.url, self._access.places.cold_url, free, tuple(rows))
+
+    def _fence(self, meta: TopicMeta, partition: int, published: Published) -> tuple[str | None, int]:
+        """Return why a partition is fenced, or None, and the end of what the bucket has of its lineage."""
+        head = published.head
+        if self._access.places.root is None:
+            return None, head.end_offset if head else 0
+        directory = self._actions.directory(meta, partition)
+        lineage = read_lineage(directory) or FIRST_LINEAGE
+        return read_fence(directory), published_end(head, lineage) if head else 0
 
     def _partition_status(
         self,
@@ -198,16 +238,20 @@ class Tierer:
         writer = self._actions.writer(meta.name, partition)
         blocks = writer.recent.between(0, facts.end_offset) if writer is not None else []
         live = facts.live_segments()
-        behind = [item for item in live if item.end_offset > facts.published_offset and item.record_count]
+        reason, ours = self._fence(meta, partition, published)
+        behind = [item for item in live if item.end_offset > ours and item.record_count]
         oldest = min((item.created_us for item in behind), default=0)
-        lag = max(0, facts.end_offset - max(facts.published_offset, facts.start_offset))
+        lag = max(0, facts.end_offset - max(ours, facts.start_offset))
+        if reason is not None:
+            only = f"offsets {ours} to {facts.end_offset} are on this disk only" if lag and known else ""
+            problem = problem or "; ".join(filter(None, [f"fenced: {reason}", only]))
         lag_seconds = max(0.0, (self._store._clock() - oldest) / 1e6) if lag and oldest else 0.0
         return PartitionStatus(
             topic=meta.name,
             partition=partition,
             start_offset=facts.start_offset,
             end_offset=facts.end_offset,
-            published_offset=facts.published_offset if known else None,
+            published_offset=ours if known else None,
             hot=TierHoldings(
                 len(blocks),
                 sum(item.end_offset - item.base_offset for item in blocks),

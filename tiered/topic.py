@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from .hot.rows import RowChecker
 from .ingest import (
     Headers,
     body_of,
+    body_pieces,
     by_partition,
     chunked,
     header_pairs,
@@ -27,9 +28,10 @@ from .ingest import (
     value_bytes,
     values_batch,
 )
-from .reader.rows import Query
+from .reader.read import read_split
+from .reader.rows import Query, coalesce, limited
 from .reader.scan import Scan
-from .reader.snapshot import snapshot_partition
+from .reader.snapshot import PartitionSnapshot, snapshot_partition
 from .records import Appended, OffsetRange, Record, records_of
 from .warm.catalog import TopicMeta
 
@@ -288,42 +290,44 @@ class Topic:
     def _append_columns(
         self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None
     ) -> list[OffsetRange]:
-        body = body_of(batch, timestamps, self._meta.timestamp, self._clock())
-        key = self._meta.key if self._typed else "key"
+        now_us = self._clock()
         if partition is not None or self.partitions == 1:
-            return self._append_body_batch(body, partition or 0)
+            pieces = body_pieces(batch, timestamps, self._meta.timestamp, now_us, self._block_bytes)
+            return self._append_pieces(pieces, partition or 0)
+        body = body_of(batch, timestamps, self._meta.timestamp, now_us)
+        key = self._meta.key if self._typed else "key"
         column = batch.column(key) if key is not None else None
         if column is None or column.null_count == len(column):
             return self._append_sticky(body)
         ranges = []
         for place, rows in by_partition(body, column, self.partitions):
-            ranges += self._append_sticky(rows) if place is None else self._append_body_batch(rows, place)
+            if place is None:
+                ranges += self._append_sticky(rows)
+            else:
+                ranges += self._append_pieces(split_batch(rows, self._block_bytes), place)
         return ranges
 
     def _append_sticky(self, body: pa.RecordBatch) -> list[OffsetRange]:
         ranges = []
         for piece in split_batch(body, self._block_bytes):
             partition = self._sticky
-            ranges += self._append_body_batch(piece, partition)
+            ranges += self._append_pieces([piece], partition)
             self._sticky = (partition + 1) % self.partitions
         return ranges
 
-    def _append_body_batch(self, body: pa.RecordBatch, partition: int) -> list[OffsetRange]:
+    def _append_pieces(self, pieces: Sequence[pa.RecordBatch], partition: int) -> list[OffsetRange]:
         writer = self._writers.get(partition) or self._open_writer(partition)
-        pieces = split_batch(body, self._block_bytes)
         check_record_size(largest_record(pieces, self._record_bytes_max), self._record_bytes_max)
         ranges: list[OffsetRange] = []
         # A few blocks at a time, so that other threads can append to the partition in between.
         for first in range(0, len(pieces), _BLOCKS_AT_ONCE):
             group = pieces[first : first + _BLOCKS_AT_ONCE]
             try:
-                start, end = writer.append_batches(group, body.num_columns)
+                start, end = writer.append_batches(group, group[0].num_columns)
             except SchemaGrew:
                 writer.change_schema(self._meta)
                 grown = [_widened(piece, writer.meta.schema) for piece in pieces[first:]]
-                return ranges + [
-                    item for piece in grown for item in self._append_body_batch(piece, partition)
-                ]
+                return ranges + self._append_pieces(grown, partition)
             ranges.append(OffsetRange(partition, start, end))
         return _merged(ranges)
 
@@ -498,14 +502,22 @@ class Topic:
                     start=snapshot.start_offset,
                     end=snapshot.end_offset,
                 )
-            scan = Scan(self._store._access, self._meta, (snapshot,), Query(), left, self._store._check)
-            for batch in scan.to_batches():
-                yield from records_of(batch, typed=self._typed, key_column=self._meta.key)
+            for batch in coalesce(limited(self._rows(snapshot), left)):
+                yield from records_of(
+                    batch, self.name, partition, typed=self._typed, key_column=self._meta.key
+                )
                 left = None if left is None else left - batch.num_rows
             offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
             if not follow:
                 return
             self._wait_for(partition, offset)
+
+    def _rows(self, snapshot: PartitionSnapshot) -> Iterator[pa.RecordBatch]:
+        """Yield what `records_of` takes."""
+        query = Query(columns=("offset", "timestamp", *self.schema.names))
+        for split in snapshot.splits:
+            self._store._check()
+            yield from read_split(self._store._access, self._meta, split, query)
 
     def _wait_for(self, partition: int, offset: int) -> None:
         self._store._check()

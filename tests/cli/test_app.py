@@ -30,7 +30,8 @@ def one_error(result: Any) -> str:
 
 def test_the_commands_of_this_release_are_there() -> None:
     assert list(COMMANDS) == [
-        "demo", "create", "append", "read", "topics", "status", "plan", "tier", "inspect",
+        "demo", "create", "append", "read", "topics", "status", "plan", "tier", "sweep", "restore", "verify",
+        "inspect",
     ]  # fmt: skip
 
 

@@ -268,6 +268,15 @@ class ObjectStoreContract:
         store.delete([])
         assert [item.key for item in store.list("")] == ["folder/b"]
 
+    def test_a_whole_tree_is_deleted_in_one_call(self, store):
+        """Whatever the order: a folder that becomes empty may hold keys that come later."""
+        keys = [f"{top}/{rest}" for top in "abcd" for rest in ("x/y/1", "x/2", "3")]
+        for key in keys:
+            store.put(key, b"")
+        store.delete(keys)
+        assert list(store.list("")) == []
+        assert store.folders("") == []
+
     def test_a_pickled_store_is_the_same_store(self, store):
         store.put("key", b"abc")
         copy = pickle.loads(pickle.dumps(store))

@@ -32,7 +32,7 @@ from tests.store.helpers import (
 from tiered.cold.commit import Committer
 from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
-from tiered.reader import snapshot
+from tiered.reader import access, snapshot
 from tiered.warm.directory import Listing, list_segments
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.rewrite import rewrite_segment
@@ -378,7 +378,8 @@ def after_listing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[Li
         found = list_segments(directory)
         return steps.pop(0)(found) if steps else found
 
-    monkeypatch.setattr(snapshot, "list_segments", listed)
+    for module in (access, snapshot):
+        monkeypatch.setattr(module, "list_segments", listed)
     yield steps
     assert steps == [], "a step was not reached"
 

@@ -19,8 +19,9 @@ VALUES = [b"one", b"two", b"three", b"four"]
 
 @pytest.fixture(params=list(Codec), ids=lambda codec: codec.name)
 def sealed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A small sealed segment: two blocks as written, or one re-encoded."""
+    """A small sealed segment, with a later one: two blocks as written, or one re-encoded."""
     path = write_segment(tmp_path / "0", [VALUES[:2], VALUES[2:]], seal=True)
+    write_segment(tmp_path / "0", [[b"later"]], seal=False, base_offset=104)
     if request.param is Codec.NONE:
         return path
     rewrite_segment(OsFileSystem(), path, request.param, 3)

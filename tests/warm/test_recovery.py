@@ -29,7 +29,7 @@ def resume(path: Path, fs: FileSystem = FS) -> SegmentWriter:
     """What the next holder of the lock does."""
     segment = SegmentFile.open(path, use_mmap=False)
     assert segment.scan is not None
-    return SegmentWriter.resume(fs, path, segment.header, segment.scan, segment.bytes)
+    return SegmentWriter.resume(fs, path, segment.header, segment.scan)
 
 
 def block_bytes(offset: int, *values: bytes, epoch: int = 1, synced: int = 0, segment: int = 3) -> bytes:

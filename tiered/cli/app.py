@@ -23,9 +23,12 @@ from .append import append
 from .inspection import inspect
 from .output import error_line
 from .read import read
+from .restore import restore
 from .showcase import demo
+from .sweep import sweep
 from .tiering import plan, status, tier
 from .topics import create, topics
+from .verify import verify
 
 _INTERRUPTED = 128 + signal.SIGINT
 _PIPE_CLOSED = 128 + signal.SIGPIPE
@@ -113,6 +116,13 @@ _add(topics, "tiered topics --path ./data")
 _add(status, "tiered status --path ./data")
 _add(plan, "tiered plan --config tiered.toml")
 _add(tier, "tiered tier --config tiered.toml")
+_add(sweep, "tiered sweep --dry-run --config tiered.toml", "tiered sweep --config tiered.toml")
+_add(restore, "tiered restore s3://bucket/prefix ./data --config tiered.toml")
+_add(
+    verify,
+    "tiered verify --deep --path ./data",
+    "tiered verify --deep --repair --config tiered.toml",
+)
 _add(
     inspect,
     "tiered inspect data/topics/orders/0/00000000000000000000-0.log",

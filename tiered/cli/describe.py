@@ -75,7 +75,7 @@ def describe_segment(path: Path, record_count: int) -> Description:
     if segment.facts is not None:
         facts |= segment_facts(segment.facts)
     elif segment.scan is not None and segment.scan.damage is not None:
-        facts["torn_tail_bytes"] = segment.bytes - segment.scan.end_position
+        facts["torn_tail_bytes"] = segment.scan.file_bytes - segment.scan.end_position
         facts["torn_tail"] = segment.scan.damage.reason
     blocks = list(_blocks(segment))
     facts["blocks"] = len(blocks)

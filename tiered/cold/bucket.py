@@ -21,6 +21,7 @@ from .layout import STORE_KEY, TOPIC_FILE, topic_folder, topic_key, topic_of_fol
 from .object_store import ObjectStore
 
 DELETED = "deleted_us"
+LINEAGE = "lineage"
 
 _ATTEMPTS = 5
 
@@ -38,28 +39,53 @@ class Bucket:
         self.store = store
         self._sleep = sleep
 
-    def claim_store(self, store_id: UUID) -> None:
+    def claim_store(self, store_id: UUID, lineage: int = 1) -> None:
         """Make this prefix the store's own, for ever; a repeat does nothing.
+
+        Parameters
+        ----------
+        lineage
+            How often the store was restored before it became what the caller has, counted from 1.
 
         Raises
         ------
         ConfigError
             Another store owns the prefix.
+        Fenced
+            The store was restored elsewhere since.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
 
         def change(current: dict[str, Any] | None) -> dict[str, Any]:
             if current is None:
                 self._check_vacant()
-                return {"id": str(store_id)}
+                return _with_lineage({"id": str(store_id)}, lineage)
             owner = self._id(current)
             if owner != store_id:
                 raise ConfigError(
                     f"{self.store.url} belongs to store {owner}, this is store {store_id}: give each its own prefix"
                 )
+            self._check_lineage(STORE_KEY, current, lineage)
             return current
 
         self._update(STORE_KEY, change)
+
+    def begin_lineage(self) -> int:
+        """Count one restore more, which fences the store as it was before, and return the new lineage.
+
+        Raises
+        ------
+        ConfigError
+            There is no store.
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+
+        def change(current: dict[str, Any] | None) -> dict[str, Any]:
+            if current is None:
+                raise ConfigError(f"there is no store at {self.store.url}; check the URL")
+            return _with_lineage(current, self._lineage(STORE_KEY, current) + 1)
+
+        return self._lineage(STORE_KEY, self._update(STORE_KEY, change))
 
     def read_store_id(self) -> UUID | None:
         """Return the id of the store that owns the prefix; None if nobody does.
@@ -71,7 +97,7 @@ class Bucket:
         found = self._read(STORE_KEY)
         return None if found is None else self._id(found[0])
 
-    def put_topic(self, topic: dict[str, Any]) -> None:
+    def put_topic(self, topic: dict[str, Any], lineage: int = 1) -> None:
         """Create or bring up to date the document of a topic, given as ``topic.json`` has it.
 
         A topic only grows: partitions and schema versions are added, never taken away.
@@ -88,15 +114,37 @@ class Bucket:
 
         def change(current: dict[str, Any] | None) -> dict[str, Any]:
             if current is None:
-                return topic
+                return _with_lineage(topic, lineage)
             if DELETED in current:
                 raise TopicNotFound(f"topic {topic['name']!r} ({topic['id']}) was deleted in the bucket")
+            self._check_lineage(key, current, lineage)
             known, ours = current.get("schemas", []), topic["schemas"]
             if current.get("partitions", 0) > topic["partitions"] or known != ours[: len(known)]:
                 raise Fenced(f"{self._where(key)} has partitions or schemas that this store does not know")
-            return topic
+            return _with_lineage(topic, lineage)
 
         self._update(key, change)
+
+    def adopt_topic(self, name: str, topic_id: UUID, lineage: int) -> dict[str, Any]:
+        """Make a topic that of a new lineage, unless it is deleted, and return its document.
+
+        Raises
+        ------
+        Fenced
+            A still newer lineage has it.
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        key = topic_key(name, topic_id)
+
+        def change(current: dict[str, Any] | None) -> dict[str, Any]:
+            if current is None:
+                raise CorruptionError(f"{TOPIC_FILE} vanished", where=self._where(key))
+            if DELETED in current:
+                return current
+            self._check_lineage(key, current, lineage)
+            return _with_lineage(current, lineage)
+
+        return self._update(key, change)
 
     def topics(self) -> dict[str, dict[str, Any]]:
         """Return the document of every topic by name, deleted ones left out: one listing a name.
@@ -108,12 +156,17 @@ class Bucket:
         UnsupportedFormat, ColdStorageError
         """
         found: dict[str, dict[str, Any]] = {}
-        for name in self._names():
+        for name in self.names():
             for topic_id in self.topic_ids(name):
                 topic = self.read_topic(name, topic_id)
                 if topic is None or DELETED in topic:
                     continue
-                if name in found:
+                key = topic_key(name, topic_id)
+                known = self._lineage(key, found[name]) if name in found else 0
+                lineage = self._lineage(key, topic)
+                if lineage < known:
+                    continue  # announced by what the store was before a restore, too late
+                if lineage == known:
                     raise CorruptionError(
                         f"two topics {name!r}: {found[name]['id']} and {topic_id}", where=self._where(name)
                     )
@@ -145,35 +198,41 @@ class Bucket:
             raise CorruptionError(f"{TOPIC_FILE} is of another topic", where=self._where(key))
         return found[0]
 
-    def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int) -> None:
+    def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int, lineage: int = 1) -> None:
         """Mark a topic as deleted, before anything of it is; a repeat keeps the first time.
 
         A topic that never reached the bucket gets a tombstone too, so that no late upload makes it live.
 
         Raises
         ------
+        Fenced
+            A newer lineage has the topic.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
+        key = topic_key(name, topic_id)
 
         def change(current: dict[str, Any] | None) -> dict[str, Any]:
             if current is None:
                 current = {"name": name, "id": str(topic_id)}
+            if DELETED not in current:
+                self._check_lineage(key, current, lineage)
             return {DELETED: deleted_us, **current}
 
-        self._update(topic_key(name, topic_id), change)
+        self._update(key, change)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the names of all topics that have a folder, deleted ones too."""
         return [name for folder in self.store.folders("") if (name := topic_of_folder(folder)) is not None]
 
     def _check_vacant(self) -> None:
         # store.json is written before anything else: where it is missing beside topics, it was lost.
-        for name in self._names():
+        for name in self.names():
             if self.topic_ids(name):
                 raise CorruptionError(
                     f"store.json is missing beside topic {name!r}", where=self._where(STORE_KEY)
                 )
 
-    def _update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
+    def _update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> dict[str, Any]:
         """Compare and swap one document. A lost answer is settled by reading: equal content is success."""
         failure: ColdStorageError | None = None
         for attempt in range(_ATTEMPTS):
@@ -183,7 +242,7 @@ class Bucket:
             current = found[0] if found else None
             wanted = change(None if current is None else dict(current))
             if wanted == current:
-                return
+                return wanted
             data = encode_document(wanted)
             try:
                 if self.store.conditional_writes:
@@ -197,7 +256,7 @@ class Bucket:
                     raise
                 failure = error
             else:
-                return
+                return wanted
         raise ColdStorageError(f"outcome unknown: {self._where(key)} ({failure})", retryable=True)
 
     def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
@@ -213,5 +272,24 @@ class Bucket:
         except (KeyError, ValueError, TypeError, AttributeError):
             raise CorruptionError("store.json has no id", where=self._where(STORE_KEY)) from None
 
+    def _lineage(self, key: str, values: dict[str, Any]) -> int:
+        value = values.get(LINEAGE, 1)
+        if type(value) is not int or value < 1:
+            raise CorruptionError(f"{value!r} is no lineage", where=self._where(key))
+        return value
+
+    def _check_lineage(self, key: str, values: dict[str, Any], lineage: int) -> None:
+        known = self._lineage(key, values)
+        if known > lineage:
+            raise Fenced(
+                f"{self._where(key)} belongs to lineage {known}, this store to lineage {lineage}: it was restored "
+                "elsewhere"
+            )
+
     def _where(self, key: str) -> str:
         return f"{self.store.url.rstrip('/')}/{key}"
+
+
+def _with_lineage(values: dict[str, Any], lineage: int) -> dict[str, Any]:
+    """Return a document of a lineage; the first one is not written, as nothing was restored."""
+    return {**values, LINEAGE: lineage} if lineage > 1 else values

@@ -15,7 +15,7 @@ A PUT whose answer was lost can land at any time, but only on the ETag it was pl
 that is published settles it, and until then `Committer.unsettled` says that it may still land. A 412 is no
 refusal either: SDKs repeat a request whose answer was lost, and meet their own success.
 
-Nothing here deletes; what an unpublished attempt left behind is for the sweep.
+Nothing here deletes; what an unpublished attempt left behind is for the sweep, which asks `survey` first.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ from ..format.manifest import (
 from ..format.manifest_codec import encode_head
 from .layout import ObjectName
 from .partition import ColdPartition, LoadedHead
+
+FIRST_LINEAGE = 1
+"""Epoch of the lineage that begins with the first head; only a restore begins another."""
 
 _BACKOFF_SECONDS_MAX = 5.0
 
@@ -89,6 +92,7 @@ class Committer:
         self._backoff_seconds = backoff_seconds
         self._lock = threading.RLock()
         self._known: LoadedHead | None = None
+        self._in_flight: set[str] = set()
         self._doubt: _Doubt | None = None
         self._fenced: str | None = None
 
@@ -98,7 +102,13 @@ class Committer:
         return self._doubt is not None
 
     def claim(
-        self, *, lineage_epoch: int | None = None, begin_lineage: bool = False, start_offset: int = 0
+        self,
+        *,
+        lineage_epoch: int | None = None,
+        begin_lineage: bool = False,
+        start_offset: int = 0,
+        may_begin: bool | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> int:
         """Publish the next epoch, which fences every earlier committer, and return it.
 
@@ -107,9 +117,14 @@ class Committer:
         lineage_epoch
             The lineage that the caller's local data belongs to; None if it knows none yet.
         begin_lineage
-            Begin a new lineage at the end offset: what a restore does.
+            Begin a new lineage at the end offset: what a restore does. Also where there is no head yet, so that
+            whoever was about to publish the first one is fenced.
         start_offset
             Where the log begins if there is no head yet.
+        may_begin
+            Whether a missing head is one that was never published. Default: where no lineage is known.
+        check
+            Called after each look at the head, and before what is made of it is published; raises to give up.
 
         Raises
         ------
@@ -119,17 +134,20 @@ class Committer:
             The head of a known lineage is missing (it must be rebuilt, never begun again), the head belongs
             to another store, or the bucket fails; where ``retryable``, the claim can be repeated.
         """
+        first = lineage_epoch is None if may_begin is None else may_begin
 
         def plan(head: Head | None) -> Head:
+            check()
             if head is None:
-                if lineage_epoch is not None or self.epoch:
+                if not first or self.epoch:
                     raise ColdStorageError(f"{self._where} was published and is missing: rebuild it")
+                epochs = (FIRST_LINEAGE, FIRST_LINEAGE + 1) if begin_lineage else (FIRST_LINEAGE,)
                 return Head(
                     store_id=self._store_id,
                     topic_id=self.partition.topic_id,
                     partition=self.partition.partition,
-                    epoch=1,
-                    lineages=((1, start_offset),),
+                    epoch=epochs[-1],
+                    lineages=tuple((epoch, start_offset) for epoch in epochs),
                     commit_id="",
                     start_offset=start_offset,
                     end_offset=start_offset,
@@ -183,7 +201,13 @@ class Committer:
             Schema id to schema text, for ids that the head may not know yet.
         """
         fresh = tuple(entries)
-        return self.commit(lambda head: add_objects(add_schemas(head, schemas or {}), fresh, self.partition))
+        try:
+            return self.commit(
+                lambda head: add_objects(add_schemas(head, schemas or {}), fresh, self.partition)
+            )
+        finally:
+            # Also where the commit may still land: no survey is taken before that is settled.
+            self.release(entry.name for entry in fresh)
 
     def raise_start_offset(self, offset: int) -> Head:
         """Publish a higher start offset."""
@@ -194,8 +218,44 @@ class Committer:
         return self.commit(lambda head: head)
 
     def new_object_name(self, base_offset: int) -> str:
-        """Return a name for a data object that was never used and bears the claimed epoch."""
-        return str(ObjectName(base_offset, self.epoch, uuid4()))
+        """Return a name for a data object that was never used and bears the claimed epoch.
+
+        It is in flight, so no sweep touches it, until it was published or given up by `release`.
+        """
+        name = str(ObjectName(base_offset, self.epoch, uuid4()))
+        with self._lock:
+            self._in_flight.add(name)
+        return name
+
+    def release(self, names: Iterable[str]) -> None:
+        """Say that these names will never be published again: what bears them unnamed is an orphan."""
+        with self._lock:
+            self._in_flight.difference_update(names)
+
+    def survey(self) -> tuple[LoadedHead, frozenset[str]]:
+        """Read the head between two commits, with the names of the objects that are in flight at that moment.
+
+        Raises
+        ------
+        Fenced
+            A higher epoch was published.
+        ColdStorageError
+            With ``retryable``: a commit of unknown outcome may still land. Else the head is missing.
+        CorruptionError, UnsupportedFormat
+        """
+        with self._lock:
+            if self._fenced is not None:
+                raise Fenced(self._fenced)
+            if not self.epoch:
+                raise RuntimeError("claim() comes before survey()")
+            loaded = self._load()
+            self._check_owner(loaded.head if loaded else None)
+            assert loaded is not None
+            if self.unsettled:
+                raise ColdStorageError(
+                    f"a commit of {self._where} may still land: settle it first", retryable=True
+                )
+            return loaded, frozenset(self._in_flight)
 
     @property
     def _where(self) -> str:

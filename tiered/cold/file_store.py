@@ -149,8 +149,11 @@ class FileStore:
             with self._locked():
                 for path in present:
                     self._fs.unlink(path)
-                for directory in {path.parent for path in present}:
+                directories = {path.parent for path in present}
+                for directory in directories:
                     self._fs.sync_directory(directory)
+                # Only then: an empty one takes those above it along, which may be among these.
+                for directory in directories:
                     self._remove_empty(directory)
 
     def close(self) -> None:

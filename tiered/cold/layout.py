@@ -21,6 +21,7 @@ from ..errors import InvalidName
 STORE_KEY = "store.json"
 TOPIC_FILE = "topic.json"
 HEAD_FILE = "head.json"
+PROBE_PREFIX = "probe/"  # of objects that are written to learn something of the server, and deleted at once
 
 _RESERVED = ("", ".", "..", STORE_KEY)
 _OBJECT_NAME = re.compile(r"([0-9]{20})-([0-9]{8,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet")

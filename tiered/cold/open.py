@@ -7,10 +7,11 @@ from uuid import uuid4
 
 import fsspec
 
-from ..errors import ConfigError, PreconditionFailed
+from ..errors import ColdStorageError, ConfigError, PreconditionFailed
 from .file_store import RESERVED as FILE_RESERVED
 from .file_store import FileStore
 from .fsspec_store import FsspecStore
+from .layout import PROBE_PREFIX
 from .object_store import ObjectStore
 from .options import ColdOptions
 from .s3 import S3Store
@@ -67,10 +68,16 @@ def check_conditional_writes(store: ObjectStore) -> None:
     """
     if not store.conditional_writes:
         return
-    key = f"probe/{uuid4()}"
-    etag = store.put(key, b"first", if_none_match=True)
+    key = f"{PROBE_PREFIX}{uuid4()}"
     try:
-        changed = store.put(key, b"second", if_match=etag)
+        try:
+            etag = store.put(key, b"first", if_none_match=True)
+            changed = store.put(key, b"second", if_match=etag)
+        except PreconditionFailed as error:
+            # Nobody else writes this key: the SDK repeated a request whose answer was lost, and met its success.
+            raise ColdStorageError(
+                f"the probe of conditional writes was disturbed: {error}", retryable=True
+            ) from error
         _refuses(store, key, if_none_match=True)
         if changed != etag:
             _refuses(store, key, if_match=etag)

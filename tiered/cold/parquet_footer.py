@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from ..errors import CorruptionError
 from .parquet_format import EXTENTS_KEY, plain_schema, read_extents
+from .ranges import SparseFile
 
 FOOTERS_BYTES_MAX = 64 * 1024 * 1024
 
@@ -44,6 +45,32 @@ class Footer:
             index += 1
         if at != end:
             raise ValueError(f"no checksum for bytes {start} to {end}")
+
+
+class _Nothing(SparseFile):
+    """A file of which nothing was fetched; it notes when it is asked for bytes."""
+
+    asked = False
+
+    def slice(self, start: int, length: int) -> memoryview:  # noqa: ARG002 — as its base has it
+        # Not an error of Python: its traceback, kept inside of Arrow, would keep the reader alive for ever.
+        self.asked = True
+        return memoryview(b"")
+
+
+def _check_chunks(metadata: Any) -> None:
+    """Raise what Arrow makes of column chunks that contradict themselves.
+
+    Asking `metadata` for such a chunk ends the process, as the bindings expect no exception there. A read does
+    raise, and with pre-buffering it looks at all chunks before it asks the file for the first byte.
+    """
+    nothing = _Nothing(1 << 62, [])
+    try:
+        file = pq.ParquetFile(pa.PythonFile(nothing, "r"), metadata=metadata, pre_buffer=True)
+        file.reader.read_row_groups(list(range(metadata.num_row_groups)), use_threads=False)
+    except (pa.ArrowException, OSError):
+        if not nothing.asked:
+            raise
 
 
 class FooterCache:
@@ -84,6 +111,7 @@ def parse_footer(tail: memoryview, *, where: str, position: int | None = None) -
         metadata = pq.read_metadata(pa.BufferReader(tail))
         packed = base64.b64decode((metadata.metadata or {}).get(EXTENTS_KEY, b""), validate=True)
         schema = plain_schema(metadata.schema.to_arrow_schema())
+        _check_chunks(metadata)
         return Footer(metadata, schema, read_extents(packed), len(tail))
     except MemoryError:
         raise

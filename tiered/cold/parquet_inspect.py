@@ -44,7 +44,7 @@ def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:
     info, footer = _open(store, key)
     about = facts_of(footer.metadata, where=where)
     try:
-        groups = list(_rebuild_groups(store, key, footer, about.facts))
+        groups = list(_rebuild_groups(store, key, footer, about.facts, info.size))
     except (ValueError, AttributeError, pa.ArrowException) as error:
         raise CorruptionError(f"object contradicts itself ({error})", where=where) from None
     tail_position = groups[-1].position + groups[-1].length if groups else 0
@@ -109,7 +109,9 @@ def _open(store: ObjectStore, key: str) -> tuple[ObjectInfo, Footer]:
     return info, parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
 
 
-def _rebuild_groups(store: ObjectStore, key: str, footer: Footer, facts: SegmentFacts) -> Iterator[RowGroup]:
+def _rebuild_groups(
+    store: ObjectStore, key: str, footer: Footer, facts: SegmentFacts, size_max: int
+) -> Iterator[RowGroup]:
     metadata = footer.metadata
     spans = [column_chunks(metadata, index) for index in range(metadata.num_row_groups)]
     starts = [0, *(min(start for start, _ in chunks) for chunks in spans[1:])]
@@ -117,6 +119,8 @@ def _rebuild_groups(store: ObjectStore, key: str, footer: Footer, facts: Segment
     edges = [facts.base_offset, *firsts[1:], facts.end_offset]
     for index, chunks in enumerate(spans):
         length = max(start + size for start, size in chunks) - starts[index]
+        if min(starts[index], length) < 0 or starts[index] + length > size_max:
+            raise ValueError(f"row group {index} lies outside of the object")
         data = memoryview(store.get_range(key, starts[index], length))
         for chunk in chunks:
             for position, size, crc in footer.extents_of(*chunk):
@@ -140,8 +144,14 @@ def _rebuild_groups(store: ObjectStore, key: str, footer: Footer, facts: Segment
 
 def _bounds(metadata: Any, row_group: int, column: str) -> tuple[int, int]:
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    statistics = metadata.row_group(row_group).column(paths.index(column)).statistics
-    return statistics.min_raw, statistics.max_raw
+    chunk = metadata.row_group(row_group).column(paths.index(column))
+    # Statistics of another type than the column's end the process.
+    if chunk.physical_type != "INT64":
+        raise ValueError(f"column {column!r} is of type {chunk.physical_type}")
+    low, high = chunk.statistics.min_raw, chunk.statistics.max_raw
+    if type(low) is not int or type(high) is not int:
+        raise ValueError(f"column {column!r} has no bounds")
+    return low, high
 
 
 def _crc_of(store: ObjectStore, key: str, position: int, length: int) -> int:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from crc32c import crc32c
 
-from ..errors import CorruptionError, SchemaMismatch
+from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, SchemaMismatch
 from ..format.manifest import ObjectEntry, RowGroup
 from .object_store import ObjectStore
 from .parquet_footer import Footer, FooterCache, parse_footer
@@ -243,14 +243,32 @@ class _Read:
         return file
 
     def _get(self, ranges: list[Range]) -> list[bytes]:
-        if len(ranges) == 1:
-            parts = [self._store.get_range(self._key, *ranges[0])]
-        else:
-            parts = self._store.get_ranges(self._key, ranges)
+        try:
+            if len(ranges) == 1:
+                parts = [self._store.get_range(self._key, *ranges[0])]
+            else:
+                parts = self._store.get_ranges(self._key, ranges)
+        except ObjectNotFound:
+            raise
+        except ColdStorageError:
+            self._check_size()
+            raise
         for (start, length), part in zip(ranges, parts, strict=True):
             if len(part) != length:
                 raise self._corrupt(f"{len(part)} bytes instead of {length}", start)
         return parts
+
+    def _check_size(self) -> None:
+        """Raise `CorruptionError` where a read failed because the object was cut: waiting does not help then."""
+        try:
+            size = self._store.stat(self._key).size
+        except ColdStorageError:
+            return
+        if size != self._entry.bytes:
+            raise self._corrupt(
+                f"object has {size} bytes, the manifest says {self._entry.bytes}",
+                min(size, self._entry.bytes),
+            )
 
     def _verify_groups(self, file: SparseFile, groups: list[int]) -> None:
         for group in (self._entry.row_groups[index] for index in groups):

@@ -59,6 +59,26 @@ class ColdPartition:
             raise CorruptionError(f"head of partition {head.partition} of topic {head.topic_id}", where=where)
         return LoadedHead(head, found.etag)
 
+    def check_unpublished(self) -> LoadedHead | None:
+        """Make sure that a head which is not there never was: it is published before the first object is uploaded.
+
+        Returns the head if it was published just now.
+
+        Raises
+        ------
+        CorruptionError
+            There are objects, so the head was lost.
+        UnsupportedFormat, ColdStorageError
+        """
+        if next(iter(self.store.list(self.keys.data_prefix)), None) is None:
+            return None
+        found = self.load()
+        if found is None:
+            raise CorruptionError(
+                "head.json is missing beside the objects that it named", where=self.where(self.keys.head)
+            )
+        return found
+
     def where(self, key: str) -> str:
         """Return the URL of a key, for messages."""
         return f"{self.store.url.rstrip('/')}/{key}"

@@ -148,7 +148,8 @@ class S3Store:
         answer = self._client.call(
             "put", key, "put_object", Key=self._client.prefix + key, Body=body, **checksum(body), **condition
         )
-        return etag_of(answer, f"{self.url}/{key}")
+        # It took effect: where this answer alone was spoilt, the caller finds out by reading.
+        return etag_of(answer, f"cannot put {self.url}/{key}", retryable=True)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         start = len(self._client.prefix)
@@ -163,6 +164,12 @@ class S3Store:
         arguments["Prefix"] = self._client.prefix + prefix
         while True:
             page = self._client.call(operation, prefix, "list_objects_v2", **arguments)
+            if "IsTruncated" not in page:
+                # An empty body parses as a listing of nothing.
+                raise ColdStorageError(
+                    f"cannot {operation} {self.url}/{prefix}: the server's answer is not a listing",
+                    retryable=True,
+                )
             yield page
             if not page.get("IsTruncated"):
                 return

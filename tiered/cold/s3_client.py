@@ -151,12 +151,13 @@ class _BodyBrokeError(Exception):
     """Marks, as a cause, that an answer began well and its body did not end well."""
 
 
-def etag_of(answer: Any, where: str) -> str:
+def etag_of(answer: Any, where: str, *, retryable: bool = False) -> str:
     """Return the answer's ETag; without one no write could ever be conditional."""
     etag = answer.get("ETag")
     if not etag:
         raise ColdStorageError(
-            f"{where}: the server answered without an ETag; it is not usable as an object store"
+            f"{where}: the server answered without an ETag; it is not usable as an object store",
+            retryable=retryable,
         )
     return str(etag)
 

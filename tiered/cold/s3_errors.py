@@ -18,6 +18,7 @@ from ..errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError)
 
 _WRITES = {"put", "upload"}
+_OF_OBJECTS = {"get", "stat", *_WRITES}
 _CHAIN = (
     "credentials are those given in the options or, in this order, the AWS_* environment, the shared config and "
     "credentials files (AWS_PROFILE), and the role of the container or instance"
@@ -130,7 +131,7 @@ def _answered(
     message = _one_line(str(error.response.get("Error", {}).get("Message", "")))
     status = status_of(error)
     said = f"{endpoint} answered {status} {code}" + (f" ({message})" if message else "")
-    if code == "NoSuchKey":
+    if code == "NoSuchKey" and operation in _OF_OBJECTS:
         # A conditional write of an object that is gone: the condition is what failed.
         kind = PreconditionFailed if operation in _WRITES else ObjectNotFound
         return kind(f"{subject}: there is no such object")

@@ -112,7 +112,12 @@ class S3Upload:
                 ChecksumType="COMPOSITE",
                 **self._storage_class(),
             )
-            self._upload_id = answer["UploadId"]
+            self._upload_id = answer.get("UploadId") or None
+            if self._upload_id is None:
+                raise ColdStorageError(
+                    f"cannot upload {self._client.url}/{self._key}: the server's answer names no upload",
+                    retryable=True,
+                )
             self._threads = ThreadPoolExecutor(options.upload_threads, thread_name_prefix="tiered-s3-part")
         self._slots.acquire()
         if self._failed.is_set():

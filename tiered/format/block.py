@@ -65,6 +65,7 @@ from crc32c import crc32c
 
 from ..errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from .codec import ZSTD_LEVEL, Codec, compress, decompress
+from .message import read_batch
 
 MAGIC = b"TBLK"
 VERSION = 1
@@ -197,6 +198,20 @@ def encode_body(batch: pa.RecordBatch, codec: Codec = Codec.NONE, level: int = Z
     )  # fmt: skip
 
 
+def replace_chunk(body: Body, chunk: pa.Buffer, timestamp_us: int) -> Body:
+    """Return an uncompressed body of one record with another chunk of the same length and another timestamp."""
+    start, stored, raw, _, first, count = _ENTRY.unpack_from(body.parts[0])
+    pads = body.parts[2:]
+    crc = crc32c(chunk)
+    for pad in pads:
+        crc = crc32c(pad, crc)
+    directory = _ENTRY.pack(start, stored, raw, crc, first, count) + body.parts[0][_ENTRY.size :]
+    return Body(
+        1, timestamp_us, timestamp_us, body.codec, 1, crc32c(directory), body.stored_length, body.raw_length,
+        (directory, chunk, *pads), body.flags,
+    )  # fmt: skip
+
+
 def _serialize(columns: pa.RecordBatch) -> pa.Buffer:
     raw = columns.serialize()
     if raw.size > _BLOATED_BYTES and raw.size > 2 * columns.nbytes + _BLOATED_BYTES:
@@ -326,13 +341,9 @@ def decode_body(
             else pa.schema([schema.field(i) for i in range(first, first + count)])
         )
         try:
-            raw = decompress(Codec(header.codec), chunk, raw_length)
-            batch = pa.ipc.read_record_batch(raw, part)
-            batch.validate()
+            batch = read_batch(decompress(Codec(header.codec), chunk, raw_length), part)
         except CorruptionError as error:
             raise corrupt(error.reason, start) from None
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise corrupt(f"chunk does not decode ({error})", start) from None
         if batch.num_rows != header.record_count:
             raise corrupt(f"chunk has {batch.num_rows} rows instead of {header.record_count}", start)
         for i, array in enumerate(batch.columns):

@@ -104,6 +104,6 @@ class SegmentFacts:
 
 
 def _typed(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    if type(value) is not kind or (type(value) is int and not -(1 << 63) <= value < 1 << 63):
+        raise TypeError(f"{str(value)[:60]!r} is not of type {kind.__name__}, or has more than 64 bits")
     return value

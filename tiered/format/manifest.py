@@ -220,6 +220,17 @@ def raise_start_offset(head: Head, offset: int) -> Head:
     )
 
 
+def trim(head: Head, pages: Pages) -> Head:
+    """Return `head` whose first page names no entry wholly below the start offset."""
+    if not head.pages or head.pages[0].base_offset >= head.start_offset:
+        return head
+    old = pages.load_page(head.pages[0])
+    live = tuple(entry for entry in old if entry.end_offset > head.start_offset)
+    if len(live) == len(old):
+        return head
+    return replace(head, pages=(pages.save_page(live), *head.pages[1:]))
+
+
 def add_schemas(head: Head, schemas: Mapping[int, str]) -> Head:
     """Return `head` that knows `schemas`; an id once used keeps its schema.
 

@@ -200,8 +200,8 @@ def _entry_from_json(values: dict[str, Any]) -> ObjectEntry:
 
 
 def _integer(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError("not an integer of 64 bits")
     return value
 
 

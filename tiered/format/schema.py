@@ -169,6 +169,16 @@ def body_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([SYSTEM_FIELDS[3], *schema])
 
 
+def check_body_schema(schema: pa.Schema) -> None:
+    """Raise `SchemaMismatch` or `InvalidName` where `schema` is none that `body_schema` returns.
+
+    Types outside of the closed list are not only unreadable elsewhere: some of them (views, unions) point into
+    other buffers by values that Arrow does not check.
+    """
+    if not schema.equals(body_schema(normalize_schema(pa.schema(list(schema)[1:])))):
+        raise SchemaMismatch("its columns are not a timestamp and a topic's")
+
+
 def row_schema(schema: pa.Schema, columns: list[str] | None = None) -> pa.Schema:
     """Return what readers see, narrowed to `columns` in the order asked for.
 
@@ -204,12 +214,15 @@ def schema_from_text(text: str) -> pa.Schema:
     Raises
     ------
     UnsupportedFormat
-        The text is not an Arrow schema.
+        The text is not an Arrow schema, or not one that a topic can have.
     """
     try:
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
-    except (ValueError, pa.ArrowException, OSError) as error:
-        raise UnsupportedFormat(f"not an Arrow schema: {error}") from None
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        if not schema.equals(normalize_schema(schema)):
+            raise SchemaMismatch("its columns are not of the closed list of types")
+        return schema
+    except (ValueError, pa.ArrowException, OSError, SchemaMismatch, InvalidName) as error:
+        raise UnsupportedFormat(f"not the schema of a topic: {error}") from None
 
 
 def to_batches(data: Any, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:

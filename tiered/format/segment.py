@@ -24,6 +24,9 @@ position bytes segment header
 124      4     CRC32C of the first 124 bytes
 ======== ===== ==================================================================================
 
+Until it is sealed, a segment may go on behind its last block: with zeros, room that its writer reserved, or with
+what is left of a torn write.
+
 The footer follows the last block:
 
 ======== ===== ==================================================================================
@@ -56,7 +59,7 @@ import hashlib
 import json
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -65,9 +68,10 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..errors import CorruptionError, SchemaMismatch, UnsupportedFormat
+from ..errors import CorruptionError, InvalidName, SchemaMismatch, UnsupportedFormat
 from .block import HEADER_BYTES, BlockHeader, padding
 from .facts import SegmentFacts
+from .schema import check_body_schema
 
 MAGIC = b"TSEG"
 FOOTER_MAGIC = b"TFTR"
@@ -126,6 +130,12 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     return fixed + _CRC.pack(crc32c(fixed)) + padded
 
 
+def segment_header_length(fixed: bytes) -> int:
+    """Return how many bytes to read for the whole header, as its first bytes claim; nothing is verified yet."""
+    claimed = _FIXED.unpack_from(fixed)[3] if len(fixed) >= FIXED_BYTES else 0
+    return min(max(int(claimed), FIXED_BYTES), HEADER_BYTES_MAX)
+
+
 def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     """Verify and decode the header at the start of `data` (the file, or enough of it).
 
@@ -155,7 +165,8 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
         raise CorruptionError("segment schema fails its checksum", where=where, position=FIXED_BYTES)
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(schema_bytes[:schema_length]))
-    except (pa.ArrowException, OSError, ValueError) as error:
+        check_body_schema(schema)
+    except (pa.ArrowException, OSError, ValueError, SchemaMismatch, InvalidName) as error:
         raise CorruptionError(
             f"segment schema does not decode ({error})", where=where, position=FIXED_BYTES
         ) from None
@@ -262,10 +273,14 @@ def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
     CorruptionError, UnsupportedFormat
         The file ends in a trailer, and it or the footer does not verify.
     """
-    size = data.size
+    return read_footer(data.size, data.slice, where=where)
+
+
+def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str = "") -> Footer | None:
+    """Do as `decode_footer` for a file of `size` bytes of which `read(position, length)` returns a part."""
     if size < FIXED_BYTES + TRAILER_BYTES:
         return None
-    trailer = data.slice(size - TRAILER_BYTES, TRAILER_BYTES).to_pybytes()
+    trailer = read(size - TRAILER_BYTES, TRAILER_BYTES).to_pybytes()
     if trailer[-4:] != TRAILER_MAGIC:
         return None
     at = size - TRAILER_BYTES
@@ -276,7 +291,7 @@ def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
         raise UnsupportedFormat(f"segment format {version} in {where} is newer than this release (1)")
     if position + length != at or position < FIXED_BYTES or length < _FOOTER.size:
         raise CorruptionError("segment trailer contradicts the file", where=where, position=at)
-    raw = data.slice(position, length)
+    raw = read(position, length)
     if crc32c(raw) != crc:
         raise CorruptionError("segment footer fails its checksum", where=where, position=position)
     magic, version, count, facts_length = _FOOTER.unpack_from(raw)

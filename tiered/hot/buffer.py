@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from ..format.block import Body
 from ..format.schema import HEADERS_TYPE, TIMESTAMP, nulls
+from ..format.single import SINGLE_BYTES_MAX, encode_single
 
 RECORD_OVERHEAD_BYTES = 24
 
@@ -57,6 +59,15 @@ class RecordBuffer:
             del column[count:]
         for row in [row for row in self.headers if row >= count]:
             del self.headers[row]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one small record without headers, for `to_single`."""
+        return len(self.timestamps_us) == 1 and not self.headers and self.bytes <= SINGLE_BYTES_MAX
+
+    def to_single(self) -> Body:
+        """Return the one row as an encoded block."""
+        return encode_single(self.timestamps_us[0], self.keys[0], self.values[0])
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """See `Buffer.to_batch`."""

@@ -75,9 +75,9 @@ def open_active(
     if scan.damage is not None:
         log.warning(
             "cutting a torn tail off %s: %d bytes after offset %d (%s)",
-            path, newest.bytes - scan.end_position, scan.end_offset, scan.damage.reason,
+            path, scan.file_bytes - scan.end_position, scan.end_offset, scan.damage.reason,
         )  # fmt: skip
-    segment = SegmentWriter.resume(options.fs, path, newest.header, scan, newest.bytes)
+    segment = SegmentWriter.resume(options.fs, path, newest.header, scan)
     if newest.header.schema_id == meta.schema_id:
         return segment
     # The last writer died between growing the schema and rolling.
@@ -108,7 +108,8 @@ def following_header(
         created_us=max(now_us, facts.last_append_us),
         generation=0,
         writer_epoch=writer_epoch,
-        prev_origin_hash=facts.origin_hash,
+        # An empty segment gives way to the one that follows it, so the chain goes on from what is in front of both.
+        prev_origin_hash=facts.origin_hash if facts.record_count else last.prev_origin_hash,
     )
 
 

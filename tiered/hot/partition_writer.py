@@ -13,7 +13,9 @@ Three locks, always taken in this order:
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment import BlockIndex, SegmentHeader
 from ..warm.catalog import TopicMeta
 from ..warm.directory import (
+    FENCED_FILE,
     LOCK_FILE,
     START_FILE,
     read_fence,
@@ -104,6 +107,7 @@ class PartitionWriter:
         self.directory = directory
         self.meta = meta
         self.partition = partition
+        self._fence_path = str(directory / FENCED_FILE)
         self._file_lock = lock
         self._segment = segment
         self._retired: list[SegmentWriter] = []
@@ -270,6 +274,7 @@ class PartitionWriter:
 
     def write_pending(self) -> None:
         """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
+        self._look_for_fence()
         with self._write_lock:
             self._check_fault()
             self._drain()
@@ -296,6 +301,7 @@ class PartitionWriter:
 
     def _commit(self) -> None:
         """Write what is pending, and sync it."""
+        self._look_for_fence()
         with self._sync_lock:
             with self._write_lock:
                 self._check_fault()
@@ -364,6 +370,9 @@ class PartitionWriter:
     def _drain_buffer(self, buffer: RecordBuffer | RowBuffer) -> None:
         if not buffer.timestamps_us:
             return
+        if isinstance(buffer, RecordBuffer) and buffer.is_single:
+            self._append_body(buffer.to_single(), keep=True)
+            return
         batch = buffer.to_batch(self._body_schema)
         fits = buffer.bytes <= min(2 * self._block_bytes, RAW_BYTES_MAX // 2)
         pieces = [batch] if fits else split_batch(batch, self._block_bytes)
@@ -392,6 +401,14 @@ class PartitionWriter:
         )
         self._fail(fault)
         return fault
+
+    def _look_for_fence(self) -> None:
+        """Fail where a tierer in another process found that a newer lineage owns the partition."""
+        if self.fault is None and os.path.exists(self._fence_path):  # noqa: PTH110 — at every sync; a Path costs more
+            self._fail(self._fenced(read_fence(self.directory) or ""))
+
+    def _fenced(self, reason: str) -> Fenced:
+        return Fenced(f"partition {self.partition} of topic {self.meta.name!r} was fenced: {reason}")
 
     def _fail(self, fault: TieredError) -> None:
         self.fault = fault
@@ -458,10 +475,9 @@ class PartitionWriter:
     def view(self, *, flush: bool = True) -> HotView:
         """Return the active end of the partition; what was appended is made durable first, unless told not to."""
         if flush and self.fault is None:
-            if self._options.sync_on_scan:
-                self.flush()
-            else:
-                self.write_pending()
+            # What a fenced partition has made durable can be read all the same.
+            with contextlib.suppress(Fenced):
+                self.flush() if self._options.sync_on_scan else self.write_pending()
         with self._write_lock:
             segment = self._segment
             end = self.durable_offset if self._options.sync_on_scan else segment.end_offset
@@ -482,7 +498,7 @@ class PartitionWriter:
     def fence(self, reason: str) -> None:
         """Refuse every later append: a newer lineage owns the partition in the bucket."""
         write_fence(self._options.fs, self.directory, reason)
-        self._fail(Fenced(f"partition {self.partition} of topic {self.meta.name!r} was fenced: {reason}"))
+        self._fail(self._fenced(reason))
 
     def close(self) -> None:
         """Flush, mark the file clean, release the lock. May be called twice.
@@ -491,8 +507,8 @@ class PartitionWriter:
         ------
         DiskFull
             Pending rows found no room; the writer stays open, so that a later close can succeed.
-        PartitionPoisoned
-            A sync failed earlier, or now; the writer is closed all the same.
+        PartitionPoisoned, Fenced
+            A sync failed earlier, or now, or the fence is found now; the writer is closed all the same.
         """
         if self._closed:
             return
@@ -506,7 +522,7 @@ class PartitionWriter:
                     self._sync(self._segment, self._segment.end_offset)
                     self._mark_clean()
                     self.fault = StoreClosed("the store is closed")
-        except PartitionPoisoned:
+        except (PartitionPoisoned, Fenced):
             self._release()
             raise
         fault = self.fault

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -15,11 +17,15 @@ from ..cold.options import ColdOptions
 from ..cold.parquet_footer import FooterCache
 from ..cold.partition import ColdPartition
 from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
+from ..warm.directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
 
 SEGMENTS_OPEN_MAX = 1024
+ACTIVE_OPEN_MAX = 256
+_GENERATION_MAX = 10**9
 
 _Identity = tuple[int, int, int]
+OpenBucket = Callable[[str, ColdOptions], ObjectStore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +39,25 @@ class Places:
 
 
 class TierAccess:
-    """Opens segments and manifests, and keeps what is immutable open. Thread-safe."""
+    """Opens segments and manifests, and keeps what is immutable open. Thread-safe.
 
-    def __init__(self, places: Places) -> None:
+    Parameters
+    ----------
+    open_bucket
+        Connects to an object store; it does not travel when the access is pickled.
+    """
+
+    def __init__(self, places: Places, open_bucket: OpenBucket = open_object_store) -> None:
         self.places = places
+        self._open_bucket = open_bucket
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
+        # One thread at a time goes on with the scan of an active segment.
+        self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
+        self._active_lock = threading.Lock()
         self._partitions: dict[tuple[UUID, int], ColdPartition] = {}
         self.footers = FooterCache()
+        self._directories: dict[tuple[str, int], Path] = {}
+        self._listings: dict[Path, tuple[SegmentName, ...]] = {}
         self._lock = threading.Lock()
         self._object_store: ObjectStore | None = None
 
@@ -56,17 +74,43 @@ class TierAccess:
         """The bucket, connected at first use."""
         with self._lock:
             if self._object_store is None:
-                assert self.places.cold_url is not None
-                self._object_store = open_object_store(self.places.cold_url, self.places.cold_options)
+                self._object_store = self.connect(self.places.cold_options)
             return self._object_store
+
+    def connect(self, options: ColdOptions) -> ObjectStore:
+        """Return another connection to the bucket, for the caller to close."""
+        assert self.places.cold_url is not None
+        return self._open_bucket(self.places.cold_url, options)
 
     def directory(self, topic: str, partition: int) -> Path | None:
         """Return the local directory of a partition, or None where there is no local store."""
         root = self.places.root
-        return None if root is None else root / TOPICS_DIRECTORY / topic / str(partition)
+        if root is None:
+            return None
+        known = self._directories.get((topic, partition))
+        if known is None:
+            known = self._directories[topic, partition] = root / TOPICS_DIRECTORY / topic / str(partition)
+        return known
+
+    def list_segments(self, directory: Path) -> tuple[SegmentName, ...]:
+        """Return the segments of a partition, the newest file last."""
+        names = self._listings[directory] = list_segments(directory).segments
+        return names
+
+    def sealed_segment(self, directory: Path, start: int, end: int) -> SegmentFile | None:
+        """Return a sealed segment that has all of ``[start, end)``, if the last listing leads to one that is there."""
+        names = self._listings.get(directory, ())
+        place = bisect_right(names, (start, _GENERATION_MAX)) - 1
+        if place < 0 or place == len(names) - 1:
+            return None
+        try:
+            found = self.segment(f"{directory}/{names[place]}")
+        except FileNotFoundError:
+            return None
+        return found if found.facts is not None and found.end_offset >= end else None
 
     def segment(self, path: str | Path) -> SegmentFile:
-        """Open a segment; sealed ones stay open, as they never change.
+        """Open a segment; sealed ones stay open, as they never change, and of an active one only the news are read.
 
         Raises
         ------
@@ -81,23 +125,32 @@ class TierAccess:
             if known is not None and known[0] == identity:
                 self._segments.move_to_end(name)
                 return known[1]
-        opened = SegmentFile.open(Path(path), use_mmap=self.places.use_mmap)
-        if opened.facts is not None:
-            with self._lock:
-                self._segments[name] = identity, opened
-                while len(self._segments) > SEGMENTS_OPEN_MAX:
-                    self._segments.popitem(last=False)
+        with self._active_lock:
+            known = self._active.pop(name, None)
+            earlier = known[1] if known is not None and known[0][:2] == identity[:2] else None
+            opened = SegmentFile.open(Path(path), use_mmap=self.places.use_mmap, earlier=earlier)
+            if opened.facts is None:
+                self._active[name] = identity, opened
+                while len(self._active) > ACTIVE_OPEN_MAX:
+                    self._active.popitem(last=False)
+                return opened
+        with self._lock:
+            self._segments[name] = identity, opened
+            while len(self._segments) > SEGMENTS_OPEN_MAX:
+                self._segments.popitem(last=False)
         return opened
 
     def forget(self, path: str | Path) -> None:
         """Let go of a segment whose file was removed, so that its disk space comes free."""
-        with self._lock:
+        with self._lock, self._active_lock:
             self._segments.pop(str(path), None)
+            self._active.pop(str(path), None)
 
     def forget_segments(self) -> None:
         """Let go of all segments; the bucket stays connected."""
-        with self._lock:
+        with self._lock, self._active_lock:
             self._segments.clear()
+            self._active.clear()
 
     def cold(self, meta: TopicMeta, partition: int) -> ColdPartition:
         """Return the manifest of a partition."""
@@ -110,8 +163,9 @@ class TierAccess:
 
     def close(self) -> None:
         """Let go of everything; what readers hold stays readable."""
-        with self._lock:
+        with self._lock, self._active_lock:
             self._segments.clear()
+            self._active.clear()
             self._partitions.clear()
             if self._object_store is not None:
                 self._object_store.close()

@@ -166,9 +166,14 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        if not pending and batch.num_rows >= BATCH_ROWS_MIN:
-            yield batch
+        if not pending:
+            if batch.num_rows >= BATCH_ROWS_MIN:
+                yield batch
+            else:
+                pending, rows = [batch], batch.num_rows
             continue
+        # The first of a run is measured when a second one comes: a read of one record never gets here.
+        size = size or pending[0].nbytes
         pending.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
@@ -182,3 +187,16 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first `limit` rows (None: all), and read nothing beyond them."""
+    if limit is None:
+        yield from batches
+        return
+    while limit > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch if batch.num_rows <= limit else batch.slice(0, limit)
+        limit -= batch.num_rows

@@ -13,7 +13,7 @@ from ..format.schema import row_schema
 from ..warm.catalog import TopicMeta
 from .access import TierAccess
 from .read import read_split
-from .rows import Query, coalesce
+from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot
 from .splits import Split, Tier
 
@@ -99,8 +99,9 @@ class Scan:
         OffsetOutOfRange, CorruptionError, ColdStorageError, StoreClosed
         """
         self._check()
-        batches = (batch for split in self.splits() for batch in self.read(split))
-        return coalesce(batches if self._limit is None else _limited(batches, self._limit))
+        return coalesce(
+            limited((batch for split in self.splits() for batch in self.read(split)), self._limit)
+        )
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a pyarrow stream."""
@@ -148,13 +149,3 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"<Scan of {self._meta.name!r}: {len(self.splits())} splits>"
-
-
-def _limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first `limit` rows, and read nothing beyond them."""
-    while limit > 0:
-        batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows

@@ -108,6 +108,9 @@ def _look(
             log_start = max(log_start, read_start_offset(directory))
         manifest = access.cold(meta, partition) if access.has_cold else None
         loaded = manifest.load() if manifest is not None else None
+        if manifest is not None and loaded is None and directory is None:
+            # Elsewhere the local files show that something is missing; here it would look like an empty log.
+            loaded = manifest.check_unpublished()
         if manifest is not None and loaded is not None:
             log_start = max(log_start, loaded.head.start_offset)
             log_end = loaded.head.end_offset if log_end is None else log_end
@@ -141,8 +144,17 @@ def _local_extents(
     directory = access.directory(meta.name, partition)
     if directory is None:
         return _Local(0, None, [], [])
+    if (
+        view is not None
+        and end is not None
+        and view.start_offset <= start < end <= view.active_header.base_offset
+    ):
+        known = access.sealed_segment(directory, start, end)
+        if known is not None:
+            check_owner(known, meta)
+            return _Local(view.start_offset, view.end_offset, [], [_warm_extent(known, known.end_offset)])
     for _ in range(_LISTING_ATTEMPTS):
-        names = list_segments(directory).segments
+        names = access.list_segments(directory)
         try:
             if view is not None:
                 return _with_view(access, directory, names, view, meta, start, end)
@@ -183,7 +195,7 @@ def _without_writer(
     if not names:
         return _Local(log_start, None, [], [])
     newest = access.segment(directory / str(names[-1]))
-    _check_owner(newest, meta)
+    check_owner(newest, meta)
     bounds = [name.base_offset for name in names[1:]]
     warm = _sealed_extents(access, directory, names[:-1], bounds, meta, max(start, log_start), end)
     if newest.end_offset > newest.header.base_offset:
@@ -203,7 +215,7 @@ def _sealed_extents(
         opened = open_listed(access, directory, name)
         if opened is None:
             continue
-        _check_owner(opened, meta)
+        check_owner(opened, meta)
         if opened.facts is None:
             raise CorruptionError(
                 "segment has no footer, yet it is not the newest", where=str(opened.path),
@@ -231,9 +243,13 @@ def open_listed(access: TierAccess, directory: Path, name: SegmentName) -> Segme
     )
 
 
-def _check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
-    if opened.header.topic_id != meta.topic_id:
-        raise CorruptionError("segment of another topic", where=str(opened.path), position=0)
+def check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
+    """Raise `CorruptionError` where a file is not the segment that its place says it is."""
+    header, path = opened.header, opened.path
+    if header.topic_id != meta.topic_id or str(header.partition) != path.parent.name:
+        raise CorruptionError("segment of another topic or partition", where=str(path), position=0)
+    if SegmentName(header.base_offset, header.generation) != SegmentName.parse(path.name):
+        raise CorruptionError("another segment than its name says", where=str(path), position=0)
 
 
 def _warm_extent(opened: SegmentFile, end_offset: int) -> Extent:

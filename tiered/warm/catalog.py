@@ -13,9 +13,10 @@ import pyarrow as pa
 from ..errors import ConfigError, CorruptionError, SchemaMismatch, TopicNotFound
 from ..format.document import decode_document, encode_document
 from ..format.schema import check_extends, normalize_schema, schema_from_text, schema_to_text
-from .filesystem import FileSystem, write_atomically
+from .filesystem import FileSystem, read_whole, write_atomically
 
 STORE_FILE = "store.json"
+RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
 PARTITIONS_MAX = 4096
@@ -103,7 +104,7 @@ class TopicMeta:
             if not (1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas):
                 raise ValueError("no partition, or no schema")
             return meta
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise CorruptionError(f"topic does not decode ({error!r})", where=where) from None
 
 
@@ -139,8 +140,12 @@ class Catalog:
         """
         path = self.root / STORE_FILE
         try:
-            values = decode_document(path.read_bytes(), where=str(path))
+            values = decode_document(read_whole(path), where=str(path))
         except (FileNotFoundError, NotADirectoryError):
+            if (self.root / RESTORING_FILE).exists():
+                raise ConfigError(
+                    f"a restore into {self.root} was cut short; run tiered restore with the same path again"
+                ) from None
             if not create:
                 raise ConfigError(f"there is no store at {self.root}; check the path") from None
             if (self.root / TOPICS_DIRECTORY).exists():
@@ -150,6 +155,19 @@ class Catalog:
             return UUID(values["id"])
         except (KeyError, ValueError, TypeError, AttributeError):
             raise CorruptionError("store.json has no id", where=str(path)) from None
+
+    def lineage(self) -> int:
+        """Return how often the store was restored before it became this one, counted from 1.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat
+        """
+        path = self.root / STORE_FILE
+        value = decode_document(read_whole(path), where=str(path)).get("lineage", 1)
+        if not isinstance(value, int) or value < 1:
+            raise CorruptionError("store.json has no lineage", where=str(path))
+        return value
 
     def _create_store(self, path: Path) -> UUID:
         store_id = uuid4()
@@ -183,7 +201,7 @@ class Catalog:
         """
         path = self.topic_directory(name) / TOPIC_FILE
         try:
-            data = path.read_bytes()
+            data = read_whole(path)
         except (FileNotFoundError, NotADirectoryError):
             raise TopicNotFound(f"no topic {name!r} in {self.root}; create it first") from None
         return TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))

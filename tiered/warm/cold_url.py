@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, write_atomically
+from .filesystem import FileSystem, read_whole, write_atomically
 
 COLD_FILE = "cold.json"
 
@@ -36,7 +36,7 @@ def read_cold_place(root: Path) -> ColdPlace:
     """
     path = root / COLD_FILE
     try:
-        values = decode_document(path.read_bytes(), where=str(path))
+        values = decode_document(read_whole(path), where=str(path))
     except FileNotFoundError:
         return ColdPlace()
     return ColdPlace(

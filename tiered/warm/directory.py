@@ -11,20 +11,21 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, write_atomically
+from .filesystem import FileSystem, NoRoom, read_whole, write_atomically
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
 START_FILE = "start.json"
 FENCED_FILE = "fenced.json"
 LINEAGE_FILE = "lineage.json"
+SWEEP_FILE = "sweep.json"
 LOCK_FILE = "writer.lock"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SegmentName:
+class SegmentName(NamedTuple):
     """A segment's file name, ordered by base offset, then generation."""
 
     base_offset: int
@@ -59,7 +60,9 @@ class Listing:
 def list_segments(directory: Path) -> Listing:
     """List a partition's directory in one pass; an absent one is empty."""
     try:
-        names = sorted(found for name in os.listdir(directory) if (found := SegmentName.parse(name)))
+        with NoRoom(directory):
+            listed = os.listdir(directory)
+        names = sorted(found for name in listed if (found := SegmentName.parse(name)))
     except FileNotFoundError:
         names = []
     current = {name.base_offset: name for name in names}
@@ -83,11 +86,11 @@ def read_start_offset(directory: Path) -> int:
     """
     path = directory / START_FILE
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except FileNotFoundError:
         return 0
     value = decode_document(data, where=str(path)).get("start_offset")
-    if not isinstance(value, int) or value < 0:
+    if type(value) is not int or not 0 <= value < 1 << 63:
         raise CorruptionError("no start offset", where=str(path))
     return value
 
@@ -101,11 +104,11 @@ def read_lineage(directory: Path) -> int | None:
     """Return the epoch of the lineage that this partition belongs to in the bucket; None before the first claim."""
     path = directory / LINEAGE_FILE
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except FileNotFoundError:
         return None
     value = decode_document(data, where=str(path)).get("epoch")
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or not 1 <= value < 1 << 63:
         raise CorruptionError("no lineage epoch", where=str(path))
     return value
 
@@ -119,7 +122,7 @@ def read_fence(directory: Path) -> str | None:
     """Return why this lineage was fenced, or None."""
     path = directory / FENCED_FILE
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except FileNotFoundError:
         return None
     return str(decode_document(data, where=str(path)).get("reason", "a newer lineage exists"))
@@ -128,3 +131,29 @@ def read_fence(directory: Path) -> str | None:
 def write_fence(fs: FileSystem, directory: Path, reason: str) -> None:
     """Mark the partition as fenced, durably."""
     write_atomically(fs, directory / FENCED_FILE, encode_document({"reason": reason}))
+
+
+def read_marks(directory: Path) -> dict[str, float]:
+    """Return the orphans that the last sweep left, by key, with when at the latest they became one (Unix).
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    path = directory / SWEEP_FILE
+    try:
+        data = read_whole(path)
+    except FileNotFoundError:
+        return {}
+    marks = decode_document(data, where=str(path)).get("unnamed")
+    if not isinstance(marks, dict) or not all(isinstance(item, (int, float)) for item in marks.values()):
+        raise CorruptionError("no marks of a sweep", where=str(path))
+    try:
+        return {key: float(since) for key, since in marks.items()}
+    except OverflowError:
+        raise CorruptionError("no marks of a sweep", where=str(path)) from None
+
+
+def write_marks(fs: FileSystem, directory: Path, marks: dict[str, float]) -> None:
+    """Remember the orphans of a sweep, durably."""
+    write_atomically(fs, directory / SWEEP_FILE, encode_document({"unnamed": marks}))

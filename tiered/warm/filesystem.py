@@ -6,18 +6,33 @@ device leave as typed errors: no room is `DiskFull`, everything else an `OSError
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import DiskFull
+from ..errors import Backpressure, DiskFull
 
 _IOV_MAX = 512
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+
+
+def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Return Linux's fallocate(2): where the file system cannot, os.posix_fallocate writes zeros, which gains nothing."""
+    if sys.platform != "linux":
+        return None
+    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
+    return function
+
+
+_fallocate = _load_fallocate()
 
 
 class FileSystem(Protocol):
@@ -46,6 +61,10 @@ class FileSystem(Protocol):
         ...
 
     def truncate(self, fd: int, length: int) -> None: ...
+    def reserve(self, fd: int, length: int) -> None:
+        """Lengthen the file to `length` by allocated zeros, where the system can do so at once; never fails."""
+        ...
+
     def close(self, fd: int) -> None: ...
     def rename(self, source: Path, target: Path) -> None: ...
     def unlink(self, path: Path) -> None:
@@ -75,7 +94,8 @@ class OsFileSystem:
 
     def open(self, path: Path) -> int:
         """See `FileSystem.open`."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with NoRoom(path):
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
         """See `FileSystem.write`; goes on after a short write."""
@@ -98,6 +118,11 @@ class OsFileSystem:
     def truncate(self, fd: int, length: int) -> None:
         """See `FileSystem.truncate`."""
         os.ftruncate(fd, length)
+
+    def reserve(self, fd: int, length: int) -> None:
+        """See `FileSystem.reserve`; Linux alone."""
+        if _fallocate is not None:
+            _fallocate(fd, 0, 0, length)
 
     def close(self, fd: int) -> None:
         """See `FileSystem.close`."""
@@ -127,7 +152,8 @@ class OsFileSystem:
 
     def sync_directory(self, path: Path) -> None:
         """See `FileSystem.sync_directory`."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with NoRoom(path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -144,7 +170,7 @@ def sync_before_reading(fd: int) -> None:
 
 
 class NoRoom:
-    """Turn "no space left" and "quota exceeded" into `DiskFull`."""
+    """Turn "no space left" and "quota exceeded" into `DiskFull`, "too many open files" into `Backpressure`."""
 
     __slots__ = ("_path",)
 
@@ -161,6 +187,22 @@ class NoRoom:
                 f"no room on the local disk{place} ({error.strerror}); free some or lower local_retention. "
                 "Nothing is damaged"
             ) from error
+        if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
+            raise Backpressure(
+                f"{self._path}: {error.strerror}; close some, or raise the limit (ulimit -n), and try again. "
+                "Nothing is damaged"
+            ) from error
+
+
+def read_whole(path: Path) -> bytes:
+    """Return the bytes of a small file.
+
+    Raises
+    ------
+    FileNotFoundError, Backpressure
+    """
+    with NoRoom(path):
+        return path.read_bytes()
 
 
 def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:

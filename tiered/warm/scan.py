@@ -4,17 +4,60 @@ Where the scan meets bytes that do not verify, it must tell a torn tail (the wri
 of a write nobody was promised) from damage to bytes that had been synced. The proof of damage is a
 later valid block of the same segment, of the same or a later writer epoch, whose ``synced_through``
 lies beyond the damaged place: when it was written, that place was durable.
+
+A writer reserves room ahead of its blocks: zeros from the last block to the end of the file are no damage.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from ..errors import CorruptionError
 from ..format.block import ALIGNMENT, HEADER_BYTES, MAGIC, BlockHeader, decode_header, verify_chunks
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader
+
+_WINDOW_BYTES = 4 << 20
+
+
+class Source(Protocol):
+    """The bytes of a file; a `pyarrow.Buffer` is one, `FileWindow` another."""
+
+    @property
+    def size(self) -> int: ...
+    def slice(self, offset: int = 0, length: int | None = None) -> pa.Buffer: ...
+
+
+class FileWindow:
+    """An open file read a window at a time.
+
+    A writer may cut its file meanwhile. Then a slice is shorter than asked for, where a map would kill the process.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+        self._start = 0
+        self._window = pa.py_buffer(b"")
+
+    def slice(self, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """Return the bytes ``[offset, offset + length)``, as far as the file has them."""
+        end = self.size if length is None else min(offset + length, self.size)
+        if offset < self._start or end > self._start + self._window.size:
+            self._start = offset
+            self._window = pa.py_buffer(self._read(offset, min(max(end, offset + _WINDOW_BYTES), self.size)))
+        have = max(0, min(end, self._start + self._window.size) - offset)
+        return self._window.slice(offset - self._start, have)
+
+    def _read(self, position: int, end: int) -> bytes:
+        pieces = []
+        while position < end and (piece := os.pread(self._fd, min(end - position, 1 << 30), position)):
+            pieces.append(piece)
+            position += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +71,9 @@ class Scan:
     synced_through
         The highest ``synced_through`` seen.
     damage
-        Why the scan stopped, or None where it stopped at the end of the file.
+        Why the scan stopped, or None where nothing follows but room that the writer reserved.
+    file_bytes
+        Length of the file.
     """
 
     index: BlockIndex
@@ -39,24 +84,45 @@ class Scan:
     last_append_us: int
     content_hash: ContentHash
     damage: CorruptionError | None
+    file_bytes: int
 
 
-def scan_blocks(data: pa.Buffer, segment: SegmentHeader, *, where: str) -> Scan:
+def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan | None = None) -> Scan:
     """Scan and verify `data`, the whole file.
+
+    Parameters
+    ----------
+    after
+        An earlier scan of the same file, to go on from; its index grows with the result's.
 
     Raises
     ------
     CorruptionError
         Damage in front of bytes that are known to have been synced.
     """
-    index, content = BlockIndex(), ContentHash()
-    position, offset = segment.length, segment.base_offset
-    epoch, synced, last_append_us = 0, 0, segment.created_us
+    if after is None:
+        after = Scan(
+            BlockIndex(),
+            segment.length,
+            segment.base_offset,
+            0,
+            0,
+            segment.created_us,
+            ContentHash(),
+            None,
+            0,
+        )
+    index, content = after.index, after.content_hash.copy()
+    position, offset = after.end_position, after.end_offset
+    epoch, synced, last_append_us = after.writer_epoch, after.synced_through, after.last_append_us
     damage: CorruptionError | None = None
     while position < data.size:
         try:
             header = _next_block(data, position, segment, epoch, offset, where)
-            verify_chunks(header, data.slice(position, header.length), where=where, position=position)
+            block = data.slice(position, header.length)
+            if block.size < header.length:
+                raise CorruptionError("block is cut short", where=where, position=position)
+            verify_chunks(header, block, where=where, position=position)
         except CorruptionError as error:
             damage = error
             break
@@ -69,12 +135,25 @@ def scan_blocks(data: pa.Buffer, segment: SegmentHeader, *, where: str) -> Scan:
         position += header.length
         offset = header.end_offset
     if damage is not None:
-        _refuse_proven_damage(data, position, offset, segment, epoch, synced, damage)
-    return Scan(index, position, offset, epoch, synced, last_append_us, content, damage)
+        if _is_reserved_room(data, position):
+            damage = None
+        else:
+            _refuse_proven_damage(data, position, offset, segment, epoch, synced, damage)
+    return Scan(index, position, offset, epoch, synced, last_append_us, content, damage, data.size)
+
+
+def _is_reserved_room(data: Source, position: int) -> bool:
+    """Whether nothing but zeros follows."""
+    while position < data.size:
+        piece = data.slice(position, min(_WINDOW_BYTES, data.size - position)).to_pybytes()
+        if piece.strip(b"\0"):
+            return False
+        position += max(len(piece), 1)
+    return True
 
 
 def _next_block(
-    data: pa.Buffer, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
+    data: Source, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
 ) -> BlockHeader:
     header = decode_header(
         data.slice(position, min(HEADER_BYTES, data.size - position)), where=where, position=position
@@ -93,7 +172,7 @@ def _next_block(
 
 
 def _refuse_proven_damage(
-    data: pa.Buffer,
+    data: Source,
     position: int,
     offset: int,
     segment: SegmentHeader,

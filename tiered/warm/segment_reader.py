@@ -5,17 +5,26 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from ..errors import CorruptionError
-from ..format.block import BlockHeader, decode_body, decode_header
+from ..errors import CorruptionError, UnsupportedFormat
+from ..format.block import HEADER_BYTES, BlockHeader, decode_body, decode_header
 from ..format.facts import SegmentFacts
-from ..format.segment import BlockIndex, SegmentHeader, decode_footer, decode_segment_header
-from .filesystem import sync_before_reading
-from .scan import Scan, scan_blocks
+from ..format.segment import (
+    FIXED_BYTES,
+    BlockIndex,
+    SegmentHeader,
+    decode_segment_header,
+    read_footer,
+    segment_header_length,
+)
+from .directory import SegmentName, list_segments
+from .filesystem import NoRoom, sync_before_reading
+from .scan import FileWindow, Scan, scan_blocks
 
 
 class Block(NamedTuple):
@@ -52,34 +61,75 @@ class SegmentFile:
         self.scan = scan
 
     @classmethod
-    def open(cls, path: Path, *, use_mmap: bool = True) -> SegmentFile:
+    def open(cls, path: Path, *, use_mmap: bool = True, earlier: SegmentFile | None = None) -> SegmentFile:
         """Open a segment by its footer, or by a scan of its blocks where it has none.
 
-        What a scan is about to show is synced first (promise P2): its writer may not have been asked to.
+        What a scan found is synced before it is shown (promise P2): its writer may not have been asked to.
+
+        Parameters
+        ----------
+        earlier
+            The same file as it was opened before, without a footer; only what was written since is scanned.
+            Returned as it is where nothing was. Not to be passed by two threads at a time.
 
         Raises
         ------
         FileNotFoundError, CorruptionError, UnsupportedFormat
         """
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with NoRoom(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             where = str(path)
-            data = map_file(fd, use_mmap)
-            header = decode_segment_header(data, where=where)
-            footer = decode_footer(data, where=where)
+            if earlier is not None and not earlier._is_prefix_of(fd):
+                earlier = None
+            header = earlier.header if earlier else _read_header(fd, where)
+            size = os.fstat(fd).st_size
+            try:
+                footer = read_footer(size, partial(_pread, fd), where=where)
+            except CorruptionError:
+                if header.generation > 0:
+                    raise
+                # The next file is made once this one's footer is synced: without it, the seal was not finished.
+                size = os.fstat(fd).st_size
+                footer = read_footer(size, partial(_pread, fd), where=where) if _has_successor(path) else None
             if footer is not None:
                 facts = footer.facts
                 if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
                     raise CorruptionError("footer of another segment", where=where, position=footer.position)
-                return cls(path, data, header, footer.index, facts.end_offset, facts, None)
+                mapped = map_file(fd, use_mmap, size)
+                return cls(path, mapped, header, footer.index, facts.end_offset, facts, None)
             if header.generation > 0:
                 # Re-encoded files get their name once they are sealed.
-                raise CorruptionError("re-encoded segment has no footer", where=where, position=data.size)
+                raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
+            if earlier is not None and earlier._ends_at_room(fd):
+                return earlier
+            scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
+            # After the scan, for what its writer adds while it goes on.
             sync_before_reading(fd)
-            scan = scan_blocks(data, header, where=where)
-            return cls(path, data, header, scan.index, scan.end_offset, None, scan)
+            # What lies beyond the last block is not mapped: the writer may give it back at any time.
+            mapped = map_file(fd, use_mmap, scan.end_position)
+            return cls(path, mapped, header, scan.index.frozen(), scan.end_offset, None, scan)
         finally:
             os.close(fd)
+
+    def _is_prefix_of(self, fd: int) -> bool:
+        """Whether the last block that this look found is still where it was."""
+        if self.scan is None or not len(self.index):
+            return False
+        last = len(self.index) - 1
+        try:
+            found = decode_header(os.pread(fd, HEADER_BYTES, self.index.positions[last]))
+        except (CorruptionError, UnsupportedFormat):
+            return False
+        return found.segment_id == self.header.segment_id.bytes and (
+            (found.base_offset, found.length, found.record_count)
+            == (self.index.base_offsets[last], self.index.lengths[last], self.index.record_counts[last])
+        )
+
+    def _ends_at_room(self, fd: int) -> bool:
+        """Whether nothing was written after the last block that this look found."""
+        assert self.scan is not None
+        return not os.pread(fd, HEADER_BYTES, self.scan.end_position).strip(b"\0")
 
     @classmethod
     def of_writer(cls, path: Path, header: SegmentHeader, index: BlockIndex, end_offset: int) -> SegmentFile:
@@ -89,16 +139,17 @@ class SegmentFile:
     @property
     def _data(self) -> pa.Buffer:
         if self._mapped is None:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            with NoRoom(self.path):
+                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._mapped = map_file(fd, True)
+                self._mapped = map_file(fd, True, os.fstat(fd).st_size)
             finally:
                 os.close(fd)
         return self._mapped
 
     @property
     def bytes(self) -> int:
-        """Size of the file when it was opened."""
+        """Size of the file when it was opened; of one without a footer, what its blocks take."""
         if self._mapped is None and len(self.index):
             return self.index.positions[len(self.index) - 1] + self.index.lengths[len(self.index) - 1]
         return int(self._data.size)
@@ -135,18 +186,26 @@ class SegmentFile:
         )
 
 
-def map_file(fd: int, use_mmap: bool) -> pa.Buffer:
-    """Return a file's bytes as a buffer: mapped, or copied where maps are not wanted."""
-    size = os.fstat(fd).st_size
+def _has_successor(path: Path) -> bool:
+    """Whether the partition has a later segment."""
+    name = SegmentName.parse(path.name)
+    segments = list_segments(path.parent).segments
+    return name is not None and bool(segments) and segments[-1].base_offset > name.base_offset
+
+
+def _read_header(fd: int, where: str) -> SegmentHeader:
+    length = segment_header_length(os.pread(fd, FIXED_BYTES, 0))
+    return decode_segment_header(os.pread(fd, length, 0), where=where)
+
+
+def _pread(fd: int, position: int, length: int) -> pa.Buffer:
+    return pa.py_buffer(os.pread(fd, length, position))
+
+
+def map_file(fd: int, use_mmap: bool, size: int) -> pa.Buffer:
+    """Return a file's first `size` bytes as a buffer: mapped, or copied where maps are not wanted."""
     if size == 0:
         return pa.py_buffer(b"")
     if use_mmap:
         return pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
-    pieces, position = [], 0
-    while position < size:
-        piece = os.pread(fd, min(size - position, 1 << 30), position)
-        if not piece:
-            break
-        pieces.append(piece)
-        position += len(piece)
-    return pa.py_buffer(b"".join(pieces))
+    return FileWindow(fd).slice(0, size)

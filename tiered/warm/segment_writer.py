@@ -12,6 +12,10 @@ from .directory import SegmentName
 from .filesystem import FileSystem
 from .scan import Scan
 
+# A quarter of the file, so that small partitions waste little; given back when the segment is sealed or closed.
+_AHEAD_BYTES_MIN = 64 << 10
+_AHEAD_BYTES_MAX = 16 << 20
+
 
 class SegmentWriter:
     """Appends blocks to one segment file. Not thread-safe: the partition's writer serialises calls.
@@ -36,6 +40,7 @@ class SegmentWriter:
         self._content = ContentHash()
         self.position = header.length
         self.synced_through = header.length
+        self._reserved = _AHEAD_BYTES_MIN
         self.end_offset = header.base_offset
         self.first_append_us: int | None = None
         self.last_append_us = header.created_us
@@ -63,13 +68,11 @@ class SegmentWriter:
         return cls(fs, path, fd, replace(header, length=len(data)), header.writer_epoch)
 
     @classmethod
-    def resume(
-        cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: Scan, size: int
-    ) -> SegmentWriter:
-        """Go on writing a segment after recovery, cutting its torn tail off first."""
+    def resume(cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: Scan) -> SegmentWriter:
+        """Go on writing a segment after recovery, cutting its torn tail and reserved room off first."""
         fd = fs.open(path)
         try:
-            if scan.end_position < size:
+            if scan.end_position < scan.file_bytes:
                 fs.truncate(fd, scan.end_position)
             # What a killed predecessor wrote may be in the page cache only, and readers will see it.
             fs.sync(fd)
@@ -116,6 +119,7 @@ class SegmentWriter:
             synced_through=self.synced_through,
             producer=producer,
         )
+        self._reserve(self.position + body.length)
         self._fs.write(self._fd, self.position, [header, *body.parts])
         if body.record_count:
             self.index.append_row(
@@ -129,6 +133,16 @@ class SegmentWriter:
         # One statement: the block is there from here on, and nothing can come between the two.
         self.position, self.end_offset = self.position + body.length, self.end_offset + body.record_count
         return header
+
+    def _reserve(self, end: int) -> None:
+        """Keep zeros ahead of the blocks: a sync of a file that need not grow has no metadata to write."""
+        if end > self._reserved:
+            self._reserved = end + min(max(end // 4, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX)
+            self._fs.reserve(self._fd, self._reserved)
+
+    def _give_back(self) -> None:
+        if self._reserved > _AHEAD_BYTES_MIN:
+            self._fs.truncate(self._fd, self.position)
 
     def sync(self) -> None:
         """Make every block written so far durable.
@@ -146,6 +160,7 @@ class SegmentWriter:
         """Write a mark that proves all before it durable, so later damage is never taken for a torn tail."""
         if self.index.base_offsets and self.facts is None:
             self.append(MARK, self.last_append_us, (-1, 0, 0))
+            self._give_back()
             self._fs.sync(self._fd)
 
     def seal(self, start_offset: int, producers: tuple[ProducerState, ...] = ()) -> SegmentFacts:
@@ -174,6 +189,7 @@ class SegmentWriter:
             producers=producers,
         )
         try:
+            self._give_back()
             self._fs.write(self._fd, self.position, [encode_footer(index, facts, self.position)])
             self._fs.sync(self._fd)
             self.synced_through = self.position

@@ -1,0 +1,83 @@
+"""``tiered sweep`` and ``tiered restore``: what they print is what the API returns; problems end with 1."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.cli.test_app import one_error
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    return tmp_path / "bucket"
+
+
+@pytest.fixture
+def config(tmp_path: Path, data: Path, bucket: Path) -> Path:
+    """Settings of a store whose bucket has a thousand records and a topic that was deleted."""
+    path = tmp_path / "tiered.toml"
+    path.write_text(
+        f'[store]\npath = "{data}"\n[cold]\nurl = "file://{bucket}"\n[sweep]\ngrace = "0s"\n'
+        '[policies.default]\noffload = { after = "0s" }\n'
+    )
+    with tiered.open(data, settings=path) as store:
+        for name in ("orders", "gone"):
+            store.create_topic(name).append_many([b"x" * 100] * 1000)
+            store.topic(name).roll()
+        assert not store.tier().failed
+        store.delete_topic("gone")
+    return path
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_dry_run_says_what_the_run_deletes(tiered_: Run, config: Path, bucket: Path) -> None:
+    before = files(bucket)
+    preview = json.loads(tiered_("sweep", "--dry-run", "--json", "--config", config).stdout)
+    table = tiered_("sweep", "--dry-run", "--config", config).stdout
+    assert files(bucket) == before
+    assert re.search(r"gone +deleted +2 ", table)
+    assert re.search(r"^2 objects would be deleted, .*; 0 within the grace of 0s$", table, re.MULTILINE)
+    done = tiered_("sweep", "--config", config)
+    assert done.exit_code == 0
+    assert "2 objects deleted" in done.stdout
+    gone = {str(path.relative_to(bucket)) for path in before - files(bucket)}
+    assert gone == {key for part in preview["parts"] for key in part["deleted"]}
+    assert len(tiered_("read", "orders").stdout.splitlines()) == 1000
+
+
+def test_a_problem_ends_with_1(tiered_: Run, config: Path, bucket: Path) -> None:
+    head = next(bucket.glob("orders/*/0/head.json"))
+    head.write_bytes(head.read_bytes()[:-10])
+    assert "orders/0: CorruptionError" in one_error(tiered_("sweep", "--config", config))
+
+
+def test_a_store_comes_back_from_its_bucket(tiered_: Run, config: Path, data: Path, bucket: Path) -> None:
+    shutil.rmtree(data)
+    result = tiered_("restore", f"file://{bucket}", data, "--config", config, store=False)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"restored 1 topic with 1,000 records to {data}")
+    assert len(tiered_("read", "orders").stdout.splitlines()) == 1000
+    assert "is not empty" in one_error(tiered_("restore", f"file://{bucket}", data, store=False))
+    as_json = json.loads(
+        tiered_("restore", f"file://{bucket}", data.parent / "other", "--json", store=False).stdout
+    )
+    assert as_json["topics"] == {"orders": {"0": [0, 1000]}}
+
+
+def test_what_is_no_store_is_one_line(tiered_: Run, tmp_path: Path) -> None:
+    error = one_error(tiered_("restore", f"file://{tmp_path}/nothing", tmp_path / "new", store=False))
+    assert "no store at" in error
+    assert not (tmp_path / "new").exists()

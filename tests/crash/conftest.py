@@ -1,0 +1,71 @@
+"""A small disk of its own for tests that fill it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def mount(*arguments: str) -> None:
+    """Run mount; skip the test where that is not allowed."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("mounting needs root on Linux")
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+
+
+def unmount(path: Path) -> None:
+    """Unmount, also where something is still open."""
+    subprocess.run(["umount", "--lazy", path], check=True)
+
+
+class SmallDisk:
+    """A file system of 8 MiB, and a ballast that leaves as little of it free as wanted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ballast = path / "ballast"
+
+    def fill(self, leave_bytes: int = 0) -> None:
+        """Take all room but so many bytes."""
+        with self._ballast.open("ab") as file:
+            os.posix_fallocate(file.fileno(), 0, file.tell() + self.free_bytes() - leave_bytes or 1)
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.path)
+        return status.f_bavail * status.f_frsize
+
+    def make_room(self) -> None:
+        """Give the ballast's room back."""
+        self._ballast.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount("-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path))
+    try:
+        yield SmallDisk(path)
+    finally:
+        unmount(path)
+
+
+@pytest.fixture
+def read_only_twin(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A directory, and the same directory where nothing can be written."""
+    real, twin = tmp_path / "real", tmp_path / "twin"
+    real.mkdir()
+    twin.mkdir()
+    mount("--bind", str(real), str(twin))
+    try:
+        mount("-o", "remount,bind,ro", str(twin))
+        yield real, twin
+    finally:
+        unmount(twin)

@@ -1,0 +1,158 @@
+"""Mechanisms of the engine taken out, one at a time: what the crash tests must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from tests.crash.recording import Recorder
+from tiered import gather
+from tiered.format.manifest import ObjectEntry
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.tier_actions import TierActions
+from tiered.warm import filesystem, rewrite
+from tiered.warm.catalog import Catalog
+from tiered.warm.segment_writer import SegmentWriter
+
+Mutation = Callable[[], AbstractContextManager[object]]
+
+
+class Without:
+    """A file system on which some operations do nothing."""
+
+    def __init__(self, fs: Any, *names: str) -> None:
+        self._fs = fs
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: None) if name in self._names else getattr(self._fs, name)
+
+
+def _create_without(*names: str) -> Mutation:
+    create = SegmentWriter.create
+
+    def changed(fs: Any, directory: Any, header: Any) -> SegmentWriter:
+        made = create(Without(fs, *names), directory, header)
+        made._fs = fs
+        return made
+
+    return lambda: mock.patch.object(SegmentWriter, "create", changed)
+
+
+@contextmanager
+def _write_atomically_without(*names: str) -> Any:
+    def changed(fs: Any, path: Any, data: bytes) -> None:
+        filesystem_write(Without(fs, *names), path, data)
+
+    filesystem_write = filesystem.write_atomically
+    with ExitStack() as stack:
+        for module in ("directory", "catalog", "cold_url"):
+            stack.enter_context(mock.patch(f"tiered.warm.{module}.write_atomically", changed))
+        yield
+
+
+def _method_without(cls: type, name: str, *operations: str) -> Mutation:
+    """A method of an object that keeps its file system in ``_fs``."""
+    method = getattr(cls, name)
+
+    def changed(self: Any, *args: Any, **options: Any) -> Any:
+        fs = self._fs
+        self._fs = Without(fs, *operations)
+        try:
+            return method(self, *args, **options)
+        finally:
+            self._fs = fs
+
+    return lambda: mock.patch.object(cls, name, changed)
+
+
+def _rewrite_without(*names: str) -> Mutation:
+    def changed(fs: Any, *args: Any, **options: Any) -> Any:
+        return rewrite.rewrite_segment(Without(fs, *names), *args, **options)
+
+    return lambda: mock.patch("tiered.tier_actions.rewrite_segment", changed)
+
+
+def _show_what_is_not_durable() -> AbstractContextManager[object]:
+    view = PartitionWriter.view
+
+    def changed(self: Any, *, flush: bool = True) -> Any:
+        self._options = replace(self._options, sync_on_scan=False)
+        return view(self, flush=flush)
+
+    return mock.patch.object(PartitionWriter, "view", changed)
+
+
+def _delete_before_publishing() -> AbstractContextManager[object]:
+    publish = TierActions._publish
+
+    def changed(self: Any, meta: Any, partition: int, segment: Any, facts: Any, *, sealed: bool) -> int:
+        if sealed:
+            self._unlink(meta, partition, segment)
+        return publish(self, meta, partition, segment, facts, sealed=sealed)
+
+    return mock.patch.object(TierActions, "_publish", changed)
+
+
+@contextmanager
+def evict_by_offsets() -> Any:
+    """What covers a segment is looked up by offsets, not by the segment's id: for the plan, and before deleting."""
+
+    def covered(entries: Iterable[ObjectEntry], segment_id: object, base: int, end: int) -> bool:
+        return any(entry.base_offset <= base and entry.end_offset >= end for entry in entries)
+
+    def fact_of(meta: Any, partition: int, item: Any, entries: Any, *, newest: bool) -> Any:
+        fact = segment_fact(meta, partition, item, entries, newest=newest)
+        found = covered(entries, None, fact.base_offset, fact.end_offset)
+        return replace(fact, in_manifest=fact.sealed and found)
+
+    segment_fact = gather._segment_fact
+    with (
+        mock.patch.object(gather, "_segment_fact", fact_of),
+        mock.patch("tiered.cold.partition.covers", covered),
+    ):
+        yield
+
+
+def retry_failed_sync() -> AbstractContextManager[object]:
+    """A sync that failed is tried again on the same descriptor, and succeeds."""
+    sync = SegmentWriter.sync
+
+    def changed(self: Any) -> None:
+        try:
+            sync(self)
+        except OSError:
+            sync(self)
+
+    return mock.patch.object(SegmentWriter, "sync", changed)
+
+
+def cut_at_any_damage() -> AbstractContextManager[object]:
+    """Whatever does not verify is taken for a torn tail."""
+    return mock.patch("tiered.warm.scan._refuse_proven_damage", return_value=None)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "a new segment, its directory not synced": _create_without("sync_directory"),
+    "a new segment, its header not synced": _create_without("sync"),
+    "a document, its directory not synced": lambda: _write_atomically_without("sync_directory"),
+    "a document, its bytes not synced": lambda: _write_atomically_without("sync"),
+    "a flush without a sync": _method_without(SegmentWriter, "sync", "sync"),
+    "a seal without a sync": _method_without(SegmentWriter, "seal", "sync"),
+    "a deleted topic, its rename not synced": _method_without(Catalog, "delete_topic", "sync_directory"),
+    "a re-encoded file, its bytes not synced": _rewrite_without("sync"),
+    "a re-encoded file, its name not synced": _rewrite_without("sync_directory"),
+    "a reader that does not sync": lambda: mock.patch.object(Recorder, "_sync_of_reader"),
+    "a scan that does not flush": _show_what_is_not_durable,
+    "the local file deleted before the commit": _delete_before_publishing,
+}
+
+# Where only what is done late in the life shows it: a part of a name that is made there.
+LATE = {
+    "a deleted topic, its rename not synced": ".deleted-",
+    "a re-encoded file, its bytes not synced": "-1.log",
+    "a re-encoded file, its name not synced": "-1.log",
+}

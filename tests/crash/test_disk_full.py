@@ -1,0 +1,190 @@
+"""A disk without room: `DiskFull`, nothing damaged, and everything goes on by itself when there is room again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.conftest import ROOT, Clock
+from tests.crash.conftest import SmallDisk
+from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
+from tests.tally import tally
+
+ONE = bytes(900)
+
+
+@pytest.fixture
+def data(small_disk: SmallDisk) -> Path:
+    return small_disk.path / "data"
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "never"])
+def test_appends_until_the_disk_is_full(small_disk: SmallDisk, data: Path, clock: Clock, sync: str) -> None:
+    """What was acknowledged is there, once and in order; the open store goes on when there is room, and reopens."""
+    options = stepwise({"sync": sync, "block_bytes": "32KiB"}, roll={"bytes": "300KiB", "age": "off"})
+    with open_store(data, None, clock, settings=options) as store:
+        topic = store.create_topic("t")
+        small_disk.fill(1 << 20)
+        acknowledged = refused = 0
+        for number in range(3000):
+            try:
+                topic.append(b"%06d" % number + ONE, sync=number % 10 == 0)
+                if number % 10 == 0:
+                    acknowledged = topic.offsets()[0].end
+            except tiered.DiskFull:
+                refused += 1
+                if refused == 3:
+                    break
+        assert refused == 3
+        assert acknowledged > 500
+        small_disk.make_room()
+        topic.append(b"after", sync=True)
+        found = values(topic)
+    # Those whose wait for the disk failed were appended: they follow once there is room.
+    numbers = [int(value[:6]) for value in found[:-1]]
+    assert found[-1] == b"after"
+    assert numbers == sorted(set(numbers))
+    assert numbers[:acknowledged] == list(range(acknowledged))
+    with open_store(data, None, clock, settings=options) as store:
+        assert values(store.topic("t")) == found
+    tally("disk full", appends_refused=refused)
+
+
+def _tiering(ahead_us: int) -> Callable[[tiered.Store, Clock], None]:
+    def work(store: tiered.Store, clock: Clock) -> None:
+        report = store.tier((clock() + ahead_us) // 1000)
+        for _, message in report.failed:
+            assert "no room on the local disk" in message
+            raise tiered.DiskFull(message)
+
+    return work
+
+
+def _cold_place(store: tiered.Store, clock: Clock) -> None:
+    store.close()
+    tiered.open(store.url, cold="memory://elsewhere").close()
+
+
+WORKS: dict[str, Callable[[tiered.Store, Clock], Any]] = {
+    "a batch": lambda store, clock: store.topic("t").append_batch(
+        pa.table({"value": [ONE] * 200}), sync=True
+    ),
+    "a record": lambda store, clock: store.topic("t").append(bytes(70_000), sync=True),
+    "a roll": lambda store, clock: store.topic("t").roll(),
+    "new columns": lambda store, clock: store.topic("typed").add_columns(pa.schema([("more", pa.int64())])),
+    "a new topic": lambda store, clock: store.create_topic("new", exist_ok=True).append(b"1", sync=True),
+    "a start offset": lambda store, clock: store.topic("t").delete_before(3),
+    "a deletion": lambda store, clock: store.delete_topic("other"),
+    "compression": _tiering(COMPRESS_US),
+    "an upload": _tiering(OFFLOAD_US),
+    "an eviction": _tiering(EVICT_US),
+    "a close": lambda store, clock: store.close(),
+    "the cold place": _cold_place,
+}
+
+
+@pytest.mark.parametrize("left", [0, 4096, 12288])
+@pytest.mark.parametrize("name", WORKS)
+def test_any_operation_on_a_full_disk(
+    small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path, name: str, left: int
+) -> None:
+    """It does its work or raises `DiskFull`; reads go on; with room it succeeds; nothing is lost at any time."""
+    options = stepwise(roll={"bytes": "64KiB", "age": "off"})
+    cold = None if name == "the cold place" else f"file://{tmp_path}/bucket"
+    kept = [b"%03d" % number + ONE for number in range(250)]
+    refused = 0
+    with open_store(data, cold, clock, settings=options) as store:
+        store.create_topic("t").append_batch(pa.table({"value": kept[:100]}))
+        for value in kept[100:200]:
+            store.topic("t").append(value)
+        store.create_topic("typed", schema=pa.schema([("n", pa.int64())])).append({"n": 1})
+        store.create_topic("other").append(b"x", sync=True)
+        store.flush()
+        for value in kept[200:]:
+            store.topic("t").append(value)
+        small_disk.fill(left)
+        try:
+            WORKS[name](store, clock)
+        except tiered.DiskFull:
+            refused = 1
+        with tiered.open(data, read_only=True, cold=cold) as reader:
+            check_values(reader, kept[:200])
+        small_disk.make_room()
+        if refused:
+            WORKS[name](store, clock)
+    with open_store(data, cold, clock, settings=options) as store:
+        check_values(store, kept)
+        assert store.topic("typed").scan(columns=["n"]).to_arrow().to_pylist() == [{"n": 1}]
+        if name == "a deletion":
+            assert store.topics() == ["t", "typed"]
+        for number in (0, 1):
+            assert store.topic("t").append(b"%d" % number, sync=True).offset >= len(kept)
+        assert values(store.topic("t"))[-2:] == [b"0", b"1"]
+    tally("disk full", operations=1, refused=refused)
+
+
+def check_values(store: tiered.Store, kept: list[bytes]) -> None:
+    """The log of `t` holds `kept` from its start on; what was appended behind does not matter."""
+    topic = store.topic("t")
+    start = topic.offsets()[0].start
+    assert start in (0, 3)
+    assert values(topic)[: len(kept) - start] == kept[start:]
+
+
+def test_a_store_on_a_full_disk_can_be_read(small_disk: SmallDisk, data: Path, clock: Clock) -> None:
+    """A reader needs no room; a writer opens, or says `DiskFull` and opens when there is room."""
+    with open_store(data, None, clock) as store:
+        store.create_topic("t").append(b"1", sync=True)
+    small_disk.fill()
+    with tiered.open(data, read_only=True) as reader:
+        assert values(reader.topic("t")) == [b"1"]
+    try:
+        store = open_store(data, None, clock)
+        store.topic("t").append(b"2", sync=True)
+    except tiered.DiskFull:
+        pass
+    else:
+        store.close()
+    small_disk.make_room()
+    with open_store(data, None, clock) as store:
+        store.topic("t").append(b"3", sync=True)
+        assert values(store.topic("t"))[0] == b"1"
+        assert values(store.topic("t"))[-1] == b"3"
+
+
+@pytest.mark.parametrize("arguments", [["append", "t"], ["create", "u"], ["tier"]])
+def test_the_command_line_says_it_in_one_line(
+    small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path, arguments: list[str]
+) -> None:
+    """Exit code 1, one line on stderr that names the trouble, no traceback; with room the same command works."""
+    with open_store(data, None, clock) as store:
+        topic = store.create_topic("t")
+        topic.append_batch(pa.table({"value": [ONE] * 500}), sync=True)
+        topic.roll()
+    config = tmp_path / "tiered.toml"
+    config.write_text('[policies.default]\ncompress = { codec = "zstd", after = "1us" }\n')
+
+    def run() -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "tiered", *arguments, "--path", str(data), "--config", str(config)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+        lines = (ONE.replace(b"\0", b"x") + b"\n") * 9
+        return subprocess.run(
+            command, input=lines, capture_output=True, timeout=60, check=False, env=environment
+        )
+
+    small_disk.fill()
+    refused = run()
+    assert refused.returncode == 1, refused
+    assert re.fullmatch(rb"[^\n]*no room on the local disk[^\n]*\n", refused.stderr), refused.stderr
+    small_disk.make_room()
+    done = run()
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,72 @@
+"""A crash after any operation, whatever it takes with it, breaks no promise (P1 to P7).
+
+Each life is recorded once; every crash of it is then computed, opened, and held against the model. One crash point
+is one operation on the disk or the bucket; one crash is a point and a loss.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.actor import Actor
+from tests.crash.check import Count, Sample, check
+from tests.crash.scenarios import check_failed_sync, check_old_image, check_rot
+from tests.crash.workload import record
+from tests.tally import tally
+
+# Under `never` a power cut is allowed to take what was not flushed; what was must be there under every mode.
+MODES = ("always", "interval", "never")
+
+
+def sample_of(mode: str, shard: int) -> Sample:
+    """What a quick run looks at; each mode starts elsewhere, so that together they meet most operations."""
+    return Sample(stride=10, first=5 * shard + MODES.index(mode), pass_every=5, again_every=26)
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_crash_loses_nothing(tmp_path: Path, mode: str, shard: int) -> None:
+    """Acknowledged records are there once and in order, offsets dense, blocks whole; appends and tiering go on."""
+    run(record(tmp_path / "life", mode), sample_of(mode, shard))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(6))
+@pytest.mark.parametrize("mode", MODES)
+def test_every_crash_loses_nothing(tmp_path: Path, mode: str, first: int) -> None:
+    """The same, after every operation, with more losses, and with crashes in many of the recoveries."""
+    run(record(tmp_path / "life", mode), Sample(3, stride=6, first=first, again_every=16))
+
+
+def run(actor: Actor, sample: Sample) -> None:
+    count = Count()
+    check(actor, sample, count)
+    assert count.states > count.crash_points > len(actor.recorder.journal) // (2 * sample.stride)
+    tally(
+        "power cut",
+        crash_points=count.crash_points,
+        crashes=count.crashes,
+        states=count.states,
+        second_crashes=count.second_crashes,
+    )
+
+
+@pytest.mark.parametrize("mode", ["always", "interval"])
+def test_damage_to_synced_bytes_is_never_cut_off(tmp_path: Path, mode: str) -> None:
+    """A bit that flips in front of bytes known to have been synced is corruption, for readers and for the writer."""
+    tried = check_rot(tmp_path, mode)
+    assert tried > 10
+    tally("rot in synced bytes", tried=tried)
+
+
+def test_an_old_image_of_the_disk_never_passes_for_the_published_log(tmp_path: Path) -> None:
+    """Offsets that the bucket has from another lineage prove nothing about local records: none of them is evicted."""
+    check_old_image(tmp_path)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_failed_sync_acknowledges_nothing(tmp_path: Path, mode: str) -> None:
+    """The partition is poisoned; a reopen finds what is true; no power cut takes what was acknowledged."""
+    tally("failed sync", crashes=check_failed_sync(tmp_path, mode))

@@ -1,0 +1,160 @@
+"""Every operation on the bucket, failing in every way, one at a time and in pairs: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.faults.faulty_store import FAULTS, FaultyStore, Operation
+from tests.faults.workload import Life, Violation
+from tiered.cold.open import open_object_store
+from tiered.format.manifest_codec import decode_head
+
+SETTLED_BY_READING = ("answer lost", "repeated", "late by 1", "late by 3", "late by 9")
+
+
+def live(faults: Mapping[int, str], kind: str = "memory") -> tuple[Life, FaultyStore]:
+    """Play the script with these faults, on a bucket in memory or in a directory.
+
+    It is checked from the first fault on: looking at it earlier would fill caches, and change the numbers.
+    """
+    with tempfile.TemporaryDirectory(prefix="tiered-faults-") as folder:
+        url = f"memory://{uuid4().hex}" if kind == "memory" else f"file://{folder}/bucket"
+        bucket = open_object_store(url)
+        faulty = FaultyStore(bucket, faults)
+        life = Life(
+            Path(folder) / "data",
+            url,
+            bucket,
+            lambda url, options: faulty,
+            quiet=faulty.quiet,
+            written=faulty.written,
+            deleted=faulty.deleted,
+        )
+        try:
+            life.run(since=lambda: faulty.struck, settle=faulty.land)
+        except Exception as error:
+            what = [f"{kind} at {number}, {faulty.operations[number]}" for number, kind in faults.items()]
+            raise Violation(f"{what}: {error}") from error
+        finally:
+            bucket.delete([info.key for info in bucket.list("")])
+    return life, faulty
+
+
+@pytest.fixture(scope="module")
+def operations(at_once: pytest.MonkeyPatch) -> list[Operation]:
+    """The operations of the script when nothing fails."""
+    life, faulty = live({})
+    assert (life.errors, life.failures) == ([], [])
+    return faulty.operations
+
+
+def of_what(key: str) -> str:
+    """The kind of object that a key is of."""
+    return "probe" if key.startswith("probe/") else re.sub("[0-9a-f-]{36,}", "", key.rpartition("/")[2])
+
+
+def singles(operations: list[Operation]) -> list[tuple[int, str]]:
+    return [(number, kind) for number, asked in enumerate(operations) for kind in FAULTS[asked.verb]]
+
+
+def some_singles(operations: list[Operation]) -> list[tuple[int, str]]:
+    """One operation of each verb on each kind of object, for each fault; another one for each fault."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for number, asked in enumerate(operations):
+        places.setdefault((asked.verb, of_what(asked.key)), []).append(number)
+    return [
+        (numbers[(index + 1) * len(numbers) // (len(FAULTS[verb]) + 1)], kind)
+        for (verb, _), numbers in places.items()
+        for index, kind in enumerate(FAULTS[verb])
+    ]
+
+
+def strike(faults: list[tuple[int, str]], struck: Counter[str], kind: str = "memory") -> None:
+    """Live once with each fault; every life must hold."""
+    found = []
+    for number, fault in faults:
+        try:
+            _, faulty = live({number: fault}, kind)
+        except Violation as error:
+            found.append(str(error))
+        else:
+            struck.update(faulty.struck)
+    assert found == []
+
+
+def test_the_script_covers_every_kind_of_object_and_operation(operations: list[Operation]) -> None:
+    """What is never asked for cannot fail: pages, data, heads and documents are all written and read."""
+    asked = {(item.verb, item.key.rpartition("/")[2].partition(".")[2]) for item in operations}
+    assert {("put", "json"), ("put", "json.zst"), ("get", "json.zst"), ("upload", "parquet")} <= asked
+    assert {("get_range", "parquet"), ("stat", "parquet"), ("folders", "")} <= asked
+
+
+def test_a_fault_of_any_kind_loses_and_doubles_nothing(
+    operations: list[Operation], struck: Counter[str]
+) -> None:
+    """For each verb, each kind of object and each fault: after every step the model, the disk and the bucket agree."""
+    strike(some_singles(operations), struck)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_every_single_fault(operations: list[Operation], struck: Counter[str], kind: str) -> None:
+    """Every operation of the script fails once in every way."""
+    strike(singles(operations), struck, kind)
+
+
+@given(data=st.data())
+def check_several_faults(operations: list[Operation], struck: Counter[str], data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 4))
+    # Close to each other now and then: the second fault then strikes what recovers from the first.
+    first = data.draw(st.integers(0, len(operations) - 1))
+    gaps = data.draw(
+        st.lists(st.one_of(st.integers(1, 6), st.integers(1, 60)), min_size=count, max_size=count)
+    )
+    numbers = [first + sum(gaps[:index]) for index in range(count)]
+    every = sorted({kind for kinds in FAULTS.values() for kind in kinds})
+    chosen = [
+        data.draw(st.sampled_from(FAULTS[operations[number].verb] if number < len(operations) else every))
+        for number in numbers
+    ]
+    _, faulty = live(dict(zip(numbers, chosen, strict=True)))
+    struck.update(faulty.struck)
+
+
+def test_several_faults_lose_and_double_nothing(operations: list[Operation], struck: Counter[str]) -> None:
+    """Two to four faults, each at any place and of any kind."""
+    check_several_faults(operations, struck)
+
+
+def check_published_once(operations: list[Operation], struck: Counter[str]) -> None:
+    """Raise `Violation` if a commit whose answer was lost is published again."""
+    _, undisturbed = live({})
+    usual = _ends(undisturbed)
+    for number, asked in enumerate(operations):
+        if asked.verb != "put" or not asked.key.endswith("/0/head.json"):
+            continue
+        for kind in SETTLED_BY_READING[:3]:
+            _, faulty = live({number: kind})
+            struck.update(faulty.struck)
+            if _ends(faulty) != usual:
+                raise Violation(f"{kind} at {number}: heads {_ends(faulty)} instead of {usual}")
+
+
+def _ends(faulty: FaultyStore) -> list[tuple[int, int, int]]:
+    heads = [decode_head(data, where=key) for key, data in faulty.written if key.endswith("/head.json")]
+    return [(head.partition, head.epoch, head.end_offset) for head in heads]
+
+
+def test_a_commit_is_published_once(operations: list[Operation], struck: Counter[str]) -> None:
+    """Unknown is not failed (P10): no claim is raised twice, no change is made again on top of itself."""
+    check_published_once(operations, struck)

@@ -1,0 +1,299 @@
+"""A repair does what the table in docs/operations.md says, loses nothing, and keeps every damaged original."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.store.helpers import stepwise
+from tests.tally import tally
+from tests.verify.damage import Damage, cut, flipped, grown, missing, swapped, zeroed
+from tests.verify.stores import PARTITIONS, Place, read, segment_parts
+from tiered.cli.verify import _access
+from tiered.errors import StoreLocked, TieredError
+from tiered.settings import Settings
+from tiered.verify.repair import repair_store
+from tiered.verify.report import Repair, VerifyReport
+from tiered.verify.verifier import verify_store
+
+
+def access_of(place: Place, **cold: str) -> Any:
+    values: dict[str, Any] = {"store": {"path": str(place.data)}}
+    return _access(Settings.model_validate({**values, "cold": cold} if cold else values))
+
+
+def repair(place: Place, *, rebuild_manifest: bool = False, **cold: str) -> VerifyReport:
+    tally("repair", runs=1)
+    return repair_store(access_of(place, **cold), deep=True, rebuild_manifest=rebuild_manifest)
+
+
+def spoil(path: Path, damage: Damage) -> bytes:
+    data = path.read_bytes()
+    spoilt = damage(data)
+    if spoilt is None:
+        path.unlink()
+    else:
+        path.write_bytes(spoilt)
+    return spoilt or b""
+
+
+def done(report: VerifyReport) -> list[Repair]:
+    return [item for item in report.repairs if item.result == "done"]
+
+
+def check_whole(place: Place, report: VerifyReport) -> None:
+    """No problem is left, every record is there, and the store takes appends."""
+    assert report.problems == (), [str(item) for item in report.problems]
+    assert verify_store(access_of(place), deep=True).problems == ()
+    for (partition, start, end), values in read(place).items():
+        assert not isinstance(values, TieredError), values
+        assert values == place.truth[partition][start:end]
+    with tiered.open(place.data, settings=stepwise()) as store:
+        offset = store.topic("orders").append(b"more", partition=0, sync=True).offset
+        assert offset == len(place.truth[0])
+
+
+def aside(path: Path) -> list[Path]:
+    return list(path.parent.glob(f".damaged-{path.name}-*"))
+
+
+# -- segments --------------------------------------------------------------------------------------
+
+FOOTERS: dict[str, Callable[[Path], Damage]] = {
+    "footer": lambda path: flipped(segment_parts(path)["footer"][0]),
+    "index": lambda path: flipped(segment_parts(path)["index"][0] + 3),
+    "facts": lambda path: zeroed(*segment_parts(path)["facts"]),
+    "trailer": lambda path: zeroed(*segment_parts(path)["trailer"]),
+    "trailer's magic": lambda path: flipped(path.stat().st_size - 1),
+    "cut off": lambda path: cut(segment_parts(path)["footer"][0]),
+    "cut inside": lambda path: cut(segment_parts(path)["facts"][0]),
+    "bytes after it": lambda path: grown(b"garbage"),
+}
+
+
+@pytest.mark.parametrize("which", [0, 2], ids=["compressed", "as written"])
+@pytest.mark.parametrize("part", FOOTERS)
+def test_a_footer_is_rebuilt_from_blocks_that_verify(place: Place, which: int, part: str) -> None:
+    """Where the next segment's chain proves that the blocks are all of them; the bucket is not needed."""
+    path = place.segments()[which]
+    spoilt = spoil(path, FOOTERS[part](path))
+    report = repair(place)
+    assert [item.action for item in done(report)] == ["rebuilt the footer from its blocks"]
+    check_whole(place, report)
+    kept = aside(path)
+    assert [item.read_bytes() for item in kept] == [spoilt]
+    assert done(report)[0].kept == str(kept[0])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("part", ["header", "schema", "block 0 header", "block 0 chunk 1"])
+def test_a_damaged_segment_is_fetched_again_from_its_object(place: Place, part: str) -> None:
+    path = place.segments()[1]
+    spoilt = spoil(path, flipped(segment_parts(path)[part][0] + 1))
+    report = repair(place)
+    assert len(done(report)) == 1
+    assert done(report)[0].action.startswith("fetched again from 00000000000000000060-")
+    check_whole(place, report)
+    assert [item.read_bytes() for item in aside(path)] == [spoilt]
+
+
+def test_another_segment_in_its_place_is_replaced_from_the_bucket(place: Place) -> None:
+    path = place.segments()[1]
+    spoil(path, swapped(place.segments(1)[1]))
+    check_whole(place, repair(place))
+
+
+def test_what_no_other_tier_has_is_refused_and_left_alone(place: Place) -> None:
+    """A damaged block of a segment that only this disk has: nothing is dropped, nothing is changed."""
+    path = place.segments()[2]
+    spoilt = spoil(path, flipped(segment_parts(path)["block 0 chunk 0"][0] + 9))
+    report = repair(place)
+    assert [item.result for item in report.repairs] == ["refused"]
+    assert "the bucket does not have the whole segment" in report.repairs[0].why
+    assert [item.where for item in report.problems] == [str(path)]
+    assert path.read_bytes() == spoilt
+    assert aside(path) == []
+
+
+def test_blocks_that_nothing_proves_complete_get_no_footer(place: Place) -> None:
+    """A footer over a segment whose last block was cut off would drop records."""
+    path = place.segments()[3]
+    spoilt = spoil(path, cut(segment_parts(path)["block 1 header"][0]))
+    report = repair(place)
+    assert {item.result for item in report.repairs} == {"refused"}
+    assert "nothing proves that the blocks are all of them" in report.repairs[0].why
+    assert path.read_bytes() == spoilt
+
+
+def test_a_damaged_newest_file_is_refused(place: Place) -> None:
+    path = place.segments()[-1]
+    spoilt = spoil(path, flipped(segment_parts(path)["block 0 chunk 0"][0]))
+    report = repair(place)
+    assert [item.result for item in report.repairs] == ["refused"]
+    assert path.read_bytes() == spoilt
+
+
+# -- the bucket ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flipped(100), flipped(1900), cut(700), missing, grown(b"x")],
+    ids=["row", "footer", "cut", "missing", "grown"],
+)
+def test_an_object_is_uploaded_again_from_the_good_segment(place: Place, damage: Damage) -> None:
+    """Under a new name, published by a commit; the damaged object stays for the sweep."""
+    path = place.objects()[4]
+    spoilt = spoil(path, damage)
+    report = repair(place)
+    assert len(done(report)) == 1
+    assert done(report)[0].action.startswith("uploaded again as 00000000000000000048-")
+    assert not path.exists() if damage is missing else path.read_bytes() == spoilt
+    check_whole(place, report)
+
+
+def test_an_object_that_the_disk_does_not_have_is_refused(place: Place) -> None:
+    path = place.objects()[1]
+    spoil(path, flipped(100))
+    report = repair(place)
+    assert [(item.result, item.where.removeprefix("file://")) for item in report.repairs] == [
+        ("refused", str(path))
+    ]
+    assert "the disk does not have its records any more" in report.repairs[0].why
+
+
+def test_segment_and_object_that_are_both_damaged_are_refused(place: Place) -> None:
+    segment, cold = place.segments()[1], place.objects()[5]
+    before = [
+        spoil(segment, flipped(segment_parts(segment)["block 0 chunk 0"][0])),
+        spoil(cold, flipped(100)),
+    ]
+    report = repair(place)
+    assert {item.result for item in report.repairs} == {"refused"}
+    assert [segment.read_bytes(), cold.read_bytes()] == before
+
+
+@pytest.mark.parametrize("damage", [flipped(40), cut(100), missing], ids=["bit", "cut", "missing"])
+def test_a_page_is_made_again_from_its_objects(place: Place, damage: Damage) -> None:
+    path = min((place.cold() / "pages").iterdir())
+    spoil(path, damage)
+    report = repair(place)
+    assert [item.action.split(" from ")[0] for item in done(report)] == ["made again"]
+    check_whole(place, report)
+
+
+@pytest.mark.parametrize("damage", [flipped(40), cut(100), missing], ids=["bit", "cut", "missing"])
+def test_a_lost_head_is_proposed_first_and_rebuilt_when_asked_for(place: Place, damage: Damage) -> None:
+    path = place.cold() / "head.json"
+    spoilt = spoil(path, damage)
+    report = repair(place)
+    assert [item.result for item in report.repairs] == ["proposed"]
+    assert "offsets 5 to 72, 0 objects left out" in report.repairs[0].action
+    assert "may reappear" in report.repairs[0].why
+    assert not path.exists() if damage is missing else path.read_bytes() == spoilt
+    report = repair(place, rebuild_manifest=True)
+    assert len(done(report)) == 1
+    check_whole(place, report)
+    if damage is not missing:
+        assert [item.read_bytes() for item in place.bucket.glob(".damaged/*-head.json")] == [spoilt]
+
+
+def test_a_head_is_not_rebuilt_over_a_gap(place: Place) -> None:
+    """An object is missing too: a manifest of the rest would drop what lies before the gap."""
+    spoil(place.cold() / "head.json", missing)
+    spoil(place.objects()[2], missing)
+    report = repair(place, rebuild_manifest=True)
+    assert [item.result for item in report.repairs] == ["refused"]
+    assert "offsets 24 to 36 are in no object" in report.repairs[0].why
+    assert not (place.cold() / "head.json").exists()
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [flipped(20), cut(9)], ids=["bit", "cut"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "store.json",
+        "topics/orders/topic.json",
+        "topics/orders/0/start.json",
+        "topics/orders/0/lineage.json",
+        "topics/orders/0/sweep.json",
+        "topics/orders/1/fenced.json",
+    ],
+)
+def test_a_document_is_written_anew_from_what_else_says_it(place: Place, name: str, damage: Damage) -> None:
+    path = place.data / name
+    spoilt = spoil(path, damage)
+    report = repair(place)
+    assert [item.where for item in done(report)] == [str(path)]
+    assert [item.read_bytes() for item in aside(path)] == [spoilt]
+    check_whole(place, report)
+    assert PARTITIONS == 2  # and partition 1 is still fenced:
+    with tiered.open(place.data) as store, pytest.raises(tiered.Fenced):
+        store.topic("orders").append(b"x", partition=1)
+
+
+def test_where_the_bucket_is_must_be_said_again_and_is_checked(place: Place, tmp_path: Path) -> None:
+    path = place.data / "cold.json"
+    spoil(path, flipped(20))
+    report = repair(place)
+    assert [item.result for item in report.repairs] == ["refused"]
+    assert "--cold" in report.repairs[0].why
+    assert repair(place, url=f"file://{tmp_path / 'elsewhere'}").problems
+    report = repair(place, url=f"file://{place.bucket}")
+    check_whole(place, report)
+
+
+@pytest.mark.parametrize("damage", [flipped(20), missing], ids=["bit", "missing"])
+@pytest.mark.parametrize("name", ["store.json", "topic.json"])
+def test_the_bucket_s_documents_are_written_anew_from_the_local_ones(
+    place: Place, name: str, damage: Damage
+) -> None:
+    path = place.bucket / name if name == "store.json" else next(place.bucket.glob("*/*/topic.json"))
+    content = path.read_bytes()
+    spoil(path, damage)
+    report = repair(place)
+    assert len(done(report)) == 1
+    check_whole(place, report)
+    assert path.read_bytes() == content
+
+
+# -- care ------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_changed_in_a_sound_store(place: Place) -> None:
+    def state() -> dict[Path, bytes]:
+        return {
+            path: path.read_bytes()
+            for path in place.root.rglob("*")
+            if path.is_file() and "lock" not in path.name
+        }
+
+    before = state()
+    report = repair(place, rebuild_manifest=True)
+    assert (report.repairs, report.problems) == ((), ())
+    assert state() == before
+
+
+def test_a_store_that_is_open_is_not_repaired(place: Place) -> None:
+    with tiered.open(place.data), pytest.raises(StoreLocked, match="this process"):
+        repair(place)
+
+
+def test_several_damages_are_repaired_in_one_go(place: Place) -> None:
+    """What one hides from the other, too: the topic's document, a footer, an object, a page and a head."""
+    spoil(place.data / "topics/orders/topic.json", cut(50))
+    footer, fetched = place.segments()[2], place.segments(1)[0]
+    spoil(footer, FOOTERS["trailer"](footer))
+    spoil(fetched, flipped(5))
+    spoil(place.objects()[5], flipped(100))
+    spoil(min((place.cold() / "pages").iterdir()), flipped(40))
+    spoil(place.cold(1) / "head.json", cut(50))
+    report = repair(place, rebuild_manifest=True)
+    check_whole(place, report)

@@ -1,0 +1,134 @@
+"""The zeros that a writer keeps ahead of its blocks, and readers that go on from where they were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.warm.segments import append, header_of, read, values_of
+from tiered.errors import CorruptionError
+from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.segment_reader import SegmentFile
+from tiered.warm.segment_writer import SegmentWriter
+
+LARGE = bytes(50_000)
+
+
+def writer_with_room(directory: Path) -> SegmentWriter:
+    """A writer whose file is longer than its blocks, also where the disk cannot allocate ahead."""
+    directory.mkdir(exist_ok=True)
+    writer = SegmentWriter.create(OsFileSystem(), directory, header_of())
+    for value in (LARGE, LARGE, b"last"):
+        append(writer, value)
+    writer.sync()
+    os.truncate(writer.path, max(writer.path.stat().st_size, writer.position + 30_000))
+    return writer
+
+
+def reopened(path: Path) -> SegmentWriter:
+    """The next writer of a file, as after a crash."""
+    segment = SegmentFile.open(path)
+    assert segment.scan is not None
+    return SegmentWriter.resume(OsFileSystem(), path, segment.header, segment.scan)
+
+
+def test_room_is_neither_damage_nor_data(tmp_path: Path) -> None:
+    """A reader beside the writer sees the blocks, their size, and nothing wrong."""
+    writer = writer_with_room(tmp_path / "0")
+    segment = SegmentFile.open(writer.path)
+    assert segment.scan is not None
+    assert segment.scan.damage is None
+    assert segment.bytes == segment.scan.end_position == writer.position < segment.scan.file_bytes
+    assert values_of(segment) == [LARGE, LARGE, b"last"]
+
+
+@pytest.mark.parametrize("end", ["clean close", "seal", "crash"])
+def test_room_is_given_back(tmp_path: Path, end: str) -> None:
+    """By a clean close, by sealing, or by the writer after a crash."""
+    writer = writer_with_room(tmp_path / "0")
+    if end == "clean close":
+        writer.mark_clean()
+    elif end == "seal":
+        writer.seal(start_offset=0)
+    writer.close()
+    if end == "crash":
+        writer = reopened(writer.path)
+    segment = SegmentFile.open(writer.path)
+    if end == "seal":
+        assert segment.facts is not None
+        assert segment.bytes < writer.position + 5_000
+    else:
+        assert writer.path.stat().st_size == writer.position
+    assert values_of(segment) == [LARGE, LARGE, b"last"]
+
+
+def test_a_reader_survives_room_that_goes_while_it_reads(tmp_path: Path) -> None:
+    """It maps blocks alone: touching a mapped page that is gone would kill its process."""
+    writer = writer_with_room(tmp_path / "0")
+    segment = SegmentFile.open(writer.path, use_mmap=True)
+    writer.mark_clean()
+    assert values_of(segment) == [LARGE, LARGE, b"last"]
+    assert segment._data.size == segment.bytes
+
+
+def test_zeros_in_front_of_a_synced_block_are_corruption(tmp_path: Path) -> None:
+    """Room ends the log only where nothing follows it."""
+    writer = writer_with_room(tmp_path / "0")
+    place = writer.index.positions[1]
+    append(writer, b"proves that the blocks before it were durable")
+    writer.sync()
+    with writer.path.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes(writer.index.lengths[1]))
+    with pytest.raises(CorruptionError) as caught:
+        SegmentFile.open(writer.path)
+    assert caught.value.position == place
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["append", "sync", "look", "crash", "torn", "replace"]), max_size=25))
+def test_going_on_from_an_earlier_look_finds_what_a_fresh_one_does(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    """Whatever happened to the file in between: more blocks, a crash, a torn write, another file of the same name."""
+    directory = tmp_path_factory.mktemp("partition")
+    writer = SegmentWriter.create(OsFileSystem(), directory, header_of())
+    looks = [SegmentFile.open(writer.path)]
+    for number, step in enumerate(steps):
+        if step == "append":
+            append(writer, b"%d" % number, LARGE)
+        elif step == "sync":
+            writer.sync()
+        elif step == "crash":
+            writer.close()
+            writer = reopened(writer.path)
+        elif step == "torn":
+            os.pwrite(writer._fd, os.urandom(500), writer.position)
+            writer.close()
+            writer = reopened(writer.path)
+        elif step == "replace":
+            writer.close()
+            with writer.path.open("r+b") as file:
+                file.truncate(0)
+                file.write(_another(directory))
+            writer = reopened(writer.path)
+        looks.append(SegmentFile.open(writer.path, earlier=looks[-1]))
+        fresh = SegmentFile.open(writer.path)
+        assert values_of(looks[-1]) == values_of(fresh) == read(writer.path)
+        assert looks[-1].end_offset == fresh.end_offset == writer.end_offset
+
+
+def _another(directory: Path) -> bytes:
+    other = directory / "other"
+    other.mkdir(exist_ok=True)
+    writer = SegmentWriter.create(OsFileSystem(), other, header_of())
+    append(writer, b"of another segment", LARGE)
+    writer.sync()
+    writer.close()
+    data = writer.path.read_bytes()
+    writer.path.unlink()
+    return data

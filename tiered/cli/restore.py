@@ -1,0 +1,52 @@
+"""``tiered restore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..restore import restore as restore_store
+from ..settings import Settings
+from .options import AsJson, ConfigFile, Verbose
+from .output import count, print_json, spinner
+
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="The bucket, such as s3://bucket/prefix.", show_default=False)
+]
+Target = Annotated[
+    Path, typer.Argument(metavar="PATH", help="An empty or missing directory.", show_default=False)
+]
+
+
+def restore(
+    url: Url,
+    path: Target,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Make a local store again from its bucket; the store that wrote to it before is fenced.
+
+    No records are downloaded. What the old machine had not offloaded is not in the bucket; it stays readable there.
+    A restore that was cut short is repeated with the same arguments.
+    """
+    with spinner() as progress:
+        progress.add_task("reading manifests")
+        store = restore_store(url, path, settings=Settings.load(config))
+    with store:
+        topics = {
+            name: {
+                str(item.partition): [item.start, item.end] for item in store.topic(name).offsets().values()
+            }
+            for name in store.topics()
+        }
+    if as_json:
+        print_json({"url": url, "path": str(path), "topics": topics})
+        return
+    records = sum(end - start for partitions in topics.values() for start, end in partitions.values())
+    typer.echo(
+        f"restored {count(len(topics), 'topic')} with {count(records, 'record')} to {path}; the store that wrote to "
+        f"{url} before is fenced"
+    )

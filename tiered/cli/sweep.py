@@ -1,0 +1,70 @@
+"""``tiered sweep``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..cold.sweep import SweepReport
+from ..units import approximate_size, format_duration
+from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, open_for_tiering
+from .output import count, error_line, print_json, print_table, size, spinner
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+
+
+def sweep(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Delete from the bucket what no manifest names any more, once sweep.grace has passed.
+
+    That is what uploads cut short left behind, objects replaced by others, what retention or delete_before removed,
+    and deleted topics. The exit code is 1 if something could not be looked at; nothing was deleted there.
+    """
+    with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
+        progress.add_task("looking at objects and manifests")
+        report = store.sweep(dry_run=dry_run)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print_report(report)
+    if report.problems:
+        error_line(report.problems[0])
+        raise typer.Exit(1)
+
+
+def _print_report(report: SweepReport) -> None:
+    if report.parts:
+        print_table(
+            (
+                "topic",
+                ">partition",
+                ">to delete" if report.dry_run else ">deleted",
+                ">size",
+                ">waiting",
+                "note",
+            ),
+            [
+                (
+                    part.topic,
+                    "deleted" if part.partition is None else str(part.partition),
+                    f"{len(part.deleted):,}",
+                    size(part.bytes),
+                    f"{part.waiting:,}",
+                    part.problem or (f"{part.left:,} left for the next run" if part.left else ""),
+                )
+                for part in report.parts
+            ],
+        )
+    verb = "would be deleted" if report.dry_run else "deleted"
+    waiting = sum(part.waiting for part in report.parts)
+    typer.echo(
+        f"{count(report.objects, 'object')} {verb}, {approximate_size(report.bytes)}; {waiting:,} within the grace of "
+        f"{format_duration(int(report.grace_seconds * 1e6))}"
+    )

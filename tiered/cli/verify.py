@@ -1,0 +1,133 @@
+"""``tiered verify``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..errors import ConfigError, TieredError
+from ..reader.access import Places, TierAccess
+from ..settings import Settings
+from ..store import cold_options
+from ..units import approximate_size
+from ..verify.repair import repair_store
+from ..verify.report import Problem, VerifyReport
+from ..verify.verifier import verify_store
+from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
+from ..warm.cold_url import ColdPlace, read_cold_place
+from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings
+from .output import count, error_line, print_json, print_table, stderr
+
+
+def verify(
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read every byte, and compare what lies in two tiers.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair what can be repaired without losing anything.")
+    ] = False,
+    rebuild_manifest: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild-manifest",
+            help="With --repair: also publish a lost manifest that was rebuilt from the objects. Removed records may "
+            "reappear, so without this it is only shown.",
+        ),
+    ] = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Look whether everything in the store and its bucket is what it should be.
+
+    Runs beside writers and passes, on a store that is too damaged to be opened, and without a bucket within reach:
+    what could not be looked at is listed as unknown, and is no problem. The exit code is 1 if a problem was found; with
+    --repair, if one is left. A repair needs the store for itself, and keeps every damaged original.
+    """
+    if rebuild_manifest and not repair:
+        raise ConfigError("--rebuild-manifest belongs to --repair")
+    access = _access(load_settings(config, path, cold))
+    with _bar() as bar:
+        task = bar.add_task("", total=None)
+
+        def progress(where: str, read: int) -> None:
+            bar.update(task, advance=read, description=where.rpartition("/")[2])
+
+        try:
+            if repair:
+                report = repair_store(access, deep=deep, rebuild_manifest=rebuild_manifest, progress=progress)
+            else:
+                report = verify_store(access, deep=deep, progress=progress)
+        finally:
+            access.close()
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print(report)
+    if report.problems:
+        error_line(f"{count(len(report.problems), 'problem')} found: {report.problems[0]}")
+        raise typer.Exit(1)
+
+
+def _access(settings: Settings) -> TierAccess:
+    """Return the way to a store's tiers; nothing of it needs to be sound."""
+    text = str(settings.store.path)
+    if "://" in text:
+        place = ColdPlace(text, settings.cold.endpoint_url, settings.cold.region)
+        return TierAccess(Places(None, text, cold_options(settings, place)))
+    root = Path(text).absolute()
+    if not (root / STORE_FILE).exists() and not (root / TOPICS_DIRECTORY).exists():
+        raise ConfigError(f"there is no store at {root}; check the path")
+    try:
+        place = read_cold_place(root)
+    except TieredError:
+        place = ColdPlace()  # damaged, which is for the verification to say
+    url = settings.cold.url or place.url
+    return TierAccess(Places(root, url, cold_options(settings, place), settings.store.mmap))
+
+
+def _bar() -> Progress:
+    """Return a bar on stderr; nothing where that is no terminal."""
+    return Progress(
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+        console=stderr(),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+
+
+def _print(report: VerifyReport) -> None:
+    for item in report.repairs:
+        typer.echo(f"repair: {item}")
+    if report.problems:
+        print_table(
+            ("what", "topic", ">partition", ">offsets at risk", "problem"),
+            [_row(problem) for problem in report.problems],
+        )
+    for problem in report.problems:
+        typer.echo(f"problem: {problem}")
+    for unknown in report.unknown:
+        typer.echo(f"unknown: {unknown}")
+    looked = (
+        f"{count(report.segments, 'segment')}, {count(report.blocks, 'block')} and "
+        f"{count(report.objects, 'object')} looked at, {approximate_size(report.bytes)} read"
+    )
+    depth = "every byte" if report.deep else "structure only; --deep reads every byte"
+    typer.echo(
+        f"{report.url}: {count(len(report.problems), 'problem')}, {len(report.unknown)} unknown; {looked} ({depth})"
+    )
+
+
+def _row(problem: Problem) -> tuple[str, ...]:
+    partition = "-" if problem.partition is None else str(problem.partition)
+    offsets = "-" if problem.offsets is None else f"[{problem.offsets[0]}, {problem.offsets[1]})"
+    return str(problem.item), problem.topic or "-", partition, offsets, problem.reason

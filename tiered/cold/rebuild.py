@@ -1,0 +1,232 @@
+"""Make a lost manifest again from what the objects say of themselves (promise P9).
+
+What is planned is shown before it is published, because the objects do not know everything: records that
+retention or ``delete_before`` removed since may reappear, and so may objects that were uploaded and never
+published. Where two objects hold the same offsets, the one of the higher epoch wins, then the sealed one, then
+the higher generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from uuid import UUID, uuid4
+
+from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
+from ..format.manifest import Head, ObjectEntry, PageRef, check_head, spill
+from ..format.manifest_codec import encode_head
+from .commit import FIRST_LINEAGE, Committer
+from .layout import parse_object_name
+from .parquet_inspect import read_facts, rebuild_entry
+from .partition import ColdPartition
+
+ASIDE_FOLDER = ".damaged"
+
+# Claims that uploaded nothing left no trace of their epoch: a rebuilt head must lie above all of them.
+_EPOCH_LEAP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One object that was found, and the epoch in its name."""
+
+    epoch: int
+    entry: ObjectEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """A plan for a manifest.
+
+    Attributes
+    ----------
+    head
+        What would be published, but for its pages: every entry is inline.
+    left_out
+        Objects that it would not name, each with the reason.
+    problems
+        Why it must not be published; empty where it may.
+    """
+
+    head: Head
+    left_out: tuple[tuple[str, str], ...]
+    problems: tuple[str, ...]
+
+
+def choose(
+    candidates: Iterable[Candidate], start_offset: int
+) -> tuple[list[ObjectEntry], list[tuple[str, str]]]:
+    """Choose the objects of a log that begins at `start_offset`; also return the others, with the reason."""
+    chosen: list[ObjectEntry] = []
+    left_out: list[tuple[str, str]] = []
+    ranked = sorted(
+        candidates,
+        key=lambda item: (
+            item.epoch, item.entry.sealed, item.entry.generation, item.entry.end_offset - item.entry.base_offset,
+            item.entry.name,
+        ),
+        reverse=True,
+    )  # fmt: skip
+    for item in ranked:
+        entry = item.entry
+        if entry.end_offset <= start_offset:
+            left_out.append((entry.name, f"it lies below the start offset {start_offset}"))
+            continue
+        rival = next(
+            (
+                other for other in chosen
+                if other.base_offset < entry.end_offset and entry.base_offset < other.end_offset
+            ),
+            None,
+        )  # fmt: skip
+        if rival is None:
+            chosen.append(entry)
+        else:
+            left_out.append((entry.name, f"{rival.name} holds its offsets"))
+    return sorted(chosen, key=lambda entry: entry.base_offset), left_out
+
+
+def plan_rebuild(
+    cold: ColdPartition,
+    *,
+    store_id: UUID,
+    schemas: Mapping[int, str],
+    lineage_epoch: int | None = None,
+    start_offset: int | None = None,
+) -> Rebuilt:
+    """Read every object of a partition and plan the manifest that names them; nothing is changed.
+
+    Parameters
+    ----------
+    schemas
+        Of the topic, as its document has them.
+    lineage_epoch
+        The lineage that the caller's local data belong to; None for the first.
+    start_offset
+        Where the log begins, where the caller knows; else what the newest object knew when it was sealed.
+
+    Raises
+    ------
+    ColdStorageError
+        The bucket does not say what it has.
+    """
+    found: list[Candidate] = []
+    left_out: list[tuple[str, str]] = []
+    known_start = start_offset or 0
+    for info in cold.store.list(cold.keys.data_prefix):
+        name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
+        if name is None:
+            continue
+        try:
+            facts = read_facts(cold.store, info.key).facts
+            if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
+                raise CorruptionError("object of another topic or partition")
+            found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key)))
+        except CorruptionError as error:
+            left_out.append((str(name), error.reason))
+            continue
+        if start_offset is None:
+            known_start = max(known_start, facts.start_offset)
+    chosen, others = choose(found, known_start)
+    begin = max(known_start, chosen[0].base_offset if chosen else known_start)
+    lineage = lineage_epoch or FIRST_LINEAGE
+    epochs = [item.epoch for item in found]
+    head = Head(
+        store_id=store_id,
+        topic_id=cold.topic_id,
+        partition=cold.partition,
+        epoch=max([lineage, *epochs]) + _EPOCH_LEAP,
+        lineages=((lineage, begin),),
+        commit_id=uuid4().hex,
+        start_offset=begin,
+        end_offset=chosen[-1].end_offset if chosen else begin,
+        schemas=dict(schemas),
+        inline=tuple(chosen),
+    )
+    problems = [
+        f"offsets {a.end_offset} to {b.base_offset} are in no object"
+        for a, b in pairwise(chosen)
+        if a.end_offset != b.base_offset
+    ]
+    problems += [] if problems else check_head(head)
+    return Rebuilt(head, (*left_out, *others), tuple(problems))
+
+
+def publish_rebuilt(cold: ColdPartition, planned: Head, clock: Callable[[], int]) -> str:
+    """Publish a planned head in the place of a lost or damaged one; return where the damaged one is kept, or ``""``.
+
+    Raises
+    ------
+    PreconditionFailed
+        A head has appeared since.
+    ColdStorageError
+        With ``retryable``: whether it was published is unknown; look again.
+    """
+    head = spill(planned, cold)
+    kept, etag = "", None
+    try:
+        damaged = cold.store.get(cold.keys.head)
+    except ObjectNotFound:
+        pass
+    else:
+        try:
+            cold.load()
+        except CorruptionError:
+            kept, etag = set_aside(cold, cold.keys.head, damaged.data), damaged.etag
+        else:
+            raise PreconditionFailed(f"{cold.where(cold.keys.head)} is there again")
+    newest = max((entry.last_append_us for entry in planned.inline), default=0)
+    data = encode_head(replace(head, committed_us=max(clock(), newest)))
+    cold.store.put(cold.keys.head, data, if_match=etag, if_none_match=etag is None)
+    return kept
+
+
+def set_aside(cold: ColdPartition, key: str, data: bytes) -> str:
+    """Keep a copy of a damaged object where no reader looks, and return its URL."""
+    name = f"{ASIDE_FOLDER}/{uuid4()}-{key.rpartition('/')[2]}"
+    cold.store.put(name, data, if_none_match=True)
+    return cold.where(name)
+
+
+def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
+    """Make a damaged or missing page of a sound head again from its objects, and publish it under a new name.
+
+    Raises
+    ------
+    CorruptionError
+        The objects do not give all that the head says of the page.
+    Fenced, ColdStorageError
+    """
+    cold = committer.partition
+    found = []
+    for info in cold.store.list(cold.keys.data_prefix):
+        name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
+        if name is not None and ref.base_offset <= name.base_offset < ref.end_offset:
+            try:
+                found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key)))
+            except CorruptionError:
+                continue
+    loaded = cold.load()
+    start = loaded.head.start_offset if loaded is not None else 0
+    entries, _ = choose(found, start)
+    whole = (
+        bool(entries)
+        and entries[0].base_offset <= max(start, ref.base_offset)
+        and entries[-1].end_offset == ref.end_offset
+        and all(a.end_offset == b.base_offset for a, b in pairwise(entries))
+    )
+    if not whole:
+        raise CorruptionError(
+            "the objects do not give the page again", where=cold.where(cold.keys.page(ref.name)),
+            offsets=(ref.base_offset, ref.end_offset),
+        )  # fmt: skip
+    fresh = cold.save_page(tuple(entries))
+
+    def change(head: Head) -> Head:
+        if ref not in head.pages:
+            raise ColdStorageError(f"the manifest does not name page {ref.name} any more")
+        return replace(head, pages=tuple(fresh if item == ref else item for item in head.pages))
+
+    committer.commit(change)
+    return fresh

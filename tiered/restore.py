@@ -1,0 +1,276 @@
+"""Restore: a local store again, from its bucket alone, that appends on in a new lineage (promises P1, P9).
+
+The order, and what a kill after each step leaves behind::
+
+    1  look     every topic, head and page is read and verified   nothing has changed
+    2  begin    store.json in the bucket: one lineage more         the old store publishes no new topic or partition
+    3  mark     <path>/restoring.json                              <path> does not open as a store; a repeat starts over
+    4  adopt    each topic.json in the bucket: the new lineage     the old store cannot grow or delete the topic
+    5  claim    each head: next epoch, a lineage from its end on   the old store is fenced in that partition
+    6  write    topic.json, lineage.json, start.json and an empty segment that begins at the lineage's offset
+    7  look     store.json in the bucket: is the lineage still ours
+    8  finish   restoring.json becomes store.json, by one rename   it is a store
+
+A repeat begins one more lineage, which fences the one that was cut short. Its claims added rows to the lineages and
+nothing else, so no record is lost by it. Two restores that race get a lineage each: the lower one ends at step 7 or,
+if it had got past that, is fenced at its first pass; neither can publish what the other does not know.
+
+The empty segment carries the end offset, as every newest file does: the next record gets exactly the offset at which the
+new lineage began, and everything before it is read from the bucket.
+
+What the old host had acknowledged and not offloaded is not in the new store. It stays readable on the old disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from .cold.bucket import DELETED, Bucket
+from .cold.commit import Committer
+from .cold.open import check_conditional_writes
+from .cold.partition import ColdPartition
+from .errors import ConfigError, CorruptionError, Fenced
+from .format.document import encode_document
+from .format.manifest import Head, ObjectEntry, check_entries
+from .format.schema import body_schema, schema_to_text
+from .format.segment import SegmentHeader
+from .settings import Settings
+from .store import WRITER_LOCK, Host, Store, cold_options, loaded_settings, open_store, path_text
+from .warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
+from .warm.cold_url import COLD_FILE, ColdPlace, write_cold_place
+from .warm.directory import write_lineage, write_start_offset
+from .warm.filesystem import FileSystem, write_atomically
+from .warm.lock import FileLock
+from .warm.segment_writer import SegmentWriter
+
+# What an empty file system brings along, and what a restore makes before its mark.
+_NOTHING = {"lost+found", WRITER_LOCK, f".{RESTORING_FILE}.tmp"}
+_HALF_DONE = {RESTORING_FILE, COLD_FILE, f".{COLD_FILE}.tmp", TOPICS_DIRECTORY}
+
+
+def restore(
+    url: str,
+    path: str | os.PathLike[str],
+    *,
+    settings: Settings | str | os.PathLike[str] | None = None,
+    host: Host | None = None,
+) -> Store:
+    """Make a local store again from its bucket, and open it for writing.
+
+    No records are downloaded: what was offloaded is read from the bucket. The next append gets the offset at which
+    the bucket ends. The store that wrote to the bucket before is fenced: at its next pass it finds the new lineage,
+    and its appends raise `Fenced`. What it had not offloaded stays readable on its disk, and only there.
+
+    A restore that was cut short is repeated with the same arguments; until then the directory does not open.
+
+    Parameters
+    ----------
+    url
+        Where the bucket is, as in ``tiered.open(cold=…)``; the restored store remembers it.
+    path
+        A directory that is empty or not there yet.
+    settings
+        `Settings`, or the path of a ``tiered.toml``. Policies are part of it, not of the bucket.
+
+    Raises
+    ------
+    ConfigError
+        There is no store at the URL, or the directory is not empty.
+    CorruptionError, UnsupportedFormat
+        A document, head or page of the bucket is damaged. Nothing has changed.
+    Fenced
+        Another restore of this store overtook this one.
+    ColdStorageError, StoreLocked, DiskFull
+    """
+    settings = loaded_settings(settings)
+    host = host or Host()
+    root = Path(path_text(path)).absolute()
+    place = _place(url, settings)
+    with closing(host.open_bucket(url, cold_options(settings, place))) as object_store:
+        bucket = Bucket(object_store)
+        store_id = _look(bucket)
+        _check_empty(root)
+        check_conditional_writes(object_store)
+        _Restore(bucket, store_id, root, place, host).run()
+    return open_store(root, cold=url, settings=settings, host=host)
+
+
+def _place(url: str, settings: Settings) -> ColdPlace:
+    if not isinstance(url, str) or "://" not in url:
+        raise ConfigError(f'a restore takes the URL of a bucket such as "s3://bucket/prefix", not {url!r}')
+    known = settings.cold.url
+    if known is not None and known.rstrip("/") != url.rstrip("/"):
+        raise ConfigError(f"the settings have their cold tier at {known}, not at {url}; give the same URL")
+    return ColdPlace(url, settings.cold.endpoint_url, settings.cold.region, claimed=True)
+
+
+def _look(bucket: Bucket) -> UUID:
+    """Return the store's id, once everything that a restore builds upon was read and verified."""
+    store_id = bucket.read_store_id()
+    if store_id is None:
+        raise ConfigError(f"there is no store at {bucket.store.url}; check the URL")
+    for meta in _topics(bucket):
+        for partition in range(meta.partitions):
+            cold = ColdPartition(bucket.store, meta.name, meta.topic_id, partition)
+            loaded = cold.load()
+            if loaded is None and any(bucket.store.list(cold.keys.prefix)):
+                # The first claim makes it, before anything is uploaded: just now, or it was lost.
+                loaded = cold.load()
+                if loaded is None:
+                    where = cold.where(cold.keys.head)
+                    raise CorruptionError("head.json is missing beside objects", where=where)
+            if loaded is not None:
+                _check_manifest(cold, loaded.head, meta, store_id)
+    return store_id
+
+
+def _topics(bucket: Bucket) -> Iterator[TopicMeta]:
+    """Yield the topics that were not deleted."""
+    for name in bucket.names():
+        for topic_id in bucket.topic_ids(name):
+            # Its tombstone stays, and nothing is written before its document.
+            if bucket.read_topic(name, topic_id) is None:
+                raise CorruptionError(
+                    "topic.json is missing beside objects", where=f"{bucket.store.url}/{name}/{topic_id}"
+                )
+    for topic in bucket.topics().values():
+        yield _meta(bucket, topic)
+
+
+def _meta(bucket: Bucket, topic: dict[str, Any]) -> TopicMeta:
+    return TopicMeta.from_json(topic, where=f"{bucket.store.url}/{topic.get('name')}/topic.json")
+
+
+def _check_manifest(cold: ColdPartition, head: Head, meta: TopicMeta, store_id: UUID) -> None:
+    where = cold.where(cold.keys.head)
+    entries = [entry for ref in head.pages for entry in cold.load_page(ref)]
+    problems = check_entries(head, [*entries, *head.inline])
+    if head.store_id != store_id:
+        problems.append(f"it belongs to store {head.store_id}")
+    for schema_id, text in head.schemas.items():
+        if schema_id >= len(meta.schemas) or schema_to_text(meta.schemas[schema_id]) != text:
+            problems.append(f"schema {schema_id} is not the topic's")
+    if problems:
+        raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where)
+
+
+def _check_empty(root: Path) -> None:
+    """Refuse a directory that holds anything but what an earlier restore, cut short, had made.
+
+    Raises
+    ------
+    ConfigError
+    """
+    try:
+        names = {path.name for path in root.iterdir()}
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise ConfigError(f"{root} is no directory; choose another path") from None
+    ours = _NOTHING | _HALF_DONE if RESTORING_FILE in names else _NOTHING
+    if names - ours:
+        raise ConfigError(
+            f"{root} is not empty (it holds {min(names - ours)}); a store is restored into an empty directory"
+        )
+
+
+class _Restore:
+    """The steps that change something."""
+
+    def __init__(self, bucket: Bucket, store_id: UUID, root: Path, place: ColdPlace, host: Host) -> None:
+        self._bucket = bucket
+        self._store_id = store_id
+        self._place = place
+        self._host = host
+        self._fs: FileSystem = host.fs
+        self._catalog = Catalog(host.fs, root)
+        self._root = root
+
+    def run(self) -> None:
+        self._catalog.make_root()
+        lock = FileLock.acquire(self._root / WRITER_LOCK, f"the store {self._root}")
+        try:
+            _check_empty(self._root)
+            lineage = self._bucket.begin_lineage()
+            self._clear()
+            mark = encode_document({"id": str(self._store_id), "lineage": lineage})
+            write_atomically(self._fs, self._root / RESTORING_FILE, mark)
+            write_cold_place(self._fs, self._root, self._place)
+            self._fs.make_directory(self._root / TOPICS_DIRECTORY)
+            for meta in _topics(self._bucket):
+                self._topic(meta, lineage)
+            # Raises where another restore began since.
+            self._bucket.claim_store(self._store_id, lineage)
+            self._fs.rename(self._root / RESTORING_FILE, self._root / STORE_FILE)
+            self._fs.sync_directory(self._root)
+        finally:
+            lock.release()
+
+    def _clear(self) -> None:
+        """Remove what an earlier restore, cut short, had made; its mark last."""
+        for base, directories, files in os.walk(self._root / TOPICS_DIRECTORY, topdown=False):
+            for file in files:
+                self._fs.unlink(Path(base) / file)
+            for inner in directories:
+                self._fs.remove_directory(Path(base) / inner)
+        self._fs.unlink(self._root / COLD_FILE)
+
+    def _topic(self, found: TopicMeta, lineage: int) -> None:
+        topic = self._bucket.adopt_topic(found.name, found.topic_id, lineage)
+        if DELETED in topic:
+            return
+        meta = _meta(self._bucket, topic)
+        self._catalog.write_topic(meta)
+        for partition in range(meta.partitions):
+            self._partition(meta, partition, lineage)
+
+    def _partition(self, meta: TopicMeta, partition: int, lineage: int) -> None:
+        cold = ColdPartition(self._bucket.store, meta.name, meta.topic_id, partition)
+        committer = Committer(cold, self._store_id, clock=self._host.clock)
+        # Looked at between the head and its PUT: else a restore that was overtaken would fence the one that overtook.
+        epoch = committer.claim(
+            begin_lineage=True, check=lambda: self._bucket.claim_store(self._store_id, lineage)
+        )
+        head = committer.survey()[0].head
+        _check_manifest(cold, head, meta, self._store_id)
+        start, end = dict(head.lineages)[epoch], head.end_offset
+        if start != end:
+            raise Fenced(f"{cold.where(cold.keys.head)} went on without us")
+        directory = self._catalog.partition_directory(meta.name, partition)
+        write_lineage(self._fs, directory, epoch)
+        if head.start_offset:
+            write_start_offset(self._fs, directory, head.start_offset)
+        last = cold.entries(head, end - 1, end)
+        self._segment(directory, meta, partition, epoch, end, last[-1] if last else None)
+
+    def _segment(
+        self,
+        directory: Path,
+        meta: TopicMeta,
+        partition: int,
+        epoch: int,
+        base: int,
+        last: ObjectEntry | None,
+    ) -> None:
+        """Write the empty segment that carries the end offset."""
+        header = SegmentHeader(
+            store_id=self._store_id,
+            topic_id=meta.topic_id,
+            segment_id=uuid4(),
+            partition=partition,
+            schema_id=meta.schema_id,
+            base_offset=base,
+            # Ages count by a clock that never goes back.
+            created_us=max(self._host.clock(), last.last_append_us if last else 0),
+            generation=0,
+            writer_epoch=1,
+            lineage_epoch=epoch,
+            prev_origin_hash=last.origin_hash if last and last.sealed else "",
+            schema=body_schema(meta.schema),
+        )
+        SegmentWriter.create(self._fs, directory, header).close()

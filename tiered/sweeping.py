@@ -1,0 +1,115 @@
+"""The sweep of a whole store: every partition, then every deleted topic; one failure never stops the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from .claims import Claims
+from .cold.bucket import DELETED, Bucket
+from .cold.sweep import (
+    PartitionSweeper,
+    PartSweep,
+    SweepReport,
+    SweepRules,
+    server_seconds,
+    sweep_deleted_topic,
+    sweep_probes,
+)
+from .errors import CorruptionError, TieredError
+from .tier_actions import TierActions
+from .warm.catalog import TopicMeta
+from .warm.directory import read_lineage, read_marks, write_marks
+
+if TYPE_CHECKING:
+    from .store import Store
+
+log = logging.getLogger("tiered.sweep")
+
+
+class StoreSweep:
+    """One run over one open store; whoever runs it holds the tiering lock, unless it is a dry run."""
+
+    def __init__(self, store: Store, claims: Claims, actions: TierActions, *, dry_run: bool) -> None:
+        self._store = store
+        self._access = store._access
+        self._fs = store._host.fs
+        self._claims = claims
+        self._actions = actions
+        self._dry_run = dry_run
+
+    def run(self, partitions: Iterable[tuple[TopicMeta, int]]) -> SweepReport:
+        """Sweep `partitions`, then what is left of topics that were deleted.
+
+        Raises
+        ------
+        ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+            The bucket as a whole is not ours, or does not answer.
+        """
+        settings = self._store._settings.sweep
+        report = SweepReport(self._dry_run, settings.grace.total_seconds())
+        # Before anything is listed: a topic deleted meanwhile is still one of these, and left alone.
+        known = list(partitions)
+        if not self._access.has_cold or not self._claims.check_owner():
+            return report
+        rules = SweepRules(self._now_seconds(), report.grace_seconds, settings.objects_max)
+        if not self._dry_run:
+            sweep_probes(self._access.object_store, rules)
+        parts: list[PartSweep] = []
+        for meta, partition in known:
+            parts.append(self._partition(meta, partition, _rest(rules, parts)))
+        ours = {meta.topic_id for meta, _ in known}
+        bucket = Bucket(self._access.object_store)
+        for name in bucket.names():
+            for topic_id in bucket.topic_ids(name):
+                if topic_id not in ours:
+                    parts.append(self._other_topic(bucket, name, topic_id, _rest(rules, parts)))
+        return replace(
+            report, parts=tuple(part for part in parts if part.deleted or part.waiting or part.problem)
+        )
+
+    def _now_seconds(self) -> float:
+        if self._dry_run:  # writes nothing, so it goes by this machine's clock: it deletes nothing either
+            return self._store._clock() / 1e6
+        return server_seconds(self._access.object_store)
+
+    def _partition(self, meta: TopicMeta, partition: int, rules: SweepRules) -> PartSweep:
+        directory = self._actions.directory(meta, partition)
+        try:
+            cold = self._access.cold(meta, partition)
+            if cold.load() is None and read_lineage(directory) is None:
+                return PartSweep(meta.name, partition)  # nothing was ever published
+            marks = read_marks(directory)
+            sweeper = PartitionSweeper(cold, rules, marks)
+            if self._dry_run:
+                return sweeper.preview()
+            swept = sweeper.sweep(self._actions.committer(meta, partition))
+            if sweeper.marks != marks:
+                write_marks(self._fs, directory, sweeper.marks)
+            return swept
+        except (TieredError, OSError) as error:
+            return _problem(meta.name, partition, error)
+
+    def _other_topic(self, bucket: Bucket, name: str, topic_id: UUID, rules: SweepRules) -> PartSweep:
+        """Sweep a topic that is not in the local store, if it has a tombstone."""
+        try:
+            topic = bucket.read_topic(name, topic_id)
+            if topic is None:
+                raise CorruptionError(f"topic.json of {topic_id} is missing, so it is left alone")
+            if DELETED not in topic:
+                return PartSweep(name, None)  # created since we looked
+            return sweep_deleted_topic(bucket.store, name, topic_id, rules, dry_run=self._dry_run)
+        except TieredError as error:
+            return _problem(name, None, error)
+
+
+def _rest(rules: SweepRules, parts: list[PartSweep]) -> SweepRules:
+    return replace(rules, objects_max=rules.objects_max - sum(len(part.deleted) for part in parts))
+
+
+def _problem(topic: str, partition: int | None, error: Exception) -> PartSweep:
+    log.info("%s/%s was not swept: %s", topic, "-" if partition is None else partition, error)
+    return PartSweep(topic, partition, problem=f"{type(error).__name__}: {error}")

@@ -1,0 +1,110 @@
+"""Look at the small documents: each decodes, and those of disk and bucket agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ..cold.bucket import DELETED, Bucket
+from ..cold.layout import STORE_KEY, topic_key
+from ..errors import CorruptionError
+from ..format.document import decode_document
+from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, TopicMeta
+from ..warm.cold_url import COLD_FILE, read_cold_place
+from .notes import Notes
+from .report import Item, Problem
+
+
+def look_at_store_document(root: Path, notes: Notes) -> UUID | None:
+    """Return the id that ``store.json`` of a local store gives, and look at ``cold.json``."""
+    path = root / STORE_FILE
+    store_id = None
+    with notes.guard(Item.DOCUMENT, str(path), position=0):
+        try:
+            store_id = _id(decode_document(path.read_bytes(), where=str(path)))
+        except FileNotFoundError:
+            notes.problem(Problem(Item.DOCUMENT, str(path), "is missing", position=0))
+    cold = root / COLD_FILE
+    with notes.guard(Item.DOCUMENT, str(cold), position=0):
+        read_cold_place(root)
+    return store_id
+
+
+def look_at_bucket_document(
+    bucket: Bucket, store_id: UUID | None, published: bool, notes: Notes
+) -> UUID | None:
+    """Return the id that ``store.json`` of the bucket gives; `published` says whether there must be one."""
+    where = f"{bucket.store.url.rstrip('/')}/{STORE_KEY}"
+    found = None
+    with notes.guard(Item.DOCUMENT, where, position=0):
+        found = bucket.read_store_id()
+        if found is None and published:
+            notes.problem(Problem(Item.DOCUMENT, where, "is missing", position=0))
+        if found is not None and store_id is not None and found != store_id:
+            notes.problem(
+                Problem(Item.DOCUMENT, where, f"belongs to store {found}, this is {store_id}", position=0)
+            )
+    return found
+
+
+def local_topic_names(root: Path, notes: Notes) -> list[str]:
+    """Return the names of all topics that have a document or a segment."""
+    directory = root / TOPICS_DIRECTORY
+    try:
+        names = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        notes.not_known(str(directory), f"cannot be listed ({error})")
+        return []
+    # A creation that was cut short leaves directories, and nothing in them.
+    return [
+        name for name in names
+        if (directory / name / TOPIC_FILE).exists() or any((directory / name).glob("*/*.log"))
+    ]  # fmt: skip
+
+
+def look_at_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | None:
+    """Return what a local ``topic.json`` says; None where it does not verify."""
+    path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
+    with notes.guard(Item.DOCUMENT, str(path), position=0):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise CorruptionError("is missing beside segments", where=str(path)) from None
+        meta = TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+        if meta.name != name:
+            raise CorruptionError(f"is of topic {meta.name!r}", where=str(path))
+        for partition in range(meta.partitions):
+            directory = path.parent / str(partition)
+            if not directory.is_dir():
+                notes.problem(Problem(Item.LOG, str(directory), "the partition's directory is missing"))
+        return meta
+    return None
+
+
+def look_at_bucket_topic(bucket: Bucket, meta: TopicMeta, published: bool, notes: Notes) -> None:
+    """Compare a topic's document in the bucket with the local one; the bucket's may be older."""
+    where = f"{bucket.store.url.rstrip('/')}/{topic_key(meta.name, meta.topic_id)}"
+    with notes.guard(Item.DOCUMENT, where, position=0):
+        found = bucket.read_topic(meta.name, meta.topic_id)
+        if found is None:
+            if published:
+                notes.problem(Problem(Item.DOCUMENT, where, "is missing beside objects", position=0))
+            return
+        if DELETED in found:
+            notes.problem(Problem(Item.DOCUMENT, where, "the topic was deleted in the bucket", position=0))
+            return
+        other = TopicMeta.from_json(found, where=where)
+        short = min(len(other.schemas), len(meta.schemas))
+        same = all(a.equals(b) for a, b in zip(other.schemas[:short], meta.schemas[:short], strict=True))
+        if not same or (other.timestamp, other.key) != (meta.timestamp, meta.key):
+            notes.problem(Problem(Item.DOCUMENT, where, "differs from the local topic.json", position=0))
+
+
+def _id(values: dict[str, Any]) -> UUID:
+    try:
+        return UUID(values["id"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise CorruptionError("store.json has no id") from None

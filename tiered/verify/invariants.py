@@ -1,0 +1,346 @@
+"""What holds of every partition, as pure functions over what was gathered; verification and tests share them.
+
+Each function takes `PartitionFacts` and yields a `Problem` for each place where it does not hold. What was not
+gathered (None) is not judged: unknown is not failed (promise P10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from uuid import UUID
+
+import pyarrow as pa
+
+from ..format.facts import SegmentFacts
+from ..format.manifest import Head, ObjectEntry, check_entries
+from ..format.schema import body_schema, schema_to_text
+from ..format.segment import BlockIndex
+from .report import Item, Problem
+from .segments import SegmentLook
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What was found of one partition.
+
+    Attributes
+    ----------
+    where, bucket_where
+        Directory, and URL of the partition's prefix in the bucket.
+    schemas
+        Every version of the topic's schema.
+    start_offset
+        As ``start.json`` says; None where it does not verify.
+    lineage, fenced
+        As ``lineage.json`` and ``fenced.json`` say.
+    segments
+        Local segments in offset order; None where there is no local tier.
+    earlier_end
+        End offset of the head as read *before* the local directory was looked at.
+    head, entries
+        Read *after* it. None where the bucket did not say; a head of None with entries () is a bucket in
+        which nothing of the partition was published.
+    entries_whole
+        Whether every page verified, so that `entries` are all of them.
+    sizes
+        Bytes of every object below ``data/``, by name; None where the bucket did not say.
+    """
+
+    where: str
+    store_id: UUID | None
+    topic_id: UUID
+    partition: int
+    schemas: tuple[pa.Schema, ...]
+    start_offset: int | None = None
+    lineage: int | None = None
+    fenced: bool = False
+    segments: tuple[SegmentLook, ...] | None = None
+    bucket_where: str = ""
+    earlier_end: int | None = None
+    head: Head | None = None
+    entries: tuple[ObjectEntry, ...] | None = None
+    entries_whole: bool = True
+    sizes: Mapping[str, int] | None = None
+
+    def log_start(self) -> int:
+        """Return the start offset, the higher of disk and bucket."""
+        return max(self.start_offset or 0, self.head.start_offset if self.head is not None else 0)
+
+    def object_where(self, entry: ObjectEntry) -> str:
+        """Return the URL of an entry's object."""
+        return f"{self.bucket_where}data/{entry.name}"
+
+
+Invariant = Callable[[PartitionFacts], Iterator[Problem]]
+
+
+def _log(facts: PartitionFacts, reason: str, offsets: tuple[int, int] | None, where: str = "") -> Problem:
+    return Problem(Item.LOG, where or facts.where, reason, offsets=offsets)
+
+
+def offsets_are_contiguous(facts: PartitionFacts) -> Iterator[Problem]:
+    """Every offset from the start to the end is in a local segment or in an object, once in each tier."""
+    segments = facts.segments
+    if segments is None:
+        return
+    # Where the start is not known, what lies in front of the first segment is not judged.
+    cursor = facts.log_start() if facts.start_offset is not None else None
+    for segment in segments:
+        base = segment.name.base_offset
+        if cursor is not None and base > cursor and facts.entries is not None and facts.entries_whole:
+            for low, high in _missing(cursor, base, facts.entries):
+                yield _log(facts, "records are in no tier", (low, high))
+        end = segment.end_offset if segment.header is not None or segment.footer is not None else None
+        cursor = end if end is None else max(end, cursor or 0)
+    for left, right in pairwise(segments):
+        if left.end_offset > right.name.base_offset:
+            yield Problem(
+                Item.SEGMENT, str(right.path), f"begins inside {left.path.name}", position=0,
+                offsets=(right.name.base_offset, left.end_offset),
+            )  # fmt: skip
+
+
+def _missing(start: int, end: int, entries: tuple[ObjectEntry, ...]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of ``[start, end)`` that no entry covers."""
+    for entry in entries:
+        if entry.end_offset <= start or entry.base_offset >= end:
+            continue
+        if entry.base_offset > start:
+            yield start, entry.base_offset
+        start = entry.end_offset
+    if start < end:
+        yield start, end
+
+
+def chain_is_unbroken(facts: PartitionFacts) -> Iterator[Problem]:
+    """Each segment names the origin hash of the one before: none was exchanged, whatever was re-encoded."""
+    for left, right in pairwise(facts.segments or ()):
+        if left.footer is None or right.header is None or left.end_offset != right.name.base_offset:
+            continue
+        named, origin = right.header.prev_origin_hash, left.footer.facts.origin_hash
+        if named and origin and named != origin:
+            yield _log(
+                facts,
+                f"{right.path.name} follows a segment with another hash than {left.path.name} has",
+                (left.name.base_offset, max(right.end_offset, right.name.base_offset)),
+                str(right.path),
+            )
+
+
+def footers_match_blocks(facts: PartitionFacts) -> Iterator[Problem]:
+    """Check that a footer's index, totals and content hash are those of the blocks in its file."""
+    for look in facts.segments or ():
+        if look.footer is None or look.damaged:
+            continue
+        index, about = look.footer.index, look.footer.facts
+        rows, found = _rows(index), _rows(look.found)
+        low = min((row[4] for row in found), default=about.min_timestamp_us)
+        high = max((row[5] for row in found), default=about.max_timestamp_us)
+        hashes_differ = about.content_hash != look.content_hash
+        if rows != found or (low, high) != (about.min_timestamp_us, about.max_timestamp_us) or hashes_differ:
+            yield Problem(
+                Item.SEGMENT, str(look.path), "footer is not that of the blocks",
+                position=look.footer.position, offsets=(about.base_offset, about.end_offset),
+            )  # fmt: skip
+
+
+def _rows(index: BlockIndex) -> list[tuple[int, ...]]:
+    columns = (
+        index.base_offsets, index.positions, index.lengths, index.record_counts,
+        index.min_timestamps_us, index.max_timestamps_us,
+    )  # fmt: skip
+    return [tuple(int(column[i]) for column in columns) for i in range(len(index))]
+
+
+def segments_are_of_this_partition(facts: PartitionFacts) -> Iterator[Problem]:
+    """Headers and footers name this store, topic and partition, and a schema version that the topic has."""
+    for look in facts.segments or ():
+        risk = (look.name.base_offset, max(look.end_offset, look.name.base_offset))
+        about: list[tuple[str, int, object]] = [("header", 0, look.header)] if look.header is not None else []
+        if look.footer is not None:
+            about.append(("footer", look.footer.position, look.footer.facts))
+        for part, position, item in about:
+            for name, expected in (
+                ("store_id", facts.store_id), ("topic_id", facts.topic_id), ("partition", facts.partition),
+            ):  # fmt: skip
+                if expected is not None and getattr(item, name) != expected:
+                    yield Problem(
+                        Item.SEGMENT, str(look.path), f"{part} is of another {name.removesuffix('_id')}",
+                        position=position, offsets=risk,
+                    )  # fmt: skip
+        if look.header is None:
+            continue
+        schema_id = look.header.schema_id
+        known = schema_id < len(facts.schemas) and body_schema(facts.schemas[schema_id]).equals(
+            look.header.schema
+        )
+        if not known:
+            yield Problem(
+                Item.SEGMENT,
+                str(look.path),
+                f"schema {schema_id} is not the topic's",
+                position=128,
+                offsets=risk,
+            )
+        if look.footer is not None and _identity(look.footer.facts) != _identity(look.header):
+            yield Problem(
+                Item.SEGMENT,
+                str(look.path),
+                "header and footer disagree",
+                position=look.footer.position,
+                offsets=risk,
+            )
+
+
+def _identity(item: object) -> tuple[object, ...]:
+    names = ("segment_id", "base_offset", "generation", "schema_id", "lineage_epoch", "prev_origin_hash")
+    return tuple(getattr(item, name) for name in names)
+
+
+def only_the_newest_is_open(facts: PartitionFacts) -> Iterator[Problem]:
+    """There is a newest file where there ever was one, and it reaches at least as far as the bucket."""
+    segments = facts.segments
+    if segments is None:
+        return
+    begun = bool(facts.lineage) or bool(facts.earlier_end)
+    if not segments and begun:
+        end = facts.earlier_end or 0
+        yield _log(facts, "the newest segment is missing: it carries the end offset", (end, end))
+        return
+    # Of a damaged file the end is not known.
+    newest = segments[-1] if segments and not segments[-1].damaged else None
+    if newest is not None and not facts.fenced and (facts.earlier_end or 0) > newest.end_offset:
+        yield _log(
+            facts, f"the bucket ends at offset {facts.earlier_end}, the newest segment here at {newest.end_offset}",
+            (newest.end_offset, facts.earlier_end or 0), str(newest.path),
+        )  # fmt: skip
+
+
+def start_is_within(facts: PartitionFacts) -> Iterator[Problem]:
+    """Check that the start offset lies between what it was at the last seal and the end of the log."""
+    if facts.start_offset is None or not facts.segments:
+        return
+    where = f"{facts.where}/start.json"
+    sealed = [look.footer.facts.start_offset for look in facts.segments if look.footer is not None]
+    if facts.start_offset < max(sealed, default=0):
+        yield Problem(
+            Item.DOCUMENT, where, f"start offset went back from {max(sealed)} to {facts.start_offset}",
+            position=0, offsets=(facts.start_offset, max(sealed)),
+        )  # fmt: skip
+    end = max(facts.segments[-1].end_offset, facts.earlier_end or 0)
+    if facts.start_offset > end and not facts.segments[-1].damaged:
+        yield Problem(
+            Item.DOCUMENT, where, f"start offset {facts.start_offset} lies beyond the end {end}",
+            position=0, offsets=(end, facts.start_offset),
+        )  # fmt: skip
+
+
+def epochs_are_monotone(facts: PartitionFacts) -> Iterator[Problem]:
+    """Writer and lineage epochs never go back along the log, and the disk's lineage is one of the head's."""
+    headers = [look.header for look in facts.segments or () if look.header is not None]
+    for left, right in pairwise(headers):
+        if right.writer_epoch < left.writer_epoch or right.lineage_epoch < left.lineage_epoch:
+            yield _log(
+                facts, f"an epoch goes back between offsets {left.base_offset} and {right.base_offset}",
+                (right.base_offset, right.base_offset),
+            )  # fmt: skip
+    head = facts.head
+    if (
+        head is not None
+        and facts.lineage is not None
+        and facts.lineage not in {row[0] for row in head.lineages}
+    ):
+        yield Problem(
+            Item.DOCUMENT, f"{facts.where}/lineage.json", f"lineage {facts.lineage} is not in the bucket's head",
+            offsets=(head.start_offset, head.end_offset),
+        )  # fmt: skip
+
+
+def head_is_whole(facts: PartitionFacts) -> Iterator[Problem]:
+    """Entries lie end to end over the head's range; ids and schemas are those of the topic."""
+    head = facts.head
+    if head is None:
+        return
+    where, risk = f"{facts.bucket_where}head.json", (head.start_offset, head.end_offset)
+    if facts.store_id is not None and head.store_id != facts.store_id:
+        yield Problem(Item.HEAD, where, f"belongs to store {head.store_id}", offsets=risk)
+    if (head.topic_id, head.partition) != (facts.topic_id, facts.partition):
+        yield Problem(Item.HEAD, where, "belongs to another partition", offsets=risk)
+    for schema_id, text in head.schemas.items():
+        if schema_id >= len(facts.schemas) or schema_to_text(facts.schemas[schema_id]) != text:
+            yield Problem(Item.HEAD, where, f"schema {schema_id} is not the topic's", offsets=risk)
+    if facts.entries is not None and facts.entries_whole:
+        for reason in check_entries(head, facts.entries):
+            yield Problem(Item.HEAD, where, reason, offsets=risk)
+
+
+def no_live_object_is_missing(facts: PartitionFacts) -> Iterator[Problem]:
+    """Every object that the manifest names is there, with its size."""
+    if facts.sizes is None:
+        return
+    for entry in facts.entries or ():
+        risk = (entry.base_offset, entry.end_offset)
+        size = facts.sizes.get(entry.name)
+        if size is None:
+            yield Problem(Item.OBJECT, facts.object_where(entry), "is missing", offsets=risk)
+        elif size != entry.bytes:
+            yield Problem(
+                Item.OBJECT, facts.object_where(entry), f"has {size} bytes, the manifest says {entry.bytes}",
+                position=min(size, entry.bytes), offsets=risk,
+            )  # fmt: skip
+
+
+def disk_and_bucket_agree(facts: PartitionFacts) -> Iterator[Problem]:
+    """Check that a segment in both tiers has one range and origin hash, and that no other has its offsets."""
+    for look in facts.segments or ():
+        header = look.header
+        if header is None:
+            continue
+        sealed = look.footer.facts if look.footer is not None else None
+        for entry in facts.entries or ():
+            if entry.end_offset <= header.base_offset or entry.base_offset >= look.end_offset:
+                continue
+            reason = _disagreement(header.segment_id, header.base_offset, look.end_offset, sealed, entry)
+            if reason:
+                yield _log(
+                    facts, f"{look.path.name} and {entry.name} {reason}",
+                    (max(entry.base_offset, header.base_offset), min(entry.end_offset, look.end_offset)),
+                    facts.object_where(entry),
+                )  # fmt: skip
+
+
+def _disagreement(
+    segment_id: UUID, base: int, end: int, sealed: SegmentFacts | None, entry: ObjectEntry
+) -> str:
+    if segment_id not in entry.segment_ids:
+        return "hold the same offsets of different segments"
+    if len(entry.segment_ids) > 1 or sealed is None:
+        return ""
+    if entry.sealed and (entry.base_offset, entry.end_offset) != (base, end):
+        return "are one segment with different offsets"
+    if entry.sealed and entry.origin_hash and entry.origin_hash != sealed.origin_hash:
+        return "are one segment with different hashes"
+    if entry.sealed and entry.generation == sealed.generation and entry.content_hash != sealed.content_hash:
+        return "are one generation with different hashes"
+    return ""
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    offsets_are_contiguous,
+    chain_is_unbroken,
+    footers_match_blocks,
+    segments_are_of_this_partition,
+    only_the_newest_is_open,
+    start_is_within,
+    epochs_are_monotone,
+    head_is_whole,
+    no_live_object_is_missing,
+    disk_and_bucket_agree,
+)
+
+
+def check_partition(facts: PartitionFacts) -> list[Problem]:
+    """Return every place where an invariant does not hold: an empty list for every sound partition."""
+    return [problem for invariant in INVARIANTS for problem in invariant(facts)]

@@ -1,0 +1,252 @@
+"""Gather the facts of one partition: the bucket's end, the disk, then the manifest; and every byte if wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+from ..cold.object_store import ObjectStore
+from ..cold.partition import ColdPartition
+from ..errors import CorruptionError, ObjectNotFound
+from ..format.manifest import Head, ObjectEntry
+from ..warm.catalog import TopicMeta
+from ..warm.cold_url import COLD_FILE
+from ..warm.directory import (
+    FENCED_FILE,
+    LINEAGE_FILE,
+    START_FILE,
+    SWEEP_FILE,
+    list_segments,
+    read_fence,
+    read_lineage,
+    read_marks,
+    read_start_offset,
+)
+from .invariants import PartitionFacts, check_partition
+from .notes import Gone, Notes
+from .objects import look_at_object
+from .report import Item, Problem
+from .segments import SegmentLook, look_at_segment
+
+_LOOKS_MAX = 4
+_GONE_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Where one store's data lie, as a verification reaches them; None for a tier that there is not.
+
+    Attributes
+    ----------
+    cold_known
+        Whether a bucket of None says that there is none, and not that it cannot be asked.
+    """
+
+    root: Path | None
+    bucket: ObjectStore | None
+    store_id: UUID | None = None
+    cold_known: bool = True
+
+
+def look_at_partition(
+    tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, *, deep: bool, notes: Notes
+) -> PartitionFacts:
+    """Look at a partition and check its invariants; what is found goes into `notes`.
+
+    While a writer, a tierer or retention moves things, a look can catch a moment between two of their steps. So
+    what a look finds is looked for again, and counts if it is there in two looks, one after the other.
+    """
+    facts = _settled(tiers, meta, partition, directory, notes)
+    if deep:
+        notes.segments = notes.blocks = notes.objects = notes.bytes = 0
+        segments = _deep_segments(directory, notes) if directory is not None else ()
+        if tiers.bucket is not None:
+            # Read once more, after the segments: what was evicted since is named by now.
+            _deep_objects(_cold(tiers.bucket, meta, partition), meta, segments, notes)
+    return facts
+
+
+def _settled(
+    tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
+) -> PartitionFacts:
+    facts = PartitionFacts(str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas)
+    before: set[Problem] | None = None
+    found = notes.inner()
+    looks = gone = 0
+    while looks < _LOOKS_MAX:
+        found = notes.inner()
+        try:
+            facts = _gather(tiers, meta, partition, directory, found)
+        except Gone:
+            gone += 1
+            if gone == _GONE_MAX:
+                found.not_known(str(directory), "files keep moving while they are looked at")
+                break
+            continue
+        looks += 1
+        for problem in check_partition(facts):
+            found.problem(problem)
+        seen = set(found.problems)
+        if not seen:
+            break
+        found.problems = [item for item in found.problems if before is not None and item in before]
+        if found.problems:
+            break
+        before = seen
+    notes.add(found)
+    return facts
+
+
+def _cold(bucket: ObjectStore, meta: TopicMeta, partition: int) -> ColdPartition:
+    # A fresh one, which has no page in memory that the bucket has lost since.
+    return ColdPartition(bucket, meta.name, meta.topic_id, partition)
+
+
+def _gather(
+    tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
+) -> PartitionFacts:
+    cold = _cold(tiers.bucket, meta, partition) if tiers.bucket is not None else None
+    earlier = _head(cold, directory, notes.inner())[0] if cold is not None else None
+    start, lineage, fenced = None, None, False
+    segments: tuple[SegmentLook, ...] | None = None
+    if directory is not None:
+        start, lineage, fenced = _documents(directory, notes)
+        segments = _segments(directory, deep=False, notes=notes)
+    facts = PartitionFacts(
+        str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas, start, lineage, fenced, segments,
+        earlier_end=earlier.end_offset if earlier is not None else None,
+    )  # fmt: skip
+    if cold is None:
+        # Without a bucket everything must be here; with one that does not answer, nobody knows.
+        local_only = tiers.cold_known and lineage is None
+        if tiers.cold_known and lineage is not None and tiers.root is not None:
+            where = str(tiers.root / COLD_FILE)
+            notes.problem(Problem(Item.DOCUMENT, where, "is missing, yet records were offloaded", position=0))
+        return replace(facts, entries=()) if local_only else facts
+    facts = replace(facts, bucket_where=cold.where(cold.keys.prefix))
+    head, known = _head(cold, directory, notes)
+    if not known:
+        return facts
+    entries, whole = _entries(cold, head, notes)
+    notes.objects += len(entries)
+    sizes = _sizes(cold, entries, notes)
+    return replace(facts, head=head, entries=entries, entries_whole=whole, sizes=sizes)
+
+
+def _documents(directory: Path, notes: Notes) -> tuple[int | None, int | None, bool]:
+    start: int | None = None
+    lineage: int | None = None
+    fenced = True
+    end = [name.base_offset for name in list_segments(directory).segments]
+    risk = (0, end[-1]) if end and end[-1] else None
+    with notes.guard(Item.DOCUMENT, str(directory / START_FILE), position=0, offsets=risk):
+        start = read_start_offset(directory)
+    with notes.guard(Item.DOCUMENT, str(directory / LINEAGE_FILE), position=0, offsets=risk):
+        lineage = read_lineage(directory)
+    with notes.guard(Item.DOCUMENT, str(directory / FENCED_FILE), position=0, offsets=risk):
+        fenced = read_fence(directory) is not None
+    with notes.guard(Item.DOCUMENT, str(directory / SWEEP_FILE), position=0):
+        read_marks(directory)
+    return start, lineage, fenced
+
+
+def _segments(directory: Path, *, deep: bool, notes: Notes) -> tuple[SegmentLook, ...]:
+    looks = []
+    names = list_segments(directory).segments
+    for i, name in enumerate(names):
+        hint = names[i + 1].base_offset if i + 1 < len(names) else None
+        path = directory / str(name)
+        with notes.guard(Item.SEGMENT, str(path)):
+            looks.append(
+                look_at_segment(path, newest=i + 1 == len(names), end_hint=hint, deep=deep, notes=notes)
+            )
+    return tuple(looks)
+
+
+def _head(cold: ColdPartition, directory: Path | None, notes: Notes) -> tuple[Head | None, bool]:
+    """Return the head, and whether the bucket said what it is."""
+    where = cold.where(cold.keys.head)
+    names = list_segments(directory).segments if directory is not None else ()
+    # What is not here any more is in the bucket alone.
+    risk = (0, names[0].base_offset) if names and names[0].base_offset else None
+    with notes.guard(Item.HEAD, where, position=0, offsets=risk):
+        loaded = cold.load()
+        if loaded is not None:
+            return loaded.head, True
+        claimed = directory is not None and (directory / LINEAGE_FILE).exists()
+        if claimed or next(cold.store.list(cold.keys.data_prefix), None) is not None:
+            raise CorruptionError("is missing", position=0)
+        return None, True
+    return None, False
+
+
+def _entries(cold: ColdPartition, head: Head | None, notes: Notes) -> tuple[tuple[ObjectEntry, ...], bool]:
+    """Return the entries of every page that verifies, and whether all pages did."""
+    if head is None:
+        return (), True
+    found: list[ObjectEntry] = []
+    whole = True
+    for ref in head.pages:
+        where = cold.where(cold.keys.page(ref.name))
+        loaded = None
+        with notes.guard(Item.PAGE, where, position=0, offsets=(ref.base_offset, ref.end_offset)):
+            loaded = cold.load_page(ref)
+            notes.read(where, ref.bytes)
+        whole = whole and loaded is not None
+        found += loaded or ()
+    found += head.inline
+    return tuple(entry for entry in found if entry.end_offset > head.start_offset), whole
+
+
+def _sizes(cold: ColdPartition, entries: tuple[ObjectEntry, ...], notes: Notes) -> dict[str, int] | None:
+    """Return the sizes of the objects that are there; None where the bucket did not say."""
+    prefix = cold.keys.data_prefix
+    unknown = len(notes.unknown)
+    sizes: dict[str, int] = {}
+    with notes.guard(Item.OBJECT, cold.where(prefix)):
+        if entries:
+            sizes = {info.key.removeprefix(prefix): info.size for info in cold.store.list(prefix)}
+        for entry in entries:
+            # A listing is a hint; that an object is not there is for the object itself to say (promise P10).
+            if entry.name not in sizes:
+                try:
+                    sizes[entry.name] = cold.store.stat(cold.keys.data(entry.name)).size
+                except ObjectNotFound:
+                    continue
+    return sizes if len(notes.unknown) == unknown else None
+
+
+def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentLook, ...]:
+    """Look at every byte of every segment; one that was re-encoded or evicted meanwhile is looked for again."""
+    done: dict[int, SegmentLook] = {}
+    for _ in range(_GONE_MAX):
+        moved = False
+        names = list_segments(directory).segments
+        for i, name in enumerate(names):
+            if name.base_offset in done:
+                continue
+            hint = names[i + 1].base_offset if i + 1 < len(names) else None
+            path = directory / str(name)
+            try:
+                with notes.guard(Item.SEGMENT, str(path)):
+                    done[name.base_offset] = look_at_segment(
+                        path, newest=i + 1 == len(names), end_hint=hint, deep=True, notes=notes
+                    )
+            except Gone:
+                moved = True
+        if not moved:
+            break
+    return tuple(done[base] for base in sorted(done))
+
+
+def _deep_objects(
+    cold: ColdPartition, meta: TopicMeta, segments: tuple[SegmentLook, ...], notes: Notes
+) -> None:
+    local = {
+        look.header.segment_id: look for look in segments if look.header is not None and not look.damaged
+    }
+    head, _ = _head(cold, None, notes.inner())
+    for entry in _entries(cold, head, notes.inner())[0]:
+        twin = next((local[item] for item in entry.segment_ids if item in local), None)
+        look_at_object(cold, meta, entry, twin, notes)

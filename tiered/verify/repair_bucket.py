@@ -1,0 +1,183 @@
+"""Repair a partition's manifest and objects from the objects themselves and from sound local segments."""
+
+from __future__ import annotations
+
+from ..cold.commit import Committer
+from ..cold.parquet_format import object_schema
+from ..cold.parquet_object import write_object
+from ..cold.partition import ColdPartition
+from ..cold.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
+from ..errors import CorruptionError
+from ..format.facts import SegmentFacts
+from ..format.manifest import ObjectEntry
+from ..format.schema import schema_to_text
+from ..gather import local_segments
+from ..warm.catalog import TopicMeta
+from ..warm.directory import read_lineage, read_start_offset
+from ..warm.segment_reader import SegmentFile
+from .aside import Workshop
+from .notes import Notes
+from .objects import segment_rows
+from .report import Repair
+from .segments import SegmentLook, look_at_segment
+
+
+def committer_of(shop: Workshop, meta: TopicMeta, partition: int) -> Committer:
+    """Return the committer of a partition, its epoch claimed.
+
+    Raises
+    ------
+    Fenced, ConfigError, ColdStorageError, CorruptionError
+    """
+    directory = shop.access.directory(meta.name, partition)
+    if shop.claims is None or directory is None:
+        raise CorruptionError("only the local store may change its bucket")
+    return shop.claims.committer(meta, partition, lambda: local_segments(shop.access, directory, None), None)
+
+
+def rebuild_head(
+    shop: Workshop, cold: ColdPartition, meta: TopicMeta, segments: tuple[SegmentLook, ...], *, publish: bool
+) -> Repair:
+    """Plan a lost head from the objects, and publish it if that was asked for by name.
+
+    Raises
+    ------
+    CorruptionError
+        The objects leave a gap, or belong to another lineage than this disk.
+    ColdStorageError
+    """
+    where = cold.where(cold.keys.head)
+    directory = shop.access.directory(meta.name, cold.partition)
+    if directory is None or shop.store_id is None:
+        raise CorruptionError("only the local store may change its bucket")
+    start = read_start_offset(directory)
+    planned = plan_rebuild(
+        cold,
+        store_id=shop.store_id,
+        schemas={i: schema_to_text(item) for i, item in enumerate(meta.schemas)},
+        lineage_epoch=read_lineage(directory),
+        start_offset=start or None,
+    )
+    _check_lineage(planned.head.inline, planned.head.end_offset, segments)
+    if planned.problems:
+        raise CorruptionError(planned.problems[0], where=where)
+    head = planned.head
+    action = (
+        f"a manifest of {len(head.inline)} objects, offsets {head.start_offset} to {head.end_offset}, "
+        f"{len(planned.left_out)} objects left out"
+    )
+    warning = "what retention or delete_before removed after the last seal may reappear"
+    if not publish:
+        return Repair(
+            where, f"would publish {action}", "proposed", f"{warning}; add --rebuild-manifest to do it"
+        )
+    kept = publish_rebuilt(cold, head, shop.clock)
+    return Repair(where, f"published {action}", "done", warning, kept)
+
+
+def _check_lineage(
+    entries: tuple[ObjectEntry, ...], end_offset: int, segments: tuple[SegmentLook, ...]
+) -> None:
+    """Raise where the objects show that another host went on with the log."""
+    if segments and not segments[-1].damaged and end_offset > segments[-1].end_offset:
+        raise CorruptionError(
+            f"the objects reach to offset {end_offset}, this disk to {segments[-1].end_offset}"
+        )
+    for look in segments:
+        for entry in entries:
+            overlap = entry.base_offset < look.end_offset and look.name.base_offset < entry.end_offset
+            if overlap and look.header is not None and look.header.segment_id not in entry.segment_ids:
+                raise CorruptionError(
+                    f"{entry.name} holds offsets of {look.path.name}, and is of another segment"
+                )
+
+
+def repair_page(shop: Workshop, cold: ColdPartition, meta: TopicMeta, name: str) -> Repair:
+    """Make a damaged page again from its objects.
+
+    Raises
+    ------
+    CorruptionError, Fenced, ColdStorageError
+    """
+    where = cold.where(cold.keys.page(name))
+    loaded = cold.load()
+    ref = next((ref for ref in loaded.head.pages if ref.name == name), None) if loaded is not None else None
+    if ref is None:
+        raise CorruptionError("the manifest does not name it any more", where=where)
+    fresh = rebuild_page(committer_of(shop, meta, cold.partition), ref)
+    return Repair(where, f"made again from {fresh.count} objects as {fresh.name}", "done", kept=where)
+
+
+def upload_again(
+    shop: Workshop,
+    cold: ColdPartition,
+    meta: TopicMeta,
+    entry: ObjectEntry,
+    segments: tuple[SegmentLook, ...],
+) -> Repair:
+    """Upload a damaged or missing object again from the sound local segment, under a new name, and publish it.
+
+    Raises
+    ------
+    CorruptionError
+        The local segment is not there, or is no better.
+    Fenced, ColdStorageError
+    """
+    where = cold.where(cold.keys.data(entry.name))
+    look = next(
+        (
+            item
+            for item in segments
+            if item.header is not None and item.header.segment_id in entry.segment_ids
+        ),
+        None,
+    )
+    if look is None or len(entry.segment_ids) != 1:
+        raise CorruptionError("the disk does not have its records any more", where=where)
+    notes = Notes()
+    newest = look is segments[-1]
+    again = look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes)
+    if notes.problems or again.header is None or again.end_offset < entry.end_offset:
+        raise CorruptionError(f"{look.path} is no better", where=where)
+    facts = _facts(again, entry)
+    committer = committer_of(shop, meta, cold.partition)
+    name = committer.new_object_name(facts.base_offset)
+    schema = meta.schemas[facts.schema_id]
+    try:
+        with cold.store.upload(cold.keys.data(name)) as upload:
+            rows = segment_rows(SegmentFile.open(look.path), schema, facts.base_offset, facts.end_offset)
+            fresh = write_object(upload, object_schema(schema), rows, facts, name=name, sealed=entry.sealed)
+    except BaseException:
+        committer.release([name])
+        raise
+    schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
+    committer.publish_objects([fresh], schemas)
+    return Repair(where, f"uploaded again as {name} from {look.path.name}", "done", kept=where)
+
+
+def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:
+    header = look.header
+    assert header is not None
+    if entry.sealed:
+        if look.footer is None or look.footer.facts.origin_hash != entry.origin_hash:
+            raise CorruptionError(f"{look.path} is not the segment that was uploaded")
+        return look.footer.facts
+    return SegmentFacts(
+        store_id=header.store_id,
+        topic_id=header.topic_id,
+        segment_id=header.segment_id,
+        partition=header.partition,
+        generation=entry.generation,
+        schema_id=header.schema_id,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        record_count=entry.record_count,
+        min_timestamp_us=entry.min_timestamp_us,
+        max_timestamp_us=entry.max_timestamp_us,
+        created_us=header.created_us,
+        last_append_us=entry.last_append_us,
+        lineage_epoch=header.lineage_epoch,
+        origin_hash=entry.origin_hash,
+        prev_origin_hash=header.prev_origin_hash,
+        content_hash=entry.content_hash,
+    )
