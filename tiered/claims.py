@@ -76,6 +76,9 @@ class Claims:
         self._check_store(meta, partition, writer)
         local = look()
         end = local.segments[-1].end_offset if local.segments else 0
+        if writer is not None:
+            # A tierer beside may have synced and shipped what the writer has written and not synced itself.
+            end = max(end, writer.end_offset)
         directory = self._directory(meta, partition)
         lineage = read_lineage(directory)
         if loaded is not None and loaded.head.end_offset > end:

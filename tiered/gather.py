@@ -33,12 +33,6 @@ class LocalSegments:
     segments: tuple[SegmentFile, ...]
 
 
-def published_end(head: Head, lineage_epoch: int) -> int:
-    """Return the end of what the bucket has of a lineage: where the next one begins, if there is one."""
-    later = [start for epoch, start in head.lineages if epoch > lineage_epoch]
-    return min([head.end_offset, *later])
-
-
 def read_published(access: TierAccess, meta: TopicMeta, partition: int) -> Published:
     """Read the head and every page of a partition.
 
@@ -74,10 +68,24 @@ def _active(view: HotView) -> SegmentFile:
 
 
 def partition_facts(
-    meta: TopicMeta, partition: int, local: LocalSegments, published: Published
+    meta: TopicMeta,
+    partition: int,
+    local: LocalSegments,
+    published: Published,
+    *,
+    lineage_end: int | None = None,
 ) -> PartitionFacts:
-    """Turn what was found into the facts of one partition. Pure, but for the first block header of each file."""
+    """Turn what was found into the facts of one partition. Pure, but for the first block header of each file.
+
+    Parameters
+    ----------
+    lineage_end
+        The end of what the bucket has of this disk's lineage: a later one's start offset counts up to there.
+    """
     head = published.head
+    cold_start = head.start_offset if head else 0
+    if lineage_end is not None:
+        cold_start = min(cold_start, lineage_end)
     segments = tuple(
         _segment_fact(meta, partition, item, published.entries, newest=item is local.segments[-1])
         for item in local.segments
@@ -97,7 +105,7 @@ def partition_facts(
         for entry in published.entries
         if not set(entry.segment_ids) <= here
     )
-    start = max(local.start_offset, head.start_offset if head else 0)
+    start = max(local.start_offset, cold_start)
     end = local.segments[-1].end_offset if local.segments else (head.end_offset if head else start)
     appends = [item.last_append_us for item in segments] + [item.last_append_us for item in objects]
     return PartitionFacts(

@@ -188,6 +188,7 @@ class TierActions:
         self._check_lineage(meta, action.partition, loaded.head if loaded else None)
         writer = self.writer(action.topic, action.partition)
         offset = action.end_offset
+        only_in_bucket = False
         if writer is not None:
             writer.set_start_offset(offset)
         elif read_start_offset(directory) < offset:
@@ -196,12 +197,13 @@ class TierActions:
             except StoreLocked:
                 if not self._access.has_cold:
                     raise  # only its writer can move the start offset
+                only_in_bucket = loaded is None
             else:
                 try:
                     opened.set_start_offset(offset)
                 finally:
                     opened.close()
-        if loaded is not None and loaded.head.start_offset < offset:
+        if only_in_bucket or (loaded is not None and loaded.head.start_offset < offset):
             self.committer(meta, action.partition).raise_start_offset(offset)
         freed = 0
         for segment in self.local(meta, action.partition).segments[:-1]:

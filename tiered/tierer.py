@@ -18,11 +18,12 @@ from .claims import Claims
 from .cold.commit import FIRST_LINEAGE
 from .cold.sweep import SweepReport
 from .errors import ColdStorageError, Fenced, ReadOnly, TieredError, TopicNotFound
-from .gather import LocalSegments, Published, partition_facts, published_end, read_published
+from .gather import LocalSegments, Published, partition_facts, read_published
 from .ingest import timestamp_us
 from .policies.executor import Executor, TierReport
 from .policies.facts import PartitionFacts, StoreFacts
 from .policies.plan import Plan, make_plan
+from .reader.snapshot import published_end
 from .status import PartitionStatus, StoreStatus, TierHoldings
 from .sweeping import StoreSweep
 from .tier_actions import TierActions
@@ -234,11 +235,11 @@ class Tierer:
         known: bool,
         problem: str,
     ) -> PartitionStatus:
-        facts = partition_facts(meta, partition, local, published)
+        reason, ours = self._fence(meta, partition, published)
+        facts = partition_facts(meta, partition, local, published, lineage_end=ours)
         writer = self._actions.writer(meta.name, partition)
         blocks = writer.recent.between(0, facts.end_offset) if writer is not None else []
         live = facts.live_segments()
-        reason, ours = self._fence(meta, partition, published)
         behind = [item for item in live if item.end_offset > ours and item.record_count]
         oldest = min((item.created_us for item in behind), default=0)
         lag = max(0, facts.end_offset - max(ours, facts.start_offset))

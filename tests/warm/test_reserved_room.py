@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.warm.segments import append, header_of, read, values_of
 from tiered.errors import CorruptionError
+from tiered.format.segment import BlockIndex
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -73,6 +74,15 @@ def test_a_reader_survives_room_that_goes_while_it_reads(tmp_path: Path) -> None
     writer.mark_clean()
     assert values_of(segment) == [LARGE, LARGE, b"last"]
     assert segment._data.size == segment.bytes
+
+
+def test_the_writers_own_view_maps_blocks_alone(tmp_path: Path) -> None:
+    """Its file is mapped when it is first read, while a roll may give the room back at that very moment."""
+    writer = writer_with_room(tmp_path / "0")
+    view = SegmentFile.of_writer(writer.path, writer.header, writer.index.frozen(), writer.end_offset)
+    assert values_of(view) == [LARGE, LARGE, b"last"]
+    assert view._data.size == writer.position
+    assert SegmentFile.of_writer(writer.path, writer.header, BlockIndex(), writer.end_offset).bytes == 0
 
 
 def test_zeros_in_front_of_a_synced_block_are_corruption(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cold.commit import FIRST_LINEAGE
 from ..errors import CorruptionError, OffsetOutOfRange
+from ..format.manifest import Head
 from ..hot.partition_writer import HotView
 from ..warm.catalog import TopicMeta
-from ..warm.directory import SegmentName, list_segments, read_start_offset
+from ..warm.directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .access import TierAccess
 from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve
@@ -112,15 +114,31 @@ def _look(
             # Elsewhere the local files show that something is missing; here it would look like an empty log.
             loaded = manifest.check_unpublished()
         if manifest is not None and loaded is not None:
-            log_start = max(log_start, loaded.head.start_offset)
-            log_end = loaded.head.end_offset if log_end is None else log_end
-            entries = manifest.entries(loaded.head, max(log_start, start or 0), _least(end, log_end))
+            ours = _end_of_lineage(loaded.head, directory)
+            log_start = max(log_start, min(loaded.head.start_offset, ours))
+            log_end = ours if log_end is None else log_end
+            entries = manifest.entries(
+                loaded.head, max(log_start, start or 0), min(_least(end, log_end), ours)
+            )
             cold = [
                 Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
                        ColdSource(manifest.keys.data(entry.name), entry))
                 for entry in entries
             ]  # fmt: skip
     return _Found(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold)
+
+
+def published_end(head: Head, lineage_epoch: int) -> int:
+    """Return the end of what the bucket has of a lineage: where the next one begins, if there is one."""
+    later = [start for epoch, start in head.lineages if epoch > lineage_epoch]
+    return min([head.end_offset, *later])
+
+
+def _end_of_lineage(head: Head, directory: Path | None) -> int:
+    """Return the end of what is this disk's log too: a later lineage's records and retention are not."""
+    if directory is None or len(head.lineages) == 1:
+        return head.end_offset
+    return published_end(head, read_lineage(directory) or FIRST_LINEAGE)
 
 
 def _least(first: int | None, second: int | None) -> int:

@@ -101,8 +101,15 @@ class TopicMeta:
                 key=values["key"],
                 created_us=int(values["created_us"]),
             )
-            if not (1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas):
-                raise ValueError("no partition, or no schema")
+            if not (
+                1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas and abs(meta.created_us) < 1 << 63
+            ):
+                raise ValueError("no partition, no schema, or no time")
+            if not (
+                isinstance(meta.name, str)
+                and all(isinstance(i, str | None) for i in (meta.timestamp, meta.key))
+            ):
+                raise TypeError("a name is no text")
             return meta
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise CorruptionError(f"topic does not decode ({error!r})", where=where) from None
@@ -165,7 +172,7 @@ class Catalog:
         """
         path = self.root / STORE_FILE
         value = decode_document(read_whole(path), where=str(path)).get("lineage", 1)
-        if not isinstance(value, int) or value < 1:
+        if type(value) is not int or not 1 <= value < 1 << 63:
             raise CorruptionError("store.json has no lineage", where=str(path))
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
 from .filesystem import FileSystem, read_whole, write_atomically
 
@@ -39,12 +40,10 @@ def read_cold_place(root: Path) -> ColdPlace:
         values = decode_document(read_whole(path), where=str(path))
     except FileNotFoundError:
         return ColdPlace()
-    return ColdPlace(
-        values.get("url"),
-        values.get("endpoint_url"),
-        values.get("region"),
-        bool(values.get("claimed", False)),
-    )
+    url, endpoint_url, region = (values.get(name) for name in ("url", "endpoint_url", "region"))
+    if not all(isinstance(text, str | None) for text in (url, endpoint_url, region)):
+        raise CorruptionError("no place of a cold tier", where=str(path))
+    return ColdPlace(url, endpoint_url, region, bool(values.get("claimed", False)))
 
 
 def write_cold_place(fs: FileSystem, root: Path, place: ColdPlace) -> None:

@@ -142,7 +142,8 @@ class SegmentFile:
             with NoRoom(self.path):
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                self._mapped = map_file(fd, True, os.fstat(fd).st_size)
+                # What lies beyond the last block is not mapped: a roll may give it back at this moment.
+                self._mapped = map_file(fd, True, self.bytes)
             finally:
                 os.close(fd)
         return self._mapped
@@ -150,9 +151,10 @@ class SegmentFile:
     @property
     def bytes(self) -> int:
         """Size of the file when it was opened; of one without a footer, what its blocks take."""
-        if self._mapped is None and len(self.index):
-            return self.index.positions[len(self.index) - 1] + self.index.lengths[len(self.index) - 1]
-        return int(self._data.size)
+        if self._mapped is not None:
+            return int(self._mapped.size)
+        last = len(self.index) - 1
+        return self.index.positions[last] + self.index.lengths[last] if last >= 0 else 0
 
     def blocks(self, start_offset: int, end_offset: int) -> Iterator[Block]:
         """Yield the blocks that overlap ``[start, end)``, headers verified, in offset order."""
