@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -165,8 +166,8 @@ class Store:
         try:
             store_id = catalog.open_store(create=writable)
             place = _cold_place(host, root, cold, settings, writable)
-            places = Places(root, place.url, cold_options(settings, place), settings.store.mmap)
-            access = TierAccess(places, host.open_bucket)
+            find = None if writable else partial(_places, root, settings)
+            access = TierAccess(_places(root, settings, place), host.open_bucket, find)
             store = cls(settings, host, access, catalog, store_id, str(root), writer_lock=lock)
         except BaseException:
             if lock is not None:
@@ -566,6 +567,12 @@ def cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
         storage_class=settings.cold.storage_class,
         conditional_writes="on" if settings.cold.conditional_writes else "off",
     )
+
+
+def _places(root: Path, settings: Settings, place: ColdPlace | None = None) -> Places:
+    """Return where the tiers of a local store lie, by default as it remembers."""
+    place = place or read_cold_place(root)
+    return Places(root, place.url, cold_options(settings, place), settings.store.mmap)
 
 
 def _cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:

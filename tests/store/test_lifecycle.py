@@ -18,7 +18,7 @@ import pytest
 
 import tiered
 from tests.conftest import ROOT, Clock
-from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
+from tests.store.helpers import OFFLOAD_US, evict_all, open_store, stepwise, tier, values
 from tiered.errors import DiskFull
 from tiered.store import Host
 from tiered.warm.filesystem import OsFileSystem
@@ -105,6 +105,25 @@ def test_one_of_two_creators_makes_the_store(tmp_path: Path) -> None:
     with tiered.open(tmp_path / "data", read_only=True) as reader:
         assert reader.store_id == store.store_id
     store.close()
+
+
+@pytest.mark.parametrize("beside", [{"read_only": True}, {"tierer": True}], ids=["reader", "tierer"])
+def test_who_was_there_before_the_bucket_finds_it(
+    tmp_path: Path, clock: Clock, beside: dict[str, bool]
+) -> None:
+    """A store gets its cold tier later than its reader opened it; what is then evicted is still read."""
+    bucket = f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", None, clock) as store:
+        store.create_topic("t").append(b"v")
+        early = open_store(tmp_path / "data", None, clock, **beside)
+        topic = early.topic("t")
+        assert values(topic) == []
+    with early:
+        with open_store(tmp_path / "data", bucket, clock) as store:
+            store.topic("t").roll()
+            evict_all(store, clock)
+        assert values(topic) == [b"v"]
+        assert early.status().cold_url == bucket
 
 
 WRITES: dict[str, Callable[[tiered.Store, tiered.Topic], Any]] = {

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
+    invariant,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -30,7 +31,10 @@ from hypothesis.stateful import (
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, tier
+from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
+from tests.tally import tally
+from tiered.store import Host
+from tiered.warm.filesystem import OsFileSystem
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PARTITIONS_MAX = 4
@@ -77,11 +81,21 @@ class Log:
     published: int = 0
 
 
+class WithoutSyncs(OsFileSystem):
+    """Nothing crashes here, and the syncs took most of the time."""
+
+    def sync(self, fd: int) -> None: ...
+    def sync_directory(self, path: Path) -> None: ...
+
+
 class Machine(RuleBasedStateMachine):
     typed: bool
+    steps_total = 0
+    examples = 0
 
     @initialize(partitions=st.integers(1, 3))
     def begin(self, partitions: int) -> None:
+        type(self).examples += 1
         self.folder = Path(tempfile.mkdtemp(prefix="machine-"))
         self.cold = f"file://{self.folder}/bucket"
         self.clock = Clock()
@@ -94,7 +108,14 @@ class Machine(RuleBasedStateMachine):
         self.topic = self.store.create_topic("log", partitions=partitions, **more)
 
     def open(self, **options: Any) -> tiered.Store:
-        return open_store(self.folder / "data", self.cold, self.clock, settings=stepwise(SMALL), **options)
+        host = Host(clock=self.clock, fs=WithoutSyncs())
+        return tiered.open(
+            self.folder / "data", cold=self.cold, settings=stepwise(SMALL), host=host, **options
+        )
+
+    @invariant()
+    def counted(self) -> None:
+        type(self).steps_total += 1
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -378,10 +399,13 @@ class TypedMachine(Machine):
     typed = True
 
 
+def run(machine: type[Machine]) -> None:
+    try:
+        run_state_machine_as_test(machine, settings=settings(stateful_step_count=30))
+    finally:
+        tally("state machine", steps=machine.steps_total, examples=machine.examples)
+
+
 @pytest.mark.parametrize("machine", [RecordMachine, TypedMachine])
 def test_any_history_reads_as_the_model(machine: type[Machine]) -> None:
-    profile = settings()
-    run_state_machine_as_test(
-        machine,
-        settings=settings(profile, stateful_step_count=30),
-    )
+    run(machine)

@@ -298,6 +298,7 @@ def decode_body(
     columns: Sequence[int] | None = None,
     where: str = "",
     position: int = 0,
+    known: bool = False,
 ) -> dict[int, pa.Array]:
     """Verify and decode the chunks of one block that hold `columns` (None: all).
 
@@ -307,6 +308,8 @@ def decode_body(
         The whole block, header included; for codec none the arrays point into it (no copy).
     schema
         The body's schema (`body_schema`), with ``offset`` last if the header says so.
+    known
+        The same block was decoded before: its checksums are verified all the same, and say that it is sound.
 
     Returns
     -------
@@ -341,7 +344,7 @@ def decode_body(
             else pa.schema([schema.field(i) for i in range(first, first + count)])
         )
         try:
-            batch = read_batch(decompress(Codec(header.codec), chunk, raw_length), part)
+            batch = read_batch(decompress(Codec(header.codec), chunk, raw_length), part, known=known)
         except CorruptionError as error:
             raise corrupt(error.reason, start) from None
         if batch.num_rows != header.record_count:

@@ -45,11 +45,19 @@ class TierAccess:
     ----------
     open_bucket
         Connects to an object store; it does not travel when the access is pickled.
+    find_places
+        Looks again where the tiers lie, as long as there is no bucket: another process may give the store one.
     """
 
-    def __init__(self, places: Places, open_bucket: OpenBucket = open_object_store) -> None:
+    def __init__(
+        self,
+        places: Places,
+        open_bucket: OpenBucket = open_object_store,
+        find_places: Callable[[], Places] | None = None,
+    ) -> None:
         self.places = places
         self._open_bucket = open_bucket
+        self._find_places = find_places
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         # One thread at a time goes on with the scan of an active segment.
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
@@ -66,7 +74,9 @@ class TierAccess:
 
     @property
     def has_cold(self) -> bool:
-        """Whether there is a bucket."""
+        """Whether there is a bucket, by now."""
+        if self.places.cold_url is None and self._find_places is not None:
+            self.places = self._find_places()
         return self.places.cold_url is not None
 
     @property

@@ -26,6 +26,8 @@ from .directory import SegmentName, list_segments
 from .filesystem import NoRoom, sync_before_reading
 from .scan import FileWindow, Scan, scan_blocks
 
+_BLOCKS_KNOWN_MAX = 1 << 16
+
 
 class Block(NamedTuple):
     """One block as a reader uses it; ``data`` is the whole block, wherever it lies in memory."""
@@ -59,6 +61,9 @@ class SegmentFile:
         self.end_offset = end_offset
         self.facts = facts
         self.scan = scan
+        self._where = str(path)
+        # Blocks whose contents, beyond their checksums, were found to be sound.
+        self._known: set[tuple[int, tuple[int, ...] | None]] = set()
 
     @classmethod
     def open(cls, path: Path, *, use_mmap: bool = True, earlier: SegmentFile | None = None) -> SegmentFile:
@@ -161,31 +166,36 @@ class SegmentFile:
         for i in self.index.between(start_offset, end_offset):
             position, length = self.index.positions[i], self.index.lengths[i]
             if position + length > self._data.size:
-                raise CorruptionError("index points past the end", where=str(self.path), position=position)
+                raise CorruptionError("index points past the end", where=self._where, position=position)
             data = self._data.slice(position, length)
-            header = decode_header(data, where=str(self.path), position=position)
+            header = decode_header(data, where=self._where, position=position)
             if (
                 header.segment_id != self.header.segment_id.bytes
                 or header.base_offset != self.index.base_offsets[i]
             ):
                 raise CorruptionError(
-                    "block is not the one in the index", where=str(self.path), position=position
+                    "block is not the one in the index", where=self._where, position=position
                 )
             if header.length != length or header.record_count != self.index.record_counts[i]:
-                raise CorruptionError("block differs from the index", where=str(self.path), position=position)
+                raise CorruptionError("block differs from the index", where=self._where, position=position)
             if header.end_offset > start_offset:
                 yield Block(header, data, position)
 
     def decode(self, block: Block, columns: list[int] | None = None) -> dict[int, pa.Array]:
         """Verify and decode one block of this file; see `decode_body`."""
-        return decode_body(
+        looked_at = (block.position, None if columns is None else tuple(columns))
+        found = decode_body(
             block.header,
             block.data,
             self.header.schema,
             columns=columns,
-            where=str(self.path),
+            where=self._where,
             position=block.position,
+            known=looked_at in self._known,
         )
+        if len(self._known) < _BLOCKS_KNOWN_MAX:
+            self._known.add(looked_at)
+        return found
 
 
 def _has_successor(path: Path) -> bool:
