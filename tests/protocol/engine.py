@@ -280,6 +280,10 @@ class ModelWriter:
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
 
+    @property
+    def end_offset(self) -> int:
+        return self.disk.end
+
     def fence(self, reason: str) -> None:
         self.disk.fence = reason
 

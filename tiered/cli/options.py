@@ -27,6 +27,7 @@ def _set_up_logging(verbose: bool) -> None:
         root.setLevel(logging.INFO)
         log.setLevel(logging.DEBUG)
     else:
+        handler.setLevel(logging.WARNING)
         handler.setFormatter(_OneLine())
         log.addHandler(handler)
         root.addHandler(logging.NullHandler())  # or Python prints warnings of libraries by itself
