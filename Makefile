@@ -9,7 +9,7 @@ PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 WORKERS := 2
 # What `make torture` counts, and the tests that count in their short form too.
 TALLY := $(CURDIR)/build/tally.jsonl
-COUNTED := tests/crash tests/faults tests/fuzz tests/protocol tests/torture tests/verify
+COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/torture tests/verify
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format docs bench torture lock clean

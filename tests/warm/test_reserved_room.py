@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.warm.segments import append, header_of, read, values_of
-from tiered.errors import CorruptionError
+from tiered.errors import Backpressure, CorruptionError
 from tiered.format.segment import BlockIndex
-from tiered.warm.filesystem import OsFileSystem
+from tiered.warm import segment_reader
+from tiered.warm.filesystem import OsFileSystem, sync_before_reading
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -142,3 +144,33 @@ def _another(directory: Path) -> bytes:
     data = writer.path.read_bytes()
     writer.path.unlink()
     return data
+
+
+def test_nothing_is_shown_that_was_written_after_the_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer goes on meanwhile; a sync in front of the scan would not cover what the scan then finds."""
+    writer = writer_with_room(tmp_path / "0")
+
+    def sync(fd: int) -> None:
+        sync_before_reading(fd)
+        append(writer, b"after the sync")
+
+    monkeypatch.setattr(segment_reader, "sync_before_reading", sync)
+    assert values_of(SegmentFile.open(writer.path)) == [LARGE, LARGE, b"last"]
+
+
+def test_no_descriptor_left_for_a_map_is_backpressure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map keeps a descriptor of its own, so many segments can use up what the process may have."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    writer = writer_with_room(tmp_path / "0")
+    view = SegmentFile.of_writer(writer.path, writer.header, writer.index.frozen(), writer.end_offset)
+    monkeypatch.setattr("mmap.mmap", refuse)
+    for look in (lambda: SegmentFile.open(writer.path), lambda: values_of(view)):
+        with pytest.raises(Backpressure, match="ulimit -n"):
+            look()

@@ -263,11 +263,10 @@ def open_listed(access: TierAccess, directory: Path, name: SegmentName) -> Segme
 
 def check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
     """Raise `CorruptionError` where a file is not the segment that its place says it is."""
-    header, path = opened.header, opened.path
-    if header.topic_id != meta.topic_id or str(header.partition) != path.parent.name:
-        raise CorruptionError("segment of another topic or partition", where=str(path), position=0)
-    if SegmentName(header.base_offset, header.generation) != SegmentName.parse(path.name):
-        raise CorruptionError("another segment than its name says", where=str(path), position=0)
+    if opened.header.topic_id != meta.topic_id:
+        raise CorruptionError("segment of another topic", where=str(opened.path), position=0)
+    if not opened.is_in_its_place:
+        raise CorruptionError("another segment than its place says", where=str(opened.path), position=0)
 
 
 def _warm_extent(opened: SegmentFile, end_offset: int) -> Extent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ class SegmentFile:
                 facts = footer.facts
                 if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
                     raise CorruptionError("footer of another segment", where=where, position=footer.position)
-                mapped = map_file(fd, use_mmap, size)
+                mapped = map_file(path, fd, use_mmap, size)
                 return cls(path, mapped, header, footer.index, facts.end_offset, facts, None)
             if header.generation > 0:
                 # Re-encoded files get their name once they are sealed.
@@ -112,7 +112,7 @@ class SegmentFile:
             # After the scan, for what its writer adds while it goes on.
             sync_before_reading(fd)
             # What lies beyond the last block is not mapped: the writer may give it back at any time.
-            mapped = map_file(fd, use_mmap, scan.end_position)
+            mapped = map_file(path, fd, use_mmap, scan.end_position)
             return cls(path, mapped, header, scan.index.frozen(), scan.end_offset, None, scan)
         finally:
             os.close(fd)
@@ -141,6 +141,12 @@ class SegmentFile:
         """Return the active segment as its own writer knows it; the file is mapped when it is first read."""
         return cls(path, None, header, index, end_offset, None, None)
 
+    @cached_property
+    def is_in_its_place(self) -> bool:
+        """Whether its directory and its name say what its header says."""
+        name = SegmentName(self.header.base_offset, self.header.generation)
+        return (str(self.header.partition), str(name)) == (self.path.parent.name, self.path.name)
+
     @property
     def _data(self) -> pa.Buffer:
         if self._mapped is None:
@@ -148,7 +154,7 @@ class SegmentFile:
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 # What lies beyond the last block is not mapped: a roll may give it back at this moment.
-                self._mapped = map_file(fd, True, self.bytes)
+                self._mapped = map_file(self.path, fd, True, self.bytes)
             finally:
                 os.close(fd)
         return self._mapped
@@ -214,10 +220,11 @@ def _pread(fd: int, position: int, length: int) -> pa.Buffer:
     return pa.py_buffer(os.pread(fd, length, position))
 
 
-def map_file(fd: int, use_mmap: bool, size: int) -> pa.Buffer:
+def map_file(path: Path, fd: int, use_mmap: bool, size: int) -> pa.Buffer:
     """Return a file's first `size` bytes as a buffer: mapped, or copied where maps are not wanted."""
     if size == 0:
         return pa.py_buffer(b"")
     if use_mmap:
-        return pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+        with NoRoom(path):  # a map keeps a descriptor of its own
+            return pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
     return FileWindow(fd).slice(0, size)
