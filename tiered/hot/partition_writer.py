@@ -274,10 +274,12 @@ class PartitionWriter:
 
     def write_pending(self) -> None:
         """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
-        self._look_for_fence()
-        with self._write_lock:
-            self._check_fault()
-            self._drain()
+        self._check_fault()
+        if self.buffer.timestamps_us:
+            self._look_for_fence()
+            with self._write_lock:
+                self._check_fault()
+                self._drain()
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable.

@@ -68,13 +68,7 @@ class RowAssembler:
         self._topic = topic
         self._partition = partition
         self._query = query
-        self.schema = row_schema(schema, None if query.columns is None else list(query.columns))
-        needed = set(self.schema.names)
-        if query.key_column is not None:
-            needed.add(query.key_column)
-        if query.start_timestamp_us is not None or query.end_timestamp_us is not None:
-            needed.add("timestamp")
-        self.needed = frozenset(needed)
+        self.schema, self.needed = _wanted(_Identity(schema), query)
 
     def dense(
         self,
@@ -139,6 +133,32 @@ class RowAssembler:
         for test in tests[1:]:
             mask = pc.and_kleene(mask, test)
         return mask
+
+
+class _Identity:
+    """A schema that is equal to itself alone: Arrow's own hash costs more than all else that a short read does here."""
+
+    __slots__ = ("schema",)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.schema is self.schema
+
+
+@lru_cache(maxsize=256)
+def _wanted(schema: _Identity, query: Query) -> tuple[pa.Schema, frozenset[str]]:
+    rows = row_schema(schema.schema, None if query.columns is None else list(query.columns))
+    needed = set(rows.names)
+    if query.key_column is not None:
+        needed.add(query.key_column)
+    if query.start_timestamp_us is not None or query.end_timestamp_us is not None:
+        needed.add("timestamp")
+    return rows, frozenset(needed)
 
 
 def _instant(microseconds: int) -> pa.Scalar:

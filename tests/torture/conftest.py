@@ -1,0 +1,42 @@
+"""A warm zygote for all tests of a process, and a bucket of each kind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.torture.crew import Zygote
+from tests.torture.place import Place
+from tests.torture.steps import share_models
+
+
+@pytest.fixture(scope="session")
+def zygote(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    """Forked children find the S3 endpoint in their environment."""
+    share_models()
+    with (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
+        zygote = Zygote(log)
+        yield zygote
+        zygote.close()
+
+
+@pytest.fixture(params=["s3", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of an empty cold tier."""
+    if request.param == "s3":
+        found: str = request.getfixturevalue("s3_bucket")
+        return found
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def place(zygote: Zygote, tmp_path: Path, url: str) -> Iterator[Place]:
+    """A new store, its writer open."""
+    place = Place(zygote, tmp_path, url)
+    yield place
+    with contextlib.suppress(tiered.TieredError):  # what a fenced partition had pending is not its any more
+        place.store.close()

@@ -1,0 +1,207 @@
+"""What must be in a store, by the journals of who wrote and read it, and what was found there before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import tiered
+from tests.torture.payload import TOPICS, Id, id_of, texts
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Records that a thread was about to append."""
+
+    topic: str
+    partition: int
+    life: int
+    thread: int
+    first: int
+    count: int
+    is_block: bool
+
+
+@dataclass
+class Ledger:
+    """Every record of a store by place and offset, as long as it lives.
+
+    Attributes
+    ----------
+    content
+        What was found at each offset; it can never be anything else.
+    acks
+        What was acknowledged, by offset, and not looked for yet.
+    somewhere
+        What was acknowledged without an offset, and not looked for yet.
+    ends
+        End offsets of what was acknowledged.
+    acknowledged
+        How many records were acknowledged in all.
+    """
+
+    content: dict[Place, list[Id | None]] = field(default_factory=lambda: defaultdict(list))
+    acks: dict[Place, dict[int, Id]] = field(default_factory=lambda: defaultdict(dict))
+    somewhere: list[tuple[str, Id]] = field(default_factory=list)
+    ends: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    starts: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    deletes: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    acknowledged: int = 0
+    read: int = 0
+    _intents: list[Intent] = field(default_factory=list)
+    _saw: list[tuple[Place, int, list[str]]] = field(default_factory=list)
+    _found: set[Id] = field(default_factory=set)
+    _last: dict[tuple[int, int, Place], int] = field(default_factory=dict)
+
+    def note(self, life: int, lines: list[list[str]]) -> None:
+        """Take in a journal.
+
+        Raises
+        ------
+        AssertionError
+            It has an error in it.
+        """
+        for kind, *words in lines:
+            if kind == "error":
+                raise AssertionError(" ".join(words).replace("\\n", "\n"))
+            if kind in ("pass", "report"):
+                continue
+            place = (words[0], int(words[1]))
+            if kind == "saw":
+                self._saw.append((place, int(words[2]), words[3:]))
+                continue
+            numbers = [int(word) for word in words[2:]]
+            if kind == "intent":
+                thread, first, count, is_block = numbers
+                self._intents.append(Intent(*place, life, thread, first, count, bool(is_block)))
+            elif kind == "ack":
+                thread, first, count, offset = numbers
+                self.acknowledged += count
+                for number in range(count):
+                    self.acks[place][offset + number] = Id(life, thread, first + number)
+            elif kind == "all":
+                thread, first, count = numbers
+                self.acknowledged += count
+                self.somewhere += [(words[0], Id(life, thread, first + number)) for number in range(count)]
+            elif kind == "end":
+                self.ends[place] = max(self.ends[place], numbers[1])
+            elif kind == "delete":
+                self.deletes[place] = max(self.deletes[place], numbers[0])
+            elif kind == "deleted":
+                self.starts[place] = max(self.starts[place], numbers[0])
+
+    def check(self, store: tiered.Store) -> None:
+        """Hold the whole store against everything known, and remember what was found.
+
+        Raises
+        ------
+        AssertionError
+        """
+        topics = store.topics()
+        fresh: dict[Id, tuple[Place, int]] = {}
+        for name, partitions in TOPICS.items():
+            if name not in topics:
+                assert not any(self.content[name, p] or self.acks[name, p] for p in range(partitions))
+                continue
+            scan = store.topic(name).scan()
+            table = scan.to_arrow()
+            # Taken after the scan; without a writer both are the same.
+            bounds = store.topic(name).offsets()
+            for partition in range(partitions):
+                rows = table.filter(pc.equal(table["partition"], partition))
+                fresh |= self._partition((name, partition), rows, bounds[partition])
+        self._check_intents(fresh)
+        self._check_somewhere()
+        self._check_seen()
+        self._intents.clear()
+        self.somewhere.clear()
+        self.acks.clear()
+
+    def _partition(
+        self, place: Place, rows: pa.Table, bounds: tiered.OffsetRange
+    ) -> dict[Id, tuple[Place, int]]:
+        start, end = bounds.start, bounds.end
+        assert rows["offset"].to_pylist() == list(range(start, end)), (
+            f"{place} is not dense from {start} to {end}"
+        )
+        assert self.starts[place] <= start <= max(self.deletes[place], self.starts[place]), (
+            f"{place} starts at {start}; deleted up to {self.starts[place]}, asked for {self.deletes[place]}"
+        )
+        self.starts[place] = start
+        known = self.content[place]
+        assert end >= len(known), f"{place} ends at {end}; {len(known)} records were there before"
+        assert end >= self.ends[place], f"{place} ends at {end}; {self.ends[place]} was acknowledged"
+        found = [id_of(text) for text in texts(rows)]
+        for offset, record in enumerate(found, start):
+            if offset >= len(known):
+                break
+            if known[offset] is None:
+                known[offset] = record  # deleted on a disk that was lost before the bucket heard of it
+            elif known[offset] != record:
+                raise AssertionError(f"{place}@{offset} was {known[offset]} and is {record}")
+        lost = {
+            offset: record
+            for offset, record in self.acks[place].items()
+            if offset >= start and (offset >= end or found[offset - start] != record)
+        }
+        assert not lost, (
+            f"{place} from {start} to {end} lost {len(lost)} acknowledged records: {min(lost.items())}"
+        )
+        fresh: dict[Id, tuple[Place, int]] = {}
+        for offset in range(len(known), end):
+            record = found[offset - start] if offset >= start else None
+            known.append(record)
+            if record is None:
+                continue  # deleted before anybody looked
+            assert record not in self._found, f"{place}@{offset}: {record} is there twice"
+            self._found.add(record)
+            fresh[record] = (place, offset)
+            before = self._last.get((record.life, record.thread, place), -1)
+            assert record.number > before, f"{place}@{offset}: {record} follows number {before} of its thread"
+            self._last[record.life, record.thread, place] = record.number
+        return fresh
+
+    def _check_intents(self, fresh: dict[Id, tuple[Place, int]]) -> None:
+        """Nothing is there that nobody appended, and a block is there wholly or not at all."""
+        left = dict(fresh)
+        for intent in self._intents:
+            ids = [Id(intent.life, intent.thread, intent.first + number) for number in range(intent.count)]
+            places = [left.pop(record) for record in ids if record in left]
+            assert all(place[0] == intent.topic for place, _ in places), f"{intent} is in another topic"
+            if intent.partition >= 0:
+                assert all(place[1] == intent.partition for place, _ in places), f"{intent} is elsewhere"
+            deleted = intent.partition >= 0 and self.starts[intent.topic, intent.partition] > 0
+            if intent.is_block and places and not (deleted and len(places) < intent.count):
+                assert len(places) == intent.count, f"{len(places)} records of {intent}"
+                first = places[0][1]
+                assert [offset for _, offset in places] == list(range(first, first + intent.count))
+        assert not left, f"nobody appended {min(left)}"
+
+    def _check_somewhere(self) -> None:
+        for topic, record in self.somewhere:
+            deleted = any(self.starts[topic, partition] for partition in range(TOPICS[topic]))
+            assert record in self._found or deleted, f"{topic} lost {record}, which was acknowledged"
+
+    def _check_seen(self) -> None:
+        """What a reader was given is there for good (promise P2)."""
+        for place, first, given in self._saw:
+            known = self.content[place]
+            assert first + len(given) <= len(known), f"a reader saw {place} up to {first + len(given)}"
+            for offset, text in enumerate(given, first):
+                record = known[offset]
+                assert record is None or record == id_of(text), f"a reader saw {text!r} at {place}@{offset}"
+            self.read += len(given)
+        self._saw.clear()
+
+    def restored(self, ends: dict[Place, int]) -> None:
+        """Forget what was on the lost disk alone: everything from these offsets on, and what was deleted there."""
+        self.starts.clear()
+        for place, known in self.content.items():
+            del known[ends.get(place, 0) :]
+        self.ends.clear()
+        self._found = {record for known in self.content.values() for record in known if record is not None}

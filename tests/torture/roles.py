@@ -1,0 +1,441 @@
+"""What the processes of these tests do: write, tier, read, fork. Each notes in a journal what it did.
+
+Lines of a journal::
+
+    intent  TOPIC PARTITION THREAD FIRST COUNT BLOCK   about to append; PARTITION -1: the store chooses; BLOCK 1: one block
+    ack     TOPIC PARTITION THREAD FIRST COUNT OFFSET  it is durable at these offsets
+    all     TOPIC -1 THREAD FIRST COUNT                they are durable, in whichever partitions
+    end     TOPIC PARTITION START END                  so are these offsets
+    delete  TOPIC PARTITION OFFSET                     about to delete what lies before
+    deleted TOPIC PARTITION OFFSET                     done
+    saw     TOPIC PARTITION OFFSET TEXT…               a reader was given these
+    pass    DONE FAILED                                a tiering pass ended
+    report  JSON                                       the same, in full
+    error   WHERE TEXT                                 an error that must not be
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tiered
+from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
+from tests.torture.payload import TOPICS, TYPED, Id, row, small_settings, text_of, texts
+from tests.torture.steps import Steps
+from tiered.format import manifest
+from tiered.warm import segment_writer
+
+# Nobody lives on where a test forgot to end it.
+SECONDS_MAX = 120.0
+# Readers and tierers leave the processor to who appends for so long between two rounds.
+PAUSE_SECONDS = 0.02
+STEPS_US = (COMPRESS_US, OFFLOAD_US, EVICT_US)
+
+
+def now_ms(ahead_us: int) -> int:
+    """The wall clock, so much ahead, in milliseconds."""
+    return (time.time_ns() // 1000 + ahead_us) // 1000
+
+
+def small_files() -> None:
+    """A few segments fill a page of the manifest, and small files reserve room as large ones do."""
+    manifest.INLINE_ENTRIES_MAX = 2
+    segment_writer._AHEAD_BYTES_MIN = 1024
+
+
+# -- the writer ------------------------------------------------------------------------------------
+
+
+class Appender:
+    """One thread of the writer: appends to one topic in one way, and notes what was acknowledged."""
+
+    def __init__(self, writer: Writer, thread: int, topic: str) -> None:
+        self.writer = writer
+        self.thread = thread
+        self.name = topic
+        self.topic = writer.store.topic(topic)
+        self.random = random.Random(f"{writer.seed}.{writer.life}.{thread}")
+        self.number = 0
+
+    def take(self, count: int, partition: int = -1, *, block: bool = False) -> list[Id]:
+        """Return the next records, noted as intended."""
+        first, self.number = self.number, self.number + count
+        self.writer.journal("intent", self.name, partition, self.thread, first, count, int(block))
+        return [Id(self.writer.life, self.thread, number) for number in range(first, self.number)]
+
+    def ack(self, placed: list[tuple[int, int, int, int]]) -> None:
+        """Note ``(partition, first number, count, offset)`` of what is durable."""
+        self.writer.going()
+        for partition, first, count, offset in placed:
+            self.writer.journal("ack", self.name, partition, self.thread, first, count, offset)
+
+    def partition(self) -> int:
+        return self.random.randrange(TOPICS[self.name])
+
+    def settle(self, placed: list[tuple[int, int, int, int]]) -> None:
+        """Make it durable first where an append does not."""
+        if not self.writer.always:
+            self.topic.flush()
+        self.ack(placed)
+
+    def value(self, record: Id) -> Any:
+        return text_of(record).encode() if self.name == "records" else row(record)
+
+    # Ways to append; each is called again and again.
+
+    def one_waiting(self) -> None:
+        partition = self.partition()
+        (record,) = self.take(1, partition)
+        sync = None if self.writer.always else True
+        found = self.topic.append(self.value(record), partition=partition, sync=sync)
+        self.ack([(found.partition, record.number, 1, found.offset)])
+
+    def some_then_flush(self) -> None:
+        keyed = self.random.random() < 0.5
+        partition = -1 if keyed else self.partition()
+        placed = []
+        for record in self.take(self.random.randint(1, 40), partition):
+            where = {"key": b"%d" % (record.number % 5)} if keyed else {"partition": partition}
+            found = self.topic.append(self.value(record), **where)
+            placed.append((found.partition, record.number, 1, found.offset))
+        self.settle(placed)
+
+    def many(self) -> None:
+        partition = self.partition()
+        taken = self.take(self.random.randint(1, 60), partition)
+        ranges = self.topic.append_many(
+            [{"value": self.value(item), "partition": partition} for item in taken]
+        )
+        self.settle(self._in_order(ranges, taken))
+
+    def many_columns(self) -> None:
+        taken = self.take(260)
+        ranges = self.topic.append_many([self.value(item) for item in taken])
+        if not self.writer.always:
+            self.topic.flush()
+        # They go to the partitions in turn, and the ranges do not say which record went where.
+        self.writer.journal("all", self.name, -1, self.thread, taken[0].number, len(taken))
+        for partition, start, end in ranges:
+            self.writer.journal("end", self.name, partition, start, end)
+
+    def batch(self) -> None:
+        partition = self.partition()
+        # Below 4 KiB: one block, which is there wholly or not at all.
+        taken = self.take(self.random.randint(1, 20), partition, block=True)
+        if self.name == "typed":
+            table = pa.Table.from_pylist([row(item) for item in taken], schema=TYPED)
+        else:
+            table = pa.table({"value": [self.value(item) for item in taken]})
+        sync = None if self.writer.always else True
+        self.ack(self._in_order(self.topic.append_batch(table, partition=partition, sync=sync), taken))
+
+    @staticmethod
+    def _in_order(ranges: list[tiered.OffsetRange], taken: list[Id]) -> list[tuple[int, int, int, int]]:
+        placed, first = [], taken[0].number
+        for partition, start, end in ranges:
+            placed.append((partition, first, end - start, start))
+            first += end - start
+        return placed
+
+
+class Writer:
+    """Threads that append, roll, scan, delete and perhaps tier, until the process is killed."""
+
+    def __init__(
+        self, journal: Any, path: str, url: str, seed: int, life: int, sync: str, tiers: bool, tail: str,
+        deletes: bool, step: dict[str, Any], pause: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.journal = journal
+        self.seed = seed
+        self.life = life
+        self.always = sync == "always"
+        self.random = random.Random(f"{seed}.{life}")
+        steps = Steps(journal.word, **step)
+        self.store = tiered.open(path, cold=url, settings=small_settings(sync, tail), host=steps.host())
+        self.tiers = tiers
+        self.deletes = deletes
+        self.pause = pause
+        self._acks_left = self.random.randint(1, 60)
+        self._lock = threading.Lock()
+        for name, partitions in TOPICS.items():
+            schema = TYPED if name == "typed" else None
+            key = "city" if name == "typed" else None
+            self.store.create_topic(name, partitions=partitions, schema=schema, key=key, exist_ok=True)
+
+    def run(self) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        works: list[Callable[[], None]] = []
+        for thread, (topic, way) in enumerate(
+            [
+                ("records", Appender.one_waiting),
+                ("records", Appender.some_then_flush),
+                ("records", Appender.many),
+                ("records", Appender.batch),
+                ("records", Appender.many_columns),
+                ("typed", Appender.one_waiting),
+                ("typed", Appender.batch),
+                ("typed", Appender.some_then_flush),
+            ]
+        ):
+            appender = Appender(self, thread, topic)
+            works.append(partial(way, appender))
+        others = [self.roll_and_scan]
+        if self.tiers:
+            others.append(partial(one_pass, self.journal, self.store, self.random))
+
+        def repeat(work: Callable[[], None], pause: float) -> None:
+            try:
+                while time.monotonic() < deadline:
+                    work()
+                    time.sleep(pause)
+            except BaseException as error:  # noqa: BLE001 - the journal tells the test
+                self.journal.error(error, repr(work))
+                self.journal.word("failed")
+
+        threads = [threading.Thread(target=repeat, args=[work, self.pause]) for work in works]
+        threads += [threading.Thread(target=repeat, args=[work, PAUSE_SECONDS]) for work in others]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def going(self) -> None:
+        """Say when so much was acknowledged that a kill is interesting."""
+        with self._lock:
+            self._acks_left -= 1
+            if self._acks_left == 0:
+                self.journal.word("going")
+
+    def roll_and_scan(self) -> None:
+        """Scans are dense and the same when used again, whatever moves (promise P8)."""
+        name = self.random.choice(list(TOPICS))
+        topic = self.store.topic(name)
+        dice = self.random.random()
+        if dice < 0.3:
+            topic.roll()
+        elif dice < 0.4 and self.deletes:
+            partition = self.random.randrange(TOPICS[name])
+            start, end = topic.offsets()[partition][1:]
+            offset = start + (end - start) // 3
+            self.journal("delete", name, partition, offset)
+            topic.delete_before(offset, partition)
+            self.journal("deleted", name, partition, offset)
+        try:
+            scan = topic.scan()
+            table = scan.to_arrow()
+            check_dense(table)
+            if dice > 0.9 and not scan.to_arrow().equals(table):
+                raise AssertionError(f"two uses of one scan of {name} differ")
+        except tiered.OffsetOutOfRange:
+            if not self.deletes:
+                raise
+
+
+def check_dense(table: pa.Table) -> None:
+    """No gap, no duplicate, no other order, within each partition."""
+    last: dict[int, int] = {}
+    for partition, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True):
+        if offset != last.setdefault(partition, offset - 1) + 1:
+            raise AssertionError(f"partition {partition}: offset {offset} follows {last[partition]}")
+        last[partition] = offset
+
+
+def writer(journal: Any, **arguments: Any) -> None:
+    """Append until killed."""
+    small_files()
+    Writer(journal, **arguments).run()
+
+
+# -- the tierer ------------------------------------------------------------------------------------
+
+
+def one_pass(journal: Any, store: tiered.Store, dice: random.Random) -> None:
+    """Run one pass, as if some hours had passed; now and then a sweep."""
+    try:
+        report = store.tier(now_ms(dice.choice(STEPS_US)))
+        if dice.random() < 0.15:
+            store.sweep()
+    except tiered.StoreLocked:
+        time.sleep(0.01)  # the other process is at it
+        return
+    journal("pass", len(report.done), len(report.failed))
+    for action, message in report.failed:
+        journal("error", "pass", json.dumps(f"{action.kind} {action.topic}/{action.partition}: {message}"))
+
+
+def tierer(journal: Any, path: str, seed: int, life: int, tail: str, step: dict[str, Any]) -> None:
+    """Tier a store that another process writes, until killed."""
+    small_files()
+    steps = Steps(journal.word, **step)
+    dice = random.Random(f"{seed}.{life}.tierer")
+    deadline = time.monotonic() + SECONDS_MAX
+    with tiered.open(
+        path, settings=small_settings("interval", tail), tierer=True, host=steps.host()
+    ) as store:
+        journal.word("ready")
+        while time.monotonic() < deadline:
+            one_pass(journal, store, dice)
+            time.sleep(PAUSE_SECONDS)
+
+
+def passes(journal: Any, path: str, ahead_us: list[int], step: dict[str, Any], sweep: bool = False) -> None:
+    """Run these passes and report each in full; go on after an error, as a daemon does."""
+    small_files()
+    steps = Steps(journal.word, **step)
+    with tiered.open(path, settings=small_settings("interval"), tierer=True, host=steps.host()) as store:
+        for ahead in ahead_us:
+            try:
+                report = store.sweep() if sweep else store.tier(now_ms(ahead))
+                journal("report", json.dumps(report.to_json()))
+            except tiered.TieredError as error:
+                journal("report", json.dumps({"raised": type(error).__name__, "text": str(error)}))
+            journal.word("passed")
+
+
+# -- the reader ------------------------------------------------------------------------------------
+
+
+def reader(journal: Any, path: str, deletes: bool) -> None:
+    """Read beside the writer until killed, and note every record at the first time it is given."""
+    known: dict[tuple[str, int], dict[int, str]] = {}
+    deadline = time.monotonic() + SECONDS_MAX
+    while not (Path(path) / "store.json").exists():
+        time.sleep(0.005)
+    with tiered.open(path, read_only=True, settings=small_settings("interval")) as store:
+        while time.monotonic() < deadline:
+            for name in TOPICS:
+                try:
+                    table = store.topic(name).scan().to_arrow()
+                except tiered.TopicNotFound:
+                    continue
+                except tiered.OffsetOutOfRange:
+                    if not deletes:
+                        raise
+                    continue
+                check_dense(table)
+                _note(journal, known, name, table)
+            time.sleep(PAUSE_SECONDS)
+
+
+def _note(journal: Any, known: dict[tuple[str, int], dict[int, str]], name: str, table: pa.Table) -> None:
+    fresh: dict[int, list[tuple[int, str]]] = {}
+    columns = (table["partition"].to_pylist(), table["offset"].to_pylist(), texts(table))
+    for partition, offset, text in zip(*columns, strict=True):
+        seen = known.setdefault((name, partition), {})
+        if offset not in seen:
+            fresh.setdefault(partition, []).append((offset, text))
+        elif seen[offset] != text:
+            raise AssertionError(f"{name}/{partition}@{offset} was {seen[offset]!r} and became {text!r}")
+    for partition, rows in fresh.items():
+        known[name, partition].update(rows)
+        journal("saw", name, partition, rows[0][0], *(text for _, text in rows))
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+
+def forker(journal: Any, path: str, url: str, forks: int) -> None:
+    """Fork again and again while threads append, scan and tier; children must find every call refused."""
+    small_files()
+    store = tiered.open(path, cold=url, settings=small_settings("interval"))
+    topic = store.create_topic("records", partitions=2)
+    stop = threading.Event()
+    counts = [0] * 4
+
+    def append(name: int) -> None:
+        while not stop.is_set():
+            topic.append(f"{name}.{counts[name]}".encode(), partition=name % 2, sync=name == 0)
+            counts[name] += 1
+            time.sleep(0.001)
+
+    def move() -> None:
+        while not stop.is_set():
+            topic.roll()
+            store.tier(now_ms(EVICT_US))
+
+    def scan() -> None:
+        while not stop.is_set():
+            check_dense(topic.scan().to_arrow())
+
+    works = [*(partial(append, name) for name in range(4)), move, scan]
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for number in range(forks):
+        time.sleep(0.01)
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(20)  # a call that hangs ends the child by a signal
+                os._exit(0 if _refused(journal, store, topic, path) else 1)
+            except BaseException as error:  # noqa: BLE001 - the journal tells the test
+                journal.error(error, "child")
+            finally:
+                os._exit(2)
+        _, status = os.waitpid(child, 0)
+        journal("fork", number, status)
+        if status:
+            break
+    stop.set()
+    for thread in threads:
+        thread.join()
+    store.close()
+    with tiered.open(path, settings=small_settings("interval")) as again:
+        table = again.topic("records").scan().to_arrow()
+        check_dense(table)
+        journal("forked", table.num_rows, sum(counts))
+
+
+def _refused(journal: Any, store: tiered.Store, topic: tiered.Topic, path: str) -> bool:
+    calls: list[Callable[[], object]] = [
+        lambda: topic.append(b"child", partition=0),
+        lambda: topic.append(b"child", partition=1, sync=True),
+        lambda: topic.append_many([b"child"] * 500),
+        lambda: topic.append_batch(pa.table({"value": [b"child"]})),
+        topic.flush,
+        topic.roll,
+        topic.scan,
+        topic.offsets,
+        store.topics,
+        store.tier,
+        store.status,
+        store.flush,
+    ]
+    fine = True
+    for number, call in enumerate(calls):
+        try:
+            call()
+        except tiered.StoreClosed:
+            continue
+        except BaseException as error:  # noqa: BLE001 - the journal tells the test
+            journal.error(error, f"call {number}")
+        fine = False
+    store.close()
+    try:
+        tiered.open(path)
+        fine = False
+    except tiered.StoreLocked:
+        pass
+    with tiered.open(path, read_only=True) as beside:
+        check_dense(beside.topic("records").scan().to_arrow())
+    return fine
+
+
+ROLES: dict[str, Callable[..., None]] = {
+    "writer": writer,
+    "tierer": tierer,
+    "passes": passes,
+    "reader": reader,
+    "forker": forker,
+}
