@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.warm.segments import append, header_of, read, values_of
 from tiered.errors import Backpressure, CorruptionError
 from tiered.format.segment import BlockIndex
-from tiered.warm import segment_reader
+from tiered.warm import mapping, segment_reader
 from tiered.warm.filesystem import OsFileSystem, sync_before_reading
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -160,17 +160,39 @@ def test_nothing_is_shown_that_was_written_after_the_sync(
     assert values_of(SegmentFile.open(writer.path)) == [LARGE, LARGE, b"last"]
 
 
-def test_no_descriptor_left_for_a_map_is_backpressure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A map keeps a descriptor of its own, so many segments can use up what the process may have."""
+def test_no_map_left_is_backpressure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system limits the maps of a process."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     writer = writer_with_room(tmp_path / "0")
     view = SegmentFile.of_writer(writer.path, writer.header, writer.index.frozen(), writer.end_offset)
-    monkeypatch.setattr("mmap.mmap", refuse)
+    monkeypatch.setattr(mapping, "_Mapping", refuse)
     for look in (lambda: SegmentFile.open(writer.path), lambda: values_of(view)):
-        with pytest.raises(Backpressure, match="ulimit -n"):
+        with pytest.raises(Backpressure, match="max_map_count"):
             look()
+
+
+def test_an_open_segment_holds_no_descriptor(tmp_path: Path) -> None:
+    """A scan opens all segments of its range; the usual limit is 1,024 files."""
+    writer = writer_with_room(tmp_path / "0")
+    before = len(list(Path("/dev/fd").iterdir()))
+    segments = [SegmentFile.open(writer.path, use_mmap=True) for _ in range(50)]
+    assert len(list(Path("/dev/fd").iterdir())) == before
+    assert {tuple(values_of(segment)) for segment in segments} == {(LARGE, LARGE, b"last")}
+
+
+def test_a_map_lives_as_long_as_what_points_into_it(tmp_path: Path) -> None:
+    """Arrays outlive the segment that they were read from, and its file; nothing else does."""
+    writer = writer_with_room(tmp_path / "0")
+    segment = SegmentFile.open(writer.path, use_mmap=True)
+    values = next(segment.decode(block)[2] for block in segment.blocks(0, 1 << 60))
+    writer.path.unlink()
+    del segment
+    assert values.to_pylist() == [LARGE]
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert str(writer.path) in maps.read_text()
+        del values
+        assert str(writer.path) not in maps.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -24,6 +23,7 @@ from ..format.segment import (
 )
 from .directory import SegmentName, list_segments
 from .filesystem import NoRoom, sync_before_reading
+from .mapping import map_bytes
 from .scan import FileWindow, Scan, scan_blocks
 
 _BLOCKS_KNOWN_MAX = 1 << 16
@@ -225,6 +225,5 @@ def map_file(path: Path, fd: int, use_mmap: bool, size: int) -> pa.Buffer:
     if size == 0:
         return pa.py_buffer(b"")
     if use_mmap:
-        with NoRoom(path):  # a map keeps a descriptor of its own
-            return pa.py_buffer(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+        return map_bytes(path, fd, size)
     return FileWindow(fd).slice(0, size)

@@ -1,0 +1,61 @@
+"""Map a file's bytes for reading, without keeping the file open.
+
+Python's own `mmap` keeps a descriptor for each map (until 3.13's ``trackfd``), and Arrow's does too, so a scan of a
+thousand segments would use up what a process may have open by default.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from mmap import MAP_SHARED, PROT_READ
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import Backpressure
+
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_longlong
+)  # fmt: skip
+_libc.mmap.restype = ctypes.c_void_p
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+
+class _Mapping:
+    """Owns one map; unmaps when the last buffer that points into it is gone."""
+
+    __slots__ = ("_unmap", "address", "size")
+
+    def __init__(self, fd: int, size: int) -> None:
+        address = _libc.mmap(None, size, PROT_READ, MAP_SHARED, fd, 0)
+        if address in (None, _FAILED):
+            self.address = 0
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self.address, self.size = int(address), size
+        self._unmap = _libc.munmap  # module globals may be gone before the last map
+
+    def __del__(self) -> None:
+        if self.address:
+            self._unmap(self.address, self.size)
+
+
+def map_bytes(path: Path, fd: int, size: int) -> pa.Buffer:
+    """Return the first `size` bytes of an open file, mapped; `fd` may be closed afterwards.
+
+    Raises
+    ------
+    Backpressure
+        The process may have no more maps.
+    """
+    try:
+        mapping = _Mapping(fd, size)
+    except OSError as error:
+        raise Backpressure(
+            f"{path} cannot be mapped ({error.strerror}): too many maps (vm.max_map_count), or too little address "
+            "space; close some, or set mmap = false. Nothing is damaged"
+        ) from error
+    return pa.foreign_buffer(mapping.address, size, base=mapping)
