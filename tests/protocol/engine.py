@@ -86,6 +86,7 @@ class Segment:
 
     scan = None
     index = (0,)
+    is_in_its_place = True
 
     @property
     def end_offset(self) -> int:
