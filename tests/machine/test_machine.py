@@ -93,7 +93,7 @@ def test_a_missing_mechanism_is_noticed(name: str) -> None:
     """Within so many histories, always the same ones, one goes wrong."""
     kind, sync, words = NOTICED[name]
     profile = settings(
-        max_examples=200,
+        max_examples=600,
         stateful_step_count=STEPS,
         derandomize=True,
         database=None,
