@@ -82,7 +82,7 @@ class Claims:
         directory = self._directory(meta, partition)
         lineage = read_lineage(directory)
         if loaded is not None and loaded.head.end_offset > end:
-            self._fence(meta, partition, writer, loaded.head.end_offset, end)
+            self._fence(meta, partition, writer, _ahead(loaded.head, end))
         committer = Committer(cold, self._store_id, clock=self._clock)
         begin = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
         try:
@@ -120,7 +120,7 @@ class Claims:
             return
         self.check_lineage(meta, partition, loaded.head if loaded else None, writer)
         if loaded is not None and loaded.head.end_offset > writer.end_offset:
-            self._fence(meta, partition, writer, loaded.head.end_offset, writer.end_offset)
+            self._fence(meta, partition, writer, _ahead(loaded.head, writer.end_offset))
 
     def bucket_answers(self) -> bool:
         """Whether the bucket answers a question, asked once and without patience."""
@@ -151,11 +151,7 @@ class Claims:
         known = read_lineage(self._directory(meta, partition)) or FIRST_LINEAGE
         if head is not None and head.lineage_epoch != known:
             began = f"lineage {head.lineage_epoch} began at offset {head.lineages[-1][1]} in the bucket"
-            reason = f"{began}, this disk belongs to lineage {known}"
-            self._mark(meta, partition, writer, reason)
-            raise Fenced(
-                f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}"
-            )
+            self._fence(meta, partition, writer, f"{began}, this disk belongs to lineage {known}")
 
     def check_owner(self) -> bool:
         """Return whether the prefix is this store's by now; False where nobody owns it yet.
@@ -218,10 +214,7 @@ class Claims:
                 )
             self._owns_prefix = True
 
-    def _fence(
-        self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, published: int, local: int
-    ) -> None:
-        reason = f"the bucket ends at offset {published}, this disk at {local}"
+    def _fence(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str) -> None:
         self._mark(meta, partition, writer, reason)
         raise Fenced(f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}")
 
@@ -235,3 +228,7 @@ class Claims:
         directory = self._access.directory(meta.name, partition)
         assert directory is not None
         return directory
+
+
+def _ahead(head: Head, local_end: int) -> str:
+    return f"the bucket ends at offset {head.end_offset}, this disk at {local_end}"

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from .cold.bucket import DELETED, Bucket
 from .cold.commit import Committer
@@ -37,8 +37,8 @@ from .cold.partition import ColdPartition
 from .errors import ConfigError, CorruptionError, Fenced
 from .format.document import encode_document
 from .format.manifest import Head, ObjectEntry, check_entries
-from .format.schema import body_schema, schema_to_text
-from .format.segment import SegmentHeader
+from .format.schema import schema_to_text
+from .hot.opening import first_header
 from .settings import Settings
 from .store import WRITER_LOCK, Host, Store, cold_options, loaded_settings, open_store, path_text
 from .warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
@@ -258,19 +258,15 @@ class _Restore:
         last: ObjectEntry | None,
     ) -> None:
         """Write the empty segment that carries the end offset."""
-        header = SegmentHeader(
-            store_id=self._store_id,
-            topic_id=meta.topic_id,
-            segment_id=uuid4(),
-            partition=partition,
-            schema_id=meta.schema_id,
-            base_offset=base,
-            # Ages count by a clock that never goes back.
-            created_us=max(self._host.clock(), last.last_append_us if last else 0),
-            generation=0,
-            writer_epoch=1,
+        # Ages count by a clock that never goes back.
+        created_us = max(self._host.clock(), last.last_append_us if last else 0)
+        header = first_header(
+            self._store_id,
+            meta,
+            partition,
+            base,
+            created_us,
             lineage_epoch=epoch,
             prev_origin_hash=last.origin_hash if last and last.sealed else "",
-            schema=body_schema(meta.schema),
         )
         SegmentWriter.create(self._fs, directory, header).close()

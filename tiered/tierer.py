@@ -10,6 +10,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,17 +81,11 @@ class Tierer:
         Partitions that cannot be looked at are left out, or planned for without the bucket, and the rest is
         done (promise P11); then the first of these errors is raised.
         """
-        root = self._root
         problems: list[TieredError] = []
-        with self._pass:
-            self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
-            try:
-                self._tidy()
-                plan = self._plan(now, problems, fence=True)
-                report = Executor(self._actions, should_stop=self._store._stopping.is_set).execute(plan)
-            finally:
-                self._lock.release()
-                self._lock = None
+        with self._tiering(self._root):
+            self._tidy()
+            plan = self._plan(now, problems, fence=True)
+            report = Executor(self._actions, should_stop=self._store._stopping.is_set).execute(plan)
         if problems:
             raise problems[0]
         return report
@@ -101,10 +96,16 @@ class Tierer:
         sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=dry_run)
         if dry_run:
             return sweep.run(self._partitions())
+        with self._tiering(root):
+            return sweep.run(self._partitions())
+
+    @contextmanager
+    def _tiering(self, root: Path) -> Iterator[None]:
+        """Hold the tiering lock: one pass or sweep a store at a time, in whichever process."""
         with self._pass:
             self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
             try:
-                return sweep.run(self._partitions())
+                yield
             finally:
                 self._lock.release()
                 self._lock = None

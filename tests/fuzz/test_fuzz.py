@@ -80,9 +80,9 @@ def test_guided_by_coverage(target: str, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="pip install '.[fuzz]'")
     seconds = 300 if os.environ.get("TIERED_TEST_PROFILE") == "thorough" else 20
     options = [target, tmp_path / "found", f"-max_total_time={seconds}", "-print_final_stats=1"]
-    (tmp_path / "work").mkdir()
+    (tmp_path / "artifacts").mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.guided", *map(str, options), f"-artifact_prefix={tmp_path}/work/"],
+        [sys.executable, "-m", "tests.fuzz.guided", *map(str, options), f"-artifact_prefix={tmp_path}/artifacts/"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]

@@ -41,6 +41,7 @@ from tiered.format import manifest
 from tiered.format.facts import SegmentFacts
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.gather import LocalSegments
+from tiered.hot import opening
 from tiered.policies.actions import Action, EvictLocal, Expire, Offload, ShipTail
 from tiered.policies.executor import Executor
 from tiered.reader import access as access_module
@@ -617,7 +618,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         # A pass logs each failure, and here most passes have some.
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-        for module in (commit, partition, _RESTORE):
+        for module in (commit, partition, opening):
             patch.setattr(module, "uuid4", lambda: _current[-1].world.uuid())
         patch.setattr(commit, "threading", SimpleNamespace(RLock=ModelLock))
         patch.setattr(tiered.claims, "threading", SimpleNamespace(Lock=ModelLock))

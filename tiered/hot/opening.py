@@ -116,18 +116,32 @@ def following_header(
 def _first_segment(
     options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, base_offset: int
 ) -> SegmentWriter:
-    header = SegmentHeader(
-        store_id=options.store_id,
+    header = first_header(options.store_id, meta, partition, base_offset, options.clock())
+    return SegmentWriter.create(options.fs, directory, header)
+
+
+def first_header(
+    store_id: UUID,
+    meta: TopicMeta,
+    partition: int,
+    base_offset: int,
+    created_us: int,
+    *,
+    lineage_epoch: int = 0,
+    prev_origin_hash: str = "",
+) -> SegmentHeader:
+    """Return the header of a partition's first local segment."""
+    return SegmentHeader(
+        store_id=store_id,
         topic_id=meta.topic_id,
         segment_id=uuid4(),
         partition=partition,
         schema_id=meta.schema_id,
         base_offset=base_offset,
-        created_us=options.clock(),
+        created_us=created_us,
         generation=0,
         writer_epoch=1,
-        lineage_epoch=0,
-        prev_origin_hash="",
+        lineage_epoch=lineage_epoch,
+        prev_origin_hash=prev_origin_hash,
         schema=body_schema(meta.schema),
     )
-    return SegmentWriter.create(options.fs, directory, header)
