@@ -1,4 +1,7 @@
-"""An HTTP server that answers what a test says, down to the byte: moto never breaks off, lies or refuses."""
+"""An HTTP server that answers what a test says, down to the byte: moto never breaks off, lies or refuses.
+
+For a server that keeps objects, fast and with counts of the requests, see ``tests/fast_s3.py``.
+"""
 
 from __future__ import annotations
 
