@@ -83,6 +83,12 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = 1 << 16
     bucket: Bucket
 
+    def handle_expect_100(self) -> bool:
+        """Let the client go on; it waits for that before it sends a body."""
+        proceed = super().handle_expect_100()
+        self.wfile.flush()
+        return proceed
+
     def _run(self) -> None:
         parts = urlsplit(self.path)
         self.place = unquote(parts.path).lstrip("/")
