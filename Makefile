@@ -7,6 +7,8 @@ UV := $(shell command -v uv 2>/dev/null)
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
 # Two processes suit two cores; Spark's tests all go to one of them.
 WORKERS := 2
+# How long `make torture` may take, about, on two quiet processors: each kind of test has its share.
+MINUTES := 25
 # What `make torture` counts, and the tests that count in their short form too.
 TALLY := $(CURDIR)/build/tally.jsonl
 COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/torture tests/verify
@@ -39,9 +41,9 @@ docs: $(VENV)/.dev ## write docs/api.md and docs/cli.md anew
 bench: $(VENV)/.dev ## the benchmarks
 	$(BIN)/python -m benchmarks --write-docs
 
-torture: $(VENV)/.dev ## the slow tests, with many more examples; their counts go into docs/durability.md
+torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go into docs/durability.md
 	mkdir -p build && rm -f $(TALLY)
-	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough \
+	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
 	TIERED_TEST_TALLY=$(TALLY) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
 	$(BIN)/python docs/tally.py $(TALLY)

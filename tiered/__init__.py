@@ -24,7 +24,7 @@ from .errors import (
 )
 from .policies.executor import TierReport
 from .policies.plan import Plan
-from .reader.scan import Scan, ScanPlan
+from .reader.scan import Scan, ScanObject, ScanPlan
 from .reader.splits import Split
 from .records import Appended, OffsetRange, Record
 from .restore import restore
@@ -34,8 +34,9 @@ from .store import Store
 from .store import open_store as open  # noqa: A004
 from .topic import Topic
 from .verify.report import VerifyReport
+from .version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Appended",
@@ -56,6 +57,7 @@ __all__ = [
     "Record",
     "RecordTooLarge",
     "Scan",
+    "ScanObject",
     "ScanPlan",
     "SchemaMismatch",
     "Settings",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -37,6 +37,8 @@ class Claims:
         self._clock = clock
         self._fs = fs
         self._committers: dict[tuple[UUID, int], Committer] = {}
+        self._turns: dict[tuple[UUID, int], threading.RLock] = {}
+        self._ends: dict[tuple[UUID, int], int] = {}
         self._announced: dict[UUID, TopicMeta] = {}
         self._owns_prefix = False
         self._unreachable = False
@@ -48,6 +50,8 @@ class Claims:
         partition: int,
         look: Callable[[], LocalSegments],
         writer: PartitionWriter | None,
+        *,
+        fresh: bool = True,
     ) -> Committer:
         """Return the committer of a partition, its epoch claimed; one that still holds its epoch is kept.
 
@@ -55,6 +59,10 @@ class Claims:
         ----------
         look
             Lists the local segments; called after the head was read, so that it is the later look.
+        fresh
+            False: the committer that is known, if there is one, without a look at the bucket. It may have been
+            fenced since, which its next commit finds out; then this is to be called again, and claims anew or
+            says who owns the partition.
 
         Raises
         ------
@@ -63,14 +71,97 @@ class Claims:
         ConfigError, ColdStorageError
         """
         with self._lock:
-            if self._announced.get(meta.topic_id) != meta:
+            announced = self._announced.get(meta.topic_id) == meta
+            if not announced:
                 self._check_store(meta, partition, writer)
                 self._announce(meta)
         known = self._committers.get((meta.topic_id, partition))
-        cold = self._access.cold(meta, partition)
-        loaded = cold.load()
+        if known is not None and announced and not fresh:
+            return known
+        loaded = self._access.cold(meta, partition).load()
         if known is not None and loaded is not None and loaded.head.epoch == known.epoch:
             return known
+        with self.turn(meta, partition):
+            found = self._committers.get((meta.topic_id, partition))
+            if found is not None and found is not known:
+                return found  # claimed by another thread meanwhile
+            return self._claim(meta, partition, look, writer)
+
+    def turn(self, meta: TopicMeta, partition: int) -> threading.RLock:
+        """Return the lock under which the tail of a partition is shipped, and its epoch claimed.
+
+        Passes and appends that wait to be published ship from several threads, and nothing twice.
+        """
+        with self._lock:
+            return self._turns.setdefault((meta.topic_id, partition), threading.RLock())
+
+    def published_end(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> int | None:
+        """Return the end of what the bucket is known to have; it is asked once, and then told by `note_end`.
+
+        None where nothing was published. It can be more by now, if another process tiers too.
+
+        Raises
+        ------
+        Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        known = self.known_end(meta, partition)
+        return known if known is not None else self.read_published_end(meta, partition, writer)
+
+    def known_end(self, meta: TopicMeta, partition: int) -> int | None:
+        """Return the end of what the bucket is known to have, without asking it; None where that is not known."""
+        return self._ends.get((meta.topic_id, partition))
+
+    def known_head(self, meta: TopicMeta, partition: int) -> Head | None:
+        """Return the head as this process saw or wrote it last, however long ago; the bucket is not asked."""
+        committer = self._committers.get((meta.topic_id, partition))
+        cold = self._access.known_cold(meta, partition)
+        heads = [committer.known_head if committer else None, cold.last_head if cold else None]
+        return max(
+            (head for head in heads if head), key=lambda head: (head.epoch, head.committed_us), default=None
+        )
+
+    def read_published_end(
+        self, meta: TopicMeta, partition: int, writer: PartitionWriter | None
+    ) -> int | None:
+        """Return the end of what the bucket has, read now; None where nothing was published.
+
+        Raises
+        ------
+        Fenced
+            Another lineage went on with the partition, which is fenced now.
+        ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        loaded = self._access.cold(meta, partition).load()
+        if loaded is None:
+            return None
+        self.check_lineage(meta, partition, loaded.head, writer)
+        return self.note_head(meta, partition, loaded.head)
+
+    def note_head(self, meta: TopicMeta, partition: int, head: Head) -> int:
+        """Take note of a head that was read just now, and whose lineage is this disk's; return its end."""
+        with self._lock:
+            known = self._committers.get((meta.topic_id, partition))
+            if known is not None and known.epoch < head.epoch:
+                # Another process of this store tiered since. What we upload now must bear a newer epoch.
+                del self._committers[meta.topic_id, partition]
+        return self.note_end(meta, partition, head.end_offset)
+
+    def note_end(self, meta: TopicMeta, partition: int, end_offset: int) -> int:
+        """Remember how far a partition is published; it never goes back."""
+        key = (meta.topic_id, partition)
+        with self._lock:
+            self._ends[key] = max(end_offset, self._ends.get(key, 0))
+            return self._ends[key]
+
+    def _claim(
+        self,
+        meta: TopicMeta,
+        partition: int,
+        look: Callable[[], LocalSegments],
+        writer: PartitionWriter | None,
+    ) -> Committer:
+        cold = self._access.cold(meta, partition)
+        loaded = cold.load()
         # Once more, after the topic was announced: a restore that began since then found the topic, and makes the
         # first head of each of its partitions before we could.
         self._check_store(meta, partition, writer)
@@ -112,7 +203,7 @@ class Claims:
         if not self._access.has_cold or self._unreachable:
             return
         try:
-            with closing(self._connect_briefly()) as store:
+            with self._briefly() as store:
                 loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
         except (ColdStorageError, CorruptionError) as error:
             self._unreachable = isinstance(error, ColdStorageError)
@@ -125,7 +216,7 @@ class Claims:
     def bucket_answers(self) -> bool:
         """Whether the bucket answers a question, asked once and without patience."""
         try:
-            with closing(self._connect_briefly()) as store:
+            with self._briefly() as store:
                 Bucket(store).read_store_id()
         except ColdStorageError:
             return False
@@ -133,11 +224,16 @@ class Claims:
             return True  # if nothing good
         return True
 
-    def _connect_briefly(self) -> ObjectStore:
+    @contextmanager
+    def _briefly(self) -> Iterator[ObjectStore]:
         options = self._access.places.cold_options
-        return self._access.connect(
+        store = self._access.connect(
             replace(options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
         )
+        try:
+            yield store
+        finally:
+            self._access.disconnect(store)
 
     def check_lineage(
         self, meta: TopicMeta, partition: int, head: Head | None, writer: PartitionWriter | None

@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from .format.codec import Codec
-from .format.manifest import Head, ObjectEntry, covers
+from .format.manifest import Head, ObjectEntry, PageRef, covers
 from .hot.partition_writer import HotView, PartitionWriter
-from .policies.facts import ColdObjectFact, PartitionFacts, SegmentFact
+from .policies.facts import ColdObjectFact, ObjectFact, PartitionFacts, SegmentFact
 from .reader.access import TierAccess
 from .reader.snapshot import open_listed
+from .scrub_state import ScrubState
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
 from .warm.segment_reader import SegmentFile
 
+SMALL_MANIFEST_PAGES = 16
+"""Of a manifest of so many pages every one is read."""
+
+_MERGEABLE_PAGES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the bucket has of one partition; no head where nothing was ever published."""
+    """What the bucket has of one partition; no head where nothing was ever published.
+
+    Attributes
+    ----------
+    entries
+        Of the pages that were read, in offset order.
+    unread
+        Pages of a large manifest that no action of the next pass can be about, but to expire them whole.
+    """
 
     head: Head | None
     entries: tuple[ObjectEntry, ...]
+    unread: tuple[PageRef, ...] = ()
+
+    @property
+    def object_count(self) -> int:
+        """How many objects the manifest names."""
+        return len(self.entries) + sum(ref.count for ref in self.unread)
+
+    @property
+    def record_count(self) -> int:
+        """How many records they hold."""
+        unread = sum(ref.record_count or 0 for ref in self.unread)
+        return sum(item.record_count for item in self.entries) + unread
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they have."""
+        return sum(item.bytes for item in self.entries) + sum(ref.object_bytes or 0 for ref in self.unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +65,22 @@ class LocalSegments:
     segments: tuple[SegmentFile, ...]
 
 
-def read_published(access: TierAccess, meta: TopicMeta, partition: int) -> Published:
-    """Read the head and every page of a partition.
+def read_published(
+    access: TierAccess,
+    meta: TopicMeta,
+    partition: int,
+    *,
+    local_offset: int | None = None,
+    scrub_offset: int = 0,
+) -> Published:
+    """Read the head of a partition and its pages; of a large manifest those alone that matter now.
+
+    Parameters
+    ----------
+    local_offset
+        Where the local segments begin; None where there are none.
+    scrub_offset
+        Where the scrub goes on.
 
     Raises
     ------
@@ -46,7 +92,37 @@ def read_published(access: TierAccess, meta: TopicMeta, partition: int) -> Publi
     loaded = cold.load()
     if loaded is None:
         return Published(None, ())
-    return Published(loaded.head, tuple(cold.entries(loaded.head)))
+    wanted = pages_in_question(loaded.head, local_offset, scrub_offset)
+    read = [ref for ref in loaded.head.pages if ref.name in wanted]
+    entries = [entry for page in cold.load_pages(read) for entry in page]
+    return Published(
+        loaded.head,
+        tuple(item for item in (*entries, *loaded.head.inline) if item.end_offset > loaded.head.start_offset),
+        tuple(ref for ref in loaded.head.pages if ref.name not in wanted),
+    )
+
+
+def pages_in_question(head: Head, local_offset: int | None, scrub_offset: int) -> set[str]:
+    """Return the names of the pages whose objects the next pass can be about. Pure.
+
+    The oldest two, as what expires in part lies there once what expires whole is gone; the newest two; those of
+    local segments, which may be evicted; where the scrub goes on; those with the smallest objects, which may be
+    merged; and those that the head does not sum up.
+    """
+    refs = head.pages
+    if len(refs) <= SMALL_MANIFEST_PAGES:
+        return {ref.name for ref in refs}
+    chosen = {*refs[:2], *refs[-2:], *(ref for ref in refs if None in _sums(ref))}
+    if local_offset is not None:
+        chosen.update(ref for ref in refs if ref.end_offset > local_offset)
+    at = next((i for i, ref in enumerate(refs) if ref.end_offset > scrub_offset), len(refs))
+    chosen.update(refs[at : at + 2])
+    chosen.update(sorted(refs, key=lambda ref: (ref.object_bytes or 0) / ref.count)[:_MERGEABLE_PAGES])
+    return {ref.name for ref in chosen}
+
+
+def _sums(ref: PageRef) -> tuple[int | None, ...]:
+    return ref.record_count, ref.object_bytes, ref.last_append_us
 
 
 def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
@@ -55,7 +131,7 @@ def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter 
     found = []
     for name in list_segments(directory).segments:
         if view is not None and directory / str(name) == view.active:
-            found.append(_active(view))
+            found.append(active_segment(view))
         elif view is None or name.base_offset < view.active_header.base_offset:
             opened = open_listed(access, directory, name)
             if opened is not None:
@@ -63,7 +139,8 @@ def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter 
     return LocalSegments(read_start_offset(directory), tuple(found))
 
 
-def _active(view: HotView) -> SegmentFile:
+def active_segment(view: HotView) -> SegmentFile:
+    """Return the active segment as its writer knows it."""
     return SegmentFile.of_writer(view.active, view.active_header, view.active_index, view.end_offset)
 
 
@@ -74,6 +151,7 @@ def partition_facts(
     published: Published,
     *,
     lineage_end: int | None = None,
+    scrub: ScrubState | None = None,
 ) -> PartitionFacts:
     """Turn what was found into the facts of one partition. Pure, but for the first block header of each file.
 
@@ -83,6 +161,7 @@ def partition_facts(
         The end of what the bucket has of this disk's lineage: a later one's start offset counts up to there.
     """
     head = published.head
+    damaged = {item.name for item in scrub.damaged} if scrub else set()
     cold_start = head.start_offset if head else 0
     if lineage_end is not None:
         cold_start = min(cold_start, lineage_end)
@@ -105,6 +184,7 @@ def partition_facts(
         for entry in published.entries
         if not set(entry.segment_ids) <= here
     )
+    objects += tuple(_page_object(ref) for ref in published.unread)
     start = max(local.start_offset, cold_start)
     end = local.segments[-1].end_offset if local.segments else (head.end_offset if head else start)
     appends = [item.last_append_us for item in segments] + [item.last_append_us for item in objects]
@@ -115,10 +195,60 @@ def partition_facts(
         end_offset=end,
         durable_offset=end,
         published_offset=head.end_offset if head else 0,
+        published_start_offset=head.start_offset if head else None,
         segments=segments,
         cold_objects=objects,
         last_append_us=max(appends, default=0),
         tail_shipped_us=head.committed_us if head and published.entries else 0,
+        objects=_object_facts(published, damaged),
+        scrub=scrub.fact if scrub else None,
+        topic_id=meta.topic_id,
+    )
+
+
+def _page_object(ref: PageRef) -> ColdObjectFact:
+    return ColdObjectFact(
+        key=ref.name,
+        segment_ids=(),
+        base_offset=ref.base_offset,
+        end_offset=ref.end_offset,
+        bytes=ref.object_bytes or 0,
+        last_append_us=ref.last_append_us or 0,
+        max_timestamp_us=ref.max_timestamp_us,
+    )
+
+
+def _object_facts(published: Published, damaged: AbstractSet[str]) -> tuple[ObjectFact, ...]:
+    if published.head is None:
+        return ()
+    found = [_object_fact(entry, published.head, damaged) for entry in published.entries]
+    for ref in published.unread:
+        page = _page_object(ref)
+        found.append(
+            ObjectFact(
+                page.key, page.base_offset, page.end_offset, page.bytes, page.last_append_us,
+                page.max_timestamp_us, count=ref.count,
+            )
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda item: item.base_offset))
+
+
+def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str]) -> ObjectFact:
+    return ObjectFact(
+        name=entry.name,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        bytes=entry.bytes,
+        last_append_us=entry.last_append_us,
+        max_timestamp_us=entry.max_timestamp_us,
+        segment_count=len(entry.segment_ids),
+        schema_id=entry.schema_id,
+        lineage=max(
+            (epoch for epoch, start in head.lineages if start <= entry.base_offset),
+            default=head.lineages[0][0],
+        ),
+        sealed=entry.sealed,
+        damaged=entry.name in damaged,
     )
 
 
@@ -142,7 +272,7 @@ def _segment_fact(
         end_offset=item.end_offset,
         record_count=facts.record_count if facts else item.end_offset - header.base_offset,
         local_bytes=size,
-        cold_bytes=sum(entry.bytes for entry in own),
+        cold_bytes=sum(_share(entry, header.base_offset, item.end_offset) for entry in own),
         generation=header.generation,
         codec=codec.name.lower(),
         sealed=sealed,
@@ -155,6 +285,12 @@ def _segment_fact(
         block_count=len(index),
         raw_bytes=size if codec is Codec.NONE else 0,
     )
+
+
+def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:
+    """Return how many bytes of an object are of these offsets; a merged one holds several segments."""
+    low, high = max(entry.base_offset, base_offset), min(entry.end_offset, end_offset)
+    return entry.bytes * max(0, high - low) // (entry.end_offset - entry.base_offset)
 
 
 def _codec(item: SegmentFile) -> Codec:

@@ -7,13 +7,16 @@ The order, and what a kill after each step leaves behind::
     3  mark     <path>/restoring.json                              <path> does not open as a store; a repeat starts over
     4  adopt    each topic.json in the bucket: the new lineage     the old store cannot grow or delete the topic
     5  claim    each head: next epoch, a lineage from its end on   the old store is fenced in that partition
+       rewind   each head, if `at` is given: as it was then        records since are in no head; a repeat does the same
     6  write    topic.json, lineage.json, start.json and an empty segment that begins at the lineage's offset
     7  look     store.json in the bucket: is the lineage still ours
     8  finish   restoring.json becomes store.json, by one rename   it is a store
 
 A repeat begins one more lineage, which fences the one that was cut short. Its claims added rows to the lineages and
-nothing else, so no record is lost by it. Two restores that race get a lineage each: the lower one ends at step 7 or,
-if it had got past that, is fenced at its first pass; neither can publish what the other does not know.
+nothing else, so no record is lost by it. Two restores that race get a lineage each, and the higher one wins, in every
+partition: the lower one looks at store.json between the head that it read and its PUT, so whatever it still claims the
+higher one claims after it. The lower one ends at step 4, 5 or 7 or, if it had got past that, is fenced at its first append
+or pass; neither can publish what the other does not know.
 
 The empty segment carries the end offset, as every newest file does: the next record gets exactly the offset at which the
 new lineage began, and everything before it is read from the bucket.
@@ -34,13 +37,16 @@ from .cold.bucket import DELETED, Bucket
 from .cold.commit import Committer
 from .cold.open import check_conditional_writes
 from .cold.partition import ColdPartition
-from .errors import ConfigError, CorruptionError, Fenced
-from .format.document import encode_document
+from .errors import ConfigError, CorruptionError, Fenced, SchemaMismatch
+from .format.document import decode_document, encode_document
 from .format.manifest import Head, ObjectEntry, check_entries
 from .format.schema import schema_to_text
 from .hot.opening import first_header
+from .ingest import timestamp_us, to_datetime
+from .point_in_time import TopicAt, revive_topic, rewound, topics_at
 from .settings import Settings
 from .store import WRITER_LOCK, Host, Store, cold_options, loaded_settings, open_store, path_text
+from .units import format_duration, to_us
 from .warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
 from .warm.cold_url import COLD_FILE, ColdPlace, write_cold_place
 from .warm.directory import write_lineage, write_start_offset
@@ -57,6 +63,7 @@ def restore(
     url: str,
     path: str | os.PathLike[str],
     *,
+    at: object = None,
     settings: Settings | str | os.PathLike[str] | None = None,
     host: Host | None = None,
 ) -> Store:
@@ -74,13 +81,18 @@ def restore(
         Where the bucket is, as in ``tiered.open(cold=…)``; the restored store remembers it.
     path
         A directory that is empty or not there yet.
+    at
+        Aware datetime, or integer milliseconds since the epoch: the store as it was then. The records of every
+        object whose last record had been appended by then are back, also those that retention, ``delete_before``
+        or `Store.delete_topic` removed since; later ones are left out, and the next append takes their offsets. It goes back
+        ``sweep.grace`` at most: so long the sweep leaves what nothing names.
     settings
         `Settings`, or the path of a ``tiered.toml``. Policies are part of it, not of the bucket.
 
     Raises
     ------
     ConfigError
-        There is no store at the URL, or the directory is not empty.
+        There is no store at the URL, the directory is not empty, or `at` is too long ago or still to come.
     CorruptionError, UnsupportedFormat
         A document, head or page of the bucket is damaged. Nothing has changed.
     Fenced
@@ -91,12 +103,13 @@ def restore(
     host = host or Host()
     root = Path(path_text(path)).absolute()
     place = _place(url, settings)
+    at_us = None if at is None else _moment(at, settings, host)
     with closing(host.open_bucket(url, cold_options(settings, place))) as object_store:
         bucket = Bucket(object_store)
-        store_id = _look(bucket)
+        store_id = _look(bucket, at_us)
         _check_empty(root)
         check_conditional_writes(object_store)
-        _Restore(bucket, store_id, root, place, host).run()
+        _Restore(bucket, store_id, root, place, host, at_us).run()
     return open_store(root, cold=url, settings=settings, host=host)
 
 
@@ -109,12 +122,29 @@ def _place(url: str, settings: Settings) -> ColdPlace:
     return ColdPlace(url, settings.cold.endpoint_url, settings.cold.region, claimed=True)
 
 
-def _look(bucket: Bucket) -> UUID:
+def _moment(at: object, settings: Settings, host: Host) -> int:
+    try:
+        at_us = timestamp_us(at)
+    except SchemaMismatch as error:
+        raise ConfigError(str(error)) from None
+    now_us, grace_us = host.clock(), to_us(settings.sweep.grace)
+    if at_us > now_us:
+        raise ConfigError(f"{to_datetime(at_us)} is still to come; leave the time out to get all there is")
+    if at_us < now_us - grace_us:
+        raise ConfigError(
+            f"{to_datetime(at_us)} is more than sweep.grace = {format_duration(grace_us)} ago: a sweep may be removing what "
+            "is needed. If none has run since, say so by a longer grace in the settings"
+        )
+    return at_us
+
+
+def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
     """Return the store's id, once everything that a restore builds upon was read and verified."""
     store_id = bucket.read_store_id()
     if store_id is None:
         raise ConfigError(f"there is no store at {bucket.store.url}; check the URL")
-    for meta in _topics(bucket):
+    for topic in _topics(bucket, at_us):
+        meta = topic.meta
         for partition in range(meta.partitions):
             cold = ColdPartition(bucket.store, meta.name, meta.topic_id, partition)
             loaded = cold.load()
@@ -129,8 +159,8 @@ def _look(bucket: Bucket) -> UUID:
     return store_id
 
 
-def _topics(bucket: Bucket) -> Iterator[TopicMeta]:
-    """Yield the topics that were not deleted."""
+def _topics(bucket: Bucket, at_us: int | None) -> Iterator[TopicAt]:
+    """Yield the topics that are not deleted, or were not at the time."""
     for name in bucket.names():
         for topic_id in bucket.topic_ids(name):
             # Its tombstone stays, and nothing is written before its document.
@@ -138,8 +168,11 @@ def _topics(bucket: Bucket) -> Iterator[TopicMeta]:
                 raise CorruptionError(
                     "topic.json is missing beside objects", where=f"{bucket.store.url}/{name}/{topic_id}"
                 )
+    if at_us is not None:
+        yield from topics_at(bucket, at_us)
+        return
     for topic in bucket.topics().values():
-        yield _meta(bucket, topic)
+        yield TopicAt(_meta(bucket, topic))
 
 
 def _meta(bucket: Bucket, topic: dict[str, Any]) -> TopicMeta:
@@ -182,8 +215,12 @@ def _check_empty(root: Path) -> None:
 class _Restore:
     """The steps that change something."""
 
-    def __init__(self, bucket: Bucket, store_id: UUID, root: Path, place: ColdPlace, host: Host) -> None:
+    def __init__(
+        self, bucket: Bucket, store_id: UUID, root: Path, place: ColdPlace, host: Host,
+        at_us: int | None = None,
+    ) -> None:  # fmt: skip
         self._bucket = bucket
+        self._at_us = at_us
         self._store_id = store_id
         self._place = place
         self._host = host
@@ -196,20 +233,34 @@ class _Restore:
         lock = FileLock.acquire(self._root / WRITER_LOCK, f"the store {self._root}")
         try:
             _check_empty(self._root)
+            self._check_same()
             lineage = self._bucket.begin_lineage()
             self._clear()
-            mark = encode_document({"id": str(self._store_id), "lineage": lineage})
+            mark = encode_document({"id": str(self._store_id), "lineage": lineage, "at_us": self._at_us})
             write_atomically(self._fs, self._root / RESTORING_FILE, mark)
             write_cold_place(self._fs, self._root, self._place)
             self._fs.make_directory(self._root / TOPICS_DIRECTORY)
-            for meta in _topics(self._bucket):
-                self._topic(meta, lineage)
+            for topic in _topics(self._bucket, self._at_us):
+                self._topic(topic, lineage)
             # Raises where another restore began since.
             self._bucket.claim_store(self._store_id, lineage)
             self._fs.rename(self._root / RESTORING_FILE, self._root / STORE_FILE)
             self._fs.sync_directory(self._root)
         finally:
             lock.release()
+
+    def _check_same(self) -> None:
+        """Refuse to go on with another time than a restore that was cut short, which may be in some heads already."""
+        path = self._root / RESTORING_FILE
+        try:
+            begun = decode_document(path.read_bytes(), where=str(path)).get("at_us")
+        except FileNotFoundError:
+            return
+        if begun != self._at_us:
+            asked = "the newest state" if begun is None else f"at={begun // 1000}"
+            raise ConfigError(
+                f"a restore of {asked} was cut short in {self._root}: repeat it, or restore into another directory"
+            )
 
     def _clear(self) -> None:
         """Remove what an earlier restore, cut short, had made; its mark last."""
@@ -220,8 +271,10 @@ class _Restore:
                 self._fs.remove_directory(Path(base) / inner)
         self._fs.unlink(self._root / COLD_FILE)
 
-    def _topic(self, found: TopicMeta, lineage: int) -> None:
-        topic = self._bucket.adopt_topic(found.name, found.topic_id, lineage)
+    def _topic(self, found: TopicAt, lineage: int) -> None:
+        if found.deleted or found.rivals:
+            revive_topic(self._bucket, found, lineage, self._host.clock())
+        topic = self._bucket.adopt_topic(found.meta.name, found.meta.topic_id, lineage)
         if DELETED in topic:
             return
         meta = _meta(self._bucket, topic)
@@ -232,15 +285,19 @@ class _Restore:
     def _partition(self, meta: TopicMeta, partition: int, lineage: int) -> None:
         cold = ColdPartition(self._bucket.store, meta.name, meta.topic_id, partition)
         committer = Committer(cold, self._store_id, clock=self._host.clock)
+        before = cold.load() if self._at_us is not None else None
         # Looked at between the head and its PUT: else a restore that was overtaken would fence the one that overtook.
         epoch = committer.claim(
             begin_lineage=True, check=lambda: self._bucket.claim_store(self._store_id, lineage)
         )
         head = committer.survey()[0].head
         _check_manifest(cold, head, meta, self._store_id)
-        start, end = dict(head.lineages)[epoch], head.end_offset
-        if start != end:
+        if dict(head.lineages)[epoch] != head.end_offset:
             raise Fenced(f"{cold.where(cold.keys.head)} went on without us")
+        at_us = self._at_us
+        if at_us is not None and not _unchanged_since(before.head if before else None, head, at_us):
+            head = committer.commit(lambda claimed: rewound(cold, claimed, at_us, self._host.clock()))
+        end = head.end_offset
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)
         if head.start_offset:
@@ -270,3 +327,10 @@ class _Restore:
             prev_origin_hash=last.origin_hash if last and last.sealed else "",
         )
         SegmentWriter.create(self._fs, directory, header).close()
+
+
+def _unchanged_since(before: Head | None, claimed: Head, at_us: int) -> bool:
+    """Whether nothing was published since `at_us` but our own claim."""
+    if before is None:
+        return claimed.previous_commit_ids == ()
+    return claimed.previous_commit_ids[:1] == (before.commit_id,) and before.committed_us <= at_us

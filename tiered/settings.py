@@ -14,12 +14,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
+from cronsim import CronSim, CronSimError
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -27,18 +28,32 @@ from pydantic import (
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
+    PlainSerializer,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
+from .cold.options import PART_BYTES_MAX, PART_BYTES_MIN, check_encryption, check_tags
 from .errors import ConfigError
 from .format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
-from .policies.rules import PRESETS, Compress, LocalRetention, Offload, Policy, Retention, Roll
+from .policies.rules import (
+    PRESETS,
+    Compress,
+    LocalRetention,
+    Merge,
+    Offload,
+    Policy,
+    Retention,
+    Roll,
+    Scrub,
+)
+from .toml_lines import key_lines
 from .units import (
     Duration,
     PositiveDuration,
+    PositiveDurationOrOff,
     PositiveSize,
     PositiveSizeOrOff,
     Size,
@@ -47,6 +62,7 @@ from .units import (
 )
 
 _ENV_PREFIX = "TIERED_"
+PRESETS_LEAVE = ("retention", "merge", "scrub")
 
 
 class _Section(BaseModel):
@@ -70,6 +86,8 @@ class StoreSettings(_Section):
     hot_bytes: PositiveSize = 256 << 20
     max_record_bytes: PositiveSize = RECORD_BYTES_MAX
     cache_bytes: Size = 1 << 30
+    cache_memory_bytes: Size = 64 << 20
+    cache_path: Annotated[str | None, BeforeValidator(_path_text)] = None
     mmap: bool = True
 
     @model_validator(mode="after")
@@ -116,13 +134,39 @@ def _readable_class(name: str) -> str:
 
 
 class ColdSettings(_Section):
-    """``[cold]``: the object store. ``conditional_writes`` is written ``"on"`` or ``"off"``."""
+    """``[cold]``: the object store. ``conditional_writes`` and ``read_back`` are written ``"on"`` or ``"off"``.
+
+    Encryption is asked for with every object; storage class and tags concern data objects alone.
+    """
 
     url: Annotated[str | None, AfterValidator(_place)] = None
     endpoint_url: Annotated[str | None, AfterValidator(_http_place)] = None
     region: str | None = None
     storage_class: Annotated[str, AfterValidator(_readable_class)] = "STANDARD"
+    encryption: Literal["off", "AES256", "aws:kms"] = "off"
+    kms_key_id: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    read_back: bool = False
     conditional_writes: bool = True
+    part_bytes: PositiveSize = 8 << 20
+    upload_threads: Annotated[int, Field(ge=1, le=64)] = 4
+
+    @model_validator(mode="after")
+    def _can_be_asked_for(self) -> Self:
+        try:
+            check_encryption(self.encryption, self.kms_key_id)
+            check_tags(tuple(self.tags.items()))
+        except ConfigError as error:
+            raise ValueError(str(error).replace("cold.", "")) from None
+        if not PART_BYTES_MIN <= self.part_bytes <= PART_BYTES_MAX:
+            raise ValueError("part_bytes is between 5MiB and 5GiB, the limits of S3")
+        scheme = urlsplit(self.url or "").scheme
+        for name, value in (("encryption", self.encryption != "off"), ("tags", self.tags)):
+            if value and scheme not in ("", "s3", "s3a"):
+                raise ValueError(
+                    f"{name} is for s3:// alone, not for {scheme}://; leave it out and set the like of it on the bucket"
+                )
+        return self
 
 
 class PolicyTable(_Section):
@@ -134,6 +178,8 @@ class PolicyTable(_Section):
     offload: Offload | None = None
     local_retention: LocalRetention | None = None
     retention: Retention | None = None
+    merge: Merge | None = None
+    scrub: Scrub | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -162,45 +208,82 @@ class PolicyTable(_Section):
         """Return `base` with this table's rules in place of its own."""
         if self.preset is not None:
             # A preset is about speed and cost: what is deleted for good stays as it was.
-            base = PRESETS[self.preset].model_copy(update={"retention": base.retention})
+            kept = {name: getattr(base, name) for name in PRESETS_LEAVE}
+            base = PRESETS[self.preset].model_copy(update=kept)
         rules = {name: getattr(self, name) for name in Policy.model_fields}
         return base.model_copy(update={name: rule for name, rule in rules.items() if rule is not None})
 
 
 def _cron(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[\w*,/-]+( +[\w*,/-]+){4}", text.strip()):
+    if text is None:
+        return None
+    if len(text.split()) != 5:
         raise ValueError(f'{text!r} is not five cron fields; write them such as "*/5 * * * *"')
+    try:
+        next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
+    except CronSimError as error:
+        raise ValueError(f'{text!r} is no cron line ({error}); write one such as "*/5 * * * *"') from None
+    except StopIteration:
+        raise ValueError(f"{text!r} names a day that never comes") from None
     return text
 
 
 def _host_port(text: str | None) -> str | None:
     host, colon, port = (text or "").rpartition(":")
-    if text is not None and not (host and colon and port.isdecimal() and int(port) < 65536):
-        raise ValueError(f'{text!r} is not an address; write host:port such as "127.0.0.1:9464"')
+    if text not in (None, "off") and not (host and colon and port.isdecimal() and int(port) < 65536):
+        raise ValueError(f'{text!r} is not an address; write host:port such as "127.0.0.1:9464", or "off"')
     return text
 
 
+def _rate_or_off(value: object) -> object:
+    return None if value == "off" else value
+
+
+Rate = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+    BeforeValidator(_rate_or_off),
+    PlainSerializer(lambda rate: "off" if rate is None else rate, when_used="json"),
+]
+
+
 class DaemonSettings(_Section):
-    """``[daemon]``: when passes run (``cron``, where set, instead of ``interval``) and what they may use."""
+    """``[daemon]``: when passes run (``cron``, in UTC, where set, instead of ``interval``), what they may use and show.
+
+    ``jitter`` is by how much a pass comes later or earlier than ``interval``, a tenth of it by default, or how much
+    later at most than ``cron``, by default not at all. ``metrics`` is where to answer over HTTP, ``token_file`` holds
+    what callers have to show there. A daemon that is told to stop leaves what is not done after ``stop_deadline``; one
+    whose pass makes no progress for ``stuck_after`` reports itself as ill. The limits are for the process: ranged
+    reads, which scans wait for, count as no request.
+    """
 
     interval: PositiveDuration = timedelta(seconds=30)
     cron: Annotated[str | None, AfterValidator(_cron)] = None
+    jitter: Duration | None = None
     metrics: Annotated[str | None, AfterValidator(_host_port)] = None
+    token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
+    log: Literal["human", "json"] = "human"
+    stop_deadline: PositiveDuration = timedelta(seconds=30)
+    stuck_after: PositiveDuration = timedelta(minutes=15)
     upload_bytes_per_second: PositiveSizeOrOff = None
+    requests_per_second: Rate = None
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
         if self.cron is not None and "interval" in self.model_fields_set:
             raise ValueError("interval and cron exclude each other; leave one of them out")
+        if self.cron is None and self.jitter is not None and self.jitter > self.interval:
+            raise ValueError(f"jitter is at most the interval ({format_duration(self.interval)}); write less")
         return self
 
 
 class SweepSettings(_Section):
-    """``[sweep]``: for how long objects that nothing names stay in the bucket, and how many go in one run.
+    """``[sweep]``: how often a pass sweeps, for how long objects that nothing names stay, how many go in one run.
 
-    ``grace`` is to be longer than any reader holds on to a snapshot: the longest Spark job.
+    ``grace`` is to be longer than any reader without a lease holds on to a snapshot: the longest Spark job.
+    ``every = "off"`` leaves it to ``tiered sweep``.
     """
 
+    every: PositiveDurationOrOff = timedelta(days=1)
     grace: Duration = timedelta(days=1)
     objects_max: Annotated[int, Field(ge=1)] = 100_000
 
@@ -228,7 +311,7 @@ class Settings(_Section):
         try:
             return handler(data)
         except ValidationError as error:
-            sources = info.context if isinstance(info.context, _Sources) else _Sources()
+            sources = info.context if isinstance(info.context, Sources) else Sources()
             raise ConfigError(_one_line(error, sources)) from None
 
     @classmethod
@@ -242,10 +325,12 @@ class Settings(_Section):
         **overrides
             Sections as dicts: ``Settings.load("tiered.toml", store={"sync": "always"})``.
         """
-        sources = _Sources(
-            "" if path is None else os.fspath(path), _read_toml(path), _read_environment(), overrides
-        )
-        merged = _merge(_merge(sources.file, sources.environment), overrides)
+        return cls.from_sources(Sources.read(path, overrides))
+
+    @classmethod
+    def from_sources(cls, sources: Sources) -> Self:
+        """Merge what was read."""
+        merged = _merge(_merge(sources.file, sources.environment), sources.arguments)
         return cls.model_validate(merged, context=sources)
 
     def policy_for(self, topic: str) -> Policy:
@@ -265,21 +350,47 @@ class Settings(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sources:
-    """The dicts that were merged, to tell which one a faulty value came from."""
+class Sources:
+    """The dicts that are merged, to tell which one a value comes from; `text` is that of the file."""
 
     path: str = ""
     file: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str] | None, overrides: dict[str, Any]) -> Sources:
+        """Read the file, if there is one, and the environment.
+
+        Raises
+        ------
+        ConfigError
+        """
+        text, values = _read_toml(path)
+        return cls("" if path is None else os.fspath(path), values, _read_environment(), overrides, text)
 
     def blame(self, location: tuple[str, ...]) -> str:
-        key = ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in location)
+        """Return the source and the key of a value; where nothing sets it, as if the file did."""
+        key = dotted(location)
         if _holds(self.arguments, location):
             return f"argument {key}"
         if _holds(self.environment, location):
             return f"environment {_ENV_PREFIX}{'__'.join(location).upper()}"
         return ": ".join(text for text in (self.path, key) if text)
+
+    def line(self, location: tuple[str, ...]) -> int | None:
+        """Return the line of the file that a value comes from; None where it comes from elsewhere."""
+        if not self.text or _holds(self.arguments, location) or _holds(self.environment, location):
+            return None
+        lines = key_lines(self.text)
+        above = (location[:length] for length in range(len(location), 0, -1))
+        return next((lines[item] for item in above if item in lines), None)
+
+
+def dotted(location: tuple[str, ...]) -> str:
+    """Return a key as TOML writes it: ``policies."audit-*".roll``."""
+    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in location)
 
 
 class _Environment(BaseSettings):
@@ -300,11 +411,12 @@ def _read_environment() -> dict[str, Any]:
         raise ConfigError(f"environment {_ENV_PREFIX}…: {error}; write a JSON object") from None
 
 
-def _read_toml(path: str | os.PathLike[str] | None) -> dict[str, Any]:
+def _read_toml(path: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any]]:
     if path is None:
-        return {}
+        return "", {}
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
@@ -335,7 +447,7 @@ def _holds(values: Any, location: tuple[str, ...]) -> bool:
     return bool(location)
 
 
-def _one_line(error: ValidationError, sources: _Sources) -> str:
+def _one_line(error: ValidationError, sources: Sources) -> str:
     details = error.errors(include_url=False)
     first = details[0]
     location = tuple(str(part) for part in first["loc"])
@@ -353,7 +465,8 @@ def _one_line(error: ValidationError, sources: _Sources) -> str:
         text = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         message = text[:1].lower() + text[1:] if text.startswith("String") else text
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    where = sources.blame(location)
+    where, line = sources.blame(location), sources.line(location)
+    more += f" (line {line})" if line else ""
     return (f"{where}: " if where else "settings: ") + f"{message}{more}".replace("\n", " ")
 
 

@@ -29,6 +29,12 @@ class PartitionStatus:
         where the bucket does not say what it has.
     problem
         Why something is not known, or empty.
+    scrubbed_us
+        When every object of the partition had been looked at again, last; None before the first time.
+    damaged
+        Objects that a scrub found missing or damaged, and the manifest still names: one line each.
+    paused
+        Since when, by whom and why passes leave its topic alone; empty where they do not.
     """
 
     topic: str
@@ -42,6 +48,9 @@ class PartitionStatus:
     lag_records: int | None
     lag_seconds: float | None
     problem: str = ""
+    scrubbed_us: int | None = None
+    damaged: tuple[str, ...] = ()
+    paused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

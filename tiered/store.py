@@ -26,15 +26,33 @@ from .cold.bucket import Bucket
 from .cold.open import open_object_store
 from .cold.options import ColdOptions
 from .cold.sweep import SweepReport
-from .errors import ConfigError, ReadOnly, StoreClosed, TieredError, TopicExists, TopicNotFound, again
+from .cold.throttle import Brakes
+from .errors import (
+    ColdStorageError,
+    ConfigError,
+    ReadOnly,
+    StoreClosed,
+    TieredError,
+    TopicExists,
+    TopicNotFound,
+    again,
+)
 from .format.schema import RECORD_SCHEMA, check_topic_name, normalize_schema
+from .hot.asked import do_what_is_asked
 from .hot.opening import WriterOptions
 from .hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
 from .hot.recent import HotMemory
+from .hot.write_counters import WriteCounters
+from .in_process import listen
 from .ingest import check_key_column, check_timestamp_column
+from .metrics import registry_for
+from .passes import Passes
+from .pauses import Pause
 from .policies.executor import TierReport
 from .policies.plan import Plan
-from .reader.access import OpenBucket, Places, TierAccess
+from .publishing import Publisher
+from .reader.access import CacheOptions, OpenBucket, Places, TierAccess
+from .schedules import first_seconds, schedule_of
 from .settings import Settings
 from .status import StoreStatus
 from .tierer import Tierer
@@ -46,10 +64,12 @@ from .warm.catalog import PARTITIONS_MAX, Catalog, TopicMeta
 from .warm.cold_url import ColdPlace, read_cold_place, write_cold_place
 from .warm.filesystem import FileSystem, OsFileSystem
 from .warm.lock import FileLock
+from .web import Web
 
 log = logging.getLogger("tiered.store")
 
 WRITER_LOCK = "writer.lock"
+CACHE_DIRECTORY = "cache"
 
 
 def _wall_clock_us() -> int:
@@ -65,7 +85,7 @@ class Host:
     clock
         Returns microseconds since the epoch, UTC.
     fs
-        Everything that changes the local disk.
+        Everything that changes the local disk, the cache of cold data aside.
     open_bucket
         Connects to the object store at a URL.
     """
@@ -97,15 +117,19 @@ def open_store(
     settings
         `Settings`, or the path of a ``tiered.toml``.
     read_only
-        Open for reading beside a writer; creates and locks nothing.
+        Open for reading beside a writer; locks nothing, and creates nothing but cached copies of cold data.
     tierer
         Open for tiering beside a writer in another process: reads, plans and tiers, appends nothing.
     daemon
-        Run tiering passes on a thread of this process, every ``daemon.interval``.
+        Run passes on threads of this process: full ones every ``daemon.interval``, and for each topic one that
+        ships its tails every ``offload.tail_interval``. Where ``daemon.metrics`` names an address, health, metrics
+        and a page are answered there.
 
     Raises
     ------
-    ConfigError, StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
+    ConfigError
+        Also for ``sync="cold"`` where there is no cold tier.
+    StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
     """
     _check_platform()
     text = path_text(path)
@@ -134,12 +158,16 @@ class Store:
         self.url = url
         self._writer_lock = writer_lock
         self._memory = HotMemory(settings.store.hot_bytes)
+        self._write_counters = WriteCounters()
         self._topics: dict[str, Topic] = {}
         self._lock = threading.RLock()
         self._fault: TieredError | None = None
         self._stopping = threading.Event()
         self._tickers: list[Ticker] = []
         self._tierer = Tierer(self)
+        self._publisher = Publisher(self._tierer, pause=self._pause_or_fail)
+        self._passes: Passes | None = None
+        self._web: Web | None = None
         _open_stores.add(self)
 
     # -- opening and closing ---------------------------------------------------------------------
@@ -158,6 +186,11 @@ class Store:
         root = root.absolute()
         writable = not (read_only or tierer)
         catalog = Catalog(host.fs, root)
+        if writable and settings.store.sync == "cold" and not (cold or read_cold_place(root).url):
+            raise ConfigError(
+                f'store.sync = "cold" waits for a bucket, and the store {root} has none: give it cold="s3://…", or '
+                'write "always"'
+            )
         lock = None
         if writable:
             # The lock comes first: two processes that create one store must not each give it an id.
@@ -180,7 +213,20 @@ class Store:
                 "tiered-flush", settings.store.sync_interval.total_seconds(), store._flush_in_background
             )
         if daemon:
-            store._start("tiered-daemon", settings.daemon.interval.total_seconds(), store._tier_in_background)
+            store._passes = Passes(
+                store._tierer,
+                store.topics,
+                settings.policy_for,
+                schedule=schedule_of(settings.daemon, host.clock),
+                clock=host.clock,
+                first_seconds=first_seconds(settings.daemon),
+            )
+            try:
+                store._web = listen(store, store._passes, settings.daemon)
+            except ConfigError:
+                store.close()
+                raise
+            store._passes.start()
         return store
 
     @classmethod
@@ -188,13 +234,26 @@ class Store:
         if re.match(r"grpc(\+tls)?://", url):
             raise ConfigError(f"{url}: this release has no Flight client; open the local path or the bucket")
         place = ColdPlace(url, settings.cold.endpoint_url, settings.cold.region)
-        access = TierAccess(Places(None, url, cold_options(settings, place)), host.open_bucket)
+        places = Places(None, url, cold_options(settings, place), cache=_cache_options(settings, None))
+        access = TierAccess(places, host.open_bucket)
         catalog = BucketCatalog(Bucket(access.object_store))
         store = cls(settings, host, access, catalog, catalog.open_store(), url, writer_lock=None)
         store._read_only = True
         return store
 
     _read_only = False
+
+    def _use(self, settings: Settings) -> None:
+        """Go by other policies, limits and times of sweeping from the next action on; all else stays as it is."""
+        limits = [
+            (item.daemon.upload_bytes_per_second, item.daemon.requests_per_second)
+            for item in (self._settings, settings)
+        ]
+        self._settings = settings
+        Brakes.change_limits(*limits)
+        root = self._access.places.root
+        if root is not None:
+            self._access.look_again(partial(_places, root, settings))
 
     def _start(self, name: str, interval_seconds: float, work: Callable[[], None]) -> None:
         ticker = Ticker(name, interval_seconds, work)
@@ -209,6 +268,7 @@ class Store:
                 writer.roll_if_old()
                 if writer.dirty:
                     writer.write_pending() if never else writer.flush()
+                do_what_is_asked(writer)
             except StoreClosed:
                 continue  # closed by a close beside
             except TieredError as error:
@@ -216,21 +276,20 @@ class Store:
         if failed is not None:
             raise failed
 
-    def _tier_in_background(self) -> None:
-        self._tierer.run(None)
-
     def _writers(self) -> list[PartitionWriter]:
         with self._lock:
             return [writer for topic in self._topics.values() for writer in list(topic._writers.values())]
 
     def flush(self) -> None:
-        """Return once everything appended before the call is durable, in every topic."""
+        """Return once everything appended before the call is durable, in every topic; see `Topic.flush`."""
         self._check()
-        for writer in self._writers():
-            writer.flush()
+        with self._lock:
+            topics = list(self._topics.values())
+        for topic in topics:
+            topic.flush()
 
     def close(self) -> None:
-        """Flush and close; may be called twice.
+        """Flush, as `flush` does, and close; may be called twice.
 
         Raises
         ------
@@ -238,18 +297,26 @@ class Store:
             Appended records found no room; the store stays open, so that a later close can succeed.
         PartitionPoisoned, Fenced
             A sync failed, or the store was restored elsewhere; everything is closed all the same.
+        ColdStorageError
+            With ``sync="cold"``: some records are durable here, and not published. Everything is closed.
         """
         if self._fault is not None:
             return
-        error: TieredError | None = None
+        if self._passes is not None:
+            self._passes.stop()
+        error = self._published_at_close()
         for writer in self._writers():
             try:
                 writer.close()
             except TieredError as failed:
                 error = error or failed
         if error is not None and any(writer.fault is None for writer in self._writers()):
+            if self._passes is not None:
+                self._passes.start()
             raise error
         self._stopping.set()
+        if self._web is not None:
+            self._web.close()
         for ticker in self._tickers:
             ticker.stop()
         self._fault = StoreClosed(f"the store {self.url} is closed")
@@ -259,6 +326,24 @@ class Store:
             self._writer_lock.release()
         if error is not None:
             raise error
+
+    def _published_at_close(self) -> TieredError | None:
+        """With ``sync="cold"``: publish what appends did not wait for; return what stood in the way."""
+        error: TieredError | None = None
+        if self._settings.store.sync == "cold":
+            with self._lock:
+                topics = list(self._topics.values())
+            for topic in topics:
+                for partition, writer in list(topic._writers.items()):
+                    try:
+                        if writer.fault is None:  # else it was said before
+                            topic._wait_safe(partition, writer.end_offset, None)
+                    except TieredError as failed:
+                        error = error or failed
+                    except RuntimeError as failed:
+                        # At exit no thread can be started any more, for the parts of a large object, say.
+                        error = error or ColdStorageError(f"not published at exit: {failed}", retryable=True)
+        return error
 
     def _abandon(self) -> None:
         """In a forked child: this store is the parent's."""
@@ -274,6 +359,8 @@ class Store:
         if self._writer_lock is not None:
             self._writer_lock.abandon()
         self._tierer.abandon()
+        if self._web is not None:
+            self._web.abandon()
 
     def __enter__(self) -> Store:
         return self
@@ -299,6 +386,10 @@ class Store:
 
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
+
+    def _pause_or_fail(self, seconds: float) -> None:
+        self._pause(seconds)
+        self._check()
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -416,6 +507,7 @@ class Store:
                 raise TopicNotFound(
                     f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"
                 )
+            self._check_can_publish(meta.name)
             writer = self._writer_at(meta, partition)
             try:
                 self._tierer.claims.check_not_behind(meta, partition, writer)
@@ -423,6 +515,12 @@ class Store:
                 writer.close()
                 raise
             return writer
+
+    def _check_can_publish(self, topic: str) -> None:
+        if self._settings.store.sync == "cold" and self._settings.policy_for(topic).offload.after is None:
+            raise ConfigError(
+                f'store.sync = "cold" and offload = "off" exclude each other, and both hold for topic {topic!r}'
+            )
 
     def _writer_at(
         self, meta: TopicMeta, partition: int, *, wait_seconds: float = LOCK_WAIT_SECONDS
@@ -441,6 +539,7 @@ class Store:
             sync_on_scan=settings.sync != "never",
             sync_when_full=settings.sync_every is not None,
             record_bytes_max=settings.max_record_bytes,
+            counters=self._write_counters,
         )
         directory = self._catalog.partition_directory(meta.name, partition)
         return PartitionWriter.open(options, directory, meta, partition, wait_seconds=wait_seconds)
@@ -459,7 +558,7 @@ class Store:
         return self._tierer.plan(now)
 
     def tier(self, now: object = None) -> TierReport:
-        """Carry the plan out once: seal, offload, evict, expire, compress.
+        """Carry the plan out once: seal, expire, offload, evict, compress, merge, scrub, sweep.
 
         Raises
         ------
@@ -472,6 +571,39 @@ class Store:
                 f"the store {self.url} was opened for reading; open it with tierer=True to tier it"
             )
         return self._tierer.run(now)
+
+    def pause(self, topic: str | None = None, *, reason: str = "") -> Pause:
+        """Let passes leave a topic, or the whole store, alone until `resume`; in every process, and durably.
+
+        It takes effect with the next pass. Appends and reads go on.
+
+        Raises
+        ------
+        ReadOnly, TopicNotFound, DiskFull
+        """
+        self._check_may_tier("pause it")
+        if topic is not None:
+            self.topic(topic)
+        return self._tierer.pauses.pause(topic, reason)
+
+    def resume(self, topic: str | None = None) -> bool:
+        """End the pause of a topic, or of the whole store; return whether there was one.
+
+        Raises
+        ------
+        ReadOnly, TopicNotFound
+        ConfigError
+            The topic is paused with the whole store.
+        """
+        self._check_may_tier("resume it")
+        if topic is not None:
+            self.topic(topic)
+        return self._tierer.pauses.resume(topic)
+
+    def _check_may_tier(self, what: str) -> None:
+        self._check()
+        if self._read_only:
+            raise ReadOnly(f"the store {self.url} was opened for reading; open it with tierer=True to {what}")
 
     def sweep(self, *, dry_run: bool = False) -> SweepReport:
         """Delete from the bucket what no manifest names and has not named for ``sweep.grace``.
@@ -500,6 +632,19 @@ class Store:
         """Return per topic and partition what each tier holds, and how far the bucket is behind."""
         self._check()
         return self._tierer.status()
+
+    def metrics(self) -> Any:
+        """Return a ``prometheus_client.CollectorRegistry`` with this store's metrics, to mount in an application.
+
+        They are collected at each scrape, from what was counted and from the local disk; the bucket is not asked.
+
+        Raises
+        ------
+        ConfigError
+            prometheus-client is not installed; it comes with ``pip install 'tiered[daemon]'``.
+        """
+        self._check()
+        return registry_for(self, self._passes)
 
     def verify(self, deep: bool = False) -> VerifyReport:
         """Look whether everything that the store has, on disk and in its bucket, is what it should be.
@@ -544,10 +689,6 @@ def loaded_settings(settings: Settings | str | os.PathLike[str] | None) -> Setti
                 "build one by tiered.Settings.model_validate({...})"
             )
         settings = Settings.load(settings)
-    if settings.store.sync == "cold":
-        raise ConfigError(
-            'store.sync = "cold" is not in this release yet; write "always" and a short tail_interval'
-        )
     return settings
 
 
@@ -559,20 +700,35 @@ def _check_platform() -> None:
 
 
 def cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
-    """Return how to reach a bucket: as the settings say, else as the store remembers."""
     """Return how to reach a bucket: by the settings, and where they are silent as the store remembers."""
+    cold = settings.cold
     return ColdOptions(
-        endpoint_url=settings.cold.endpoint_url or place.endpoint_url,
-        region=settings.cold.region or place.region,
-        storage_class=settings.cold.storage_class,
-        conditional_writes="on" if settings.cold.conditional_writes else "off",
+        endpoint_url=cold.endpoint_url or place.endpoint_url,
+        region=cold.region or place.region,
+        storage_class=cold.storage_class,
+        encryption=cold.encryption,
+        kms_key_id=cold.kms_key_id,
+        tags=tuple(cold.tags.items()),
+        read_back=cold.read_back,
+        conditional_writes="on" if cold.conditional_writes else "off",
+        part_bytes=cold.part_bytes,
+        upload_threads=cold.upload_threads,
+        upload_bytes_per_second=settings.daemon.upload_bytes_per_second,
+        requests_per_second=settings.daemon.requests_per_second,
     )
 
 
 def _places(root: Path, settings: Settings, place: ColdPlace | None = None) -> Places:
     """Return where the tiers of a local store lie, by default as it remembers."""
     place = place or read_cold_place(root)
-    return Places(root, place.url, cold_options(settings, place), settings.store.mmap)
+    cache = _cache_options(settings, root)
+    return Places(root, place.url, cold_options(settings, place), settings.store.mmap, cache)
+
+
+def _cache_options(settings: Settings, root: Path | None) -> CacheOptions:
+    chosen = settings.store
+    directory = Path(chosen.cache_path).absolute() if chosen.cache_path else root and root / CACHE_DIRECTORY
+    return CacheOptions(directory, chosen.cache_bytes, chosen.cache_memory_bytes)
 
 
 def _cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:
@@ -611,7 +767,8 @@ def _close_all() -> None:
     for store in list(_open_stores):
         try:
             store.close()
-        except TieredError:
+        except Exception:
+            # Whatever it is, the stores after it must be closed.
             log.exception("%r could not be closed at exit: what was not flushed yet is lost", store)
 
 

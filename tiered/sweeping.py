@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from .claims import Claims
 from .cold.bucket import DELETED, Bucket
+from .cold.layout import topic_prefix
+from .cold.lease import oldest_lease
 from .cold.sweep import (
     PartitionSweeper,
     PartSweep,
@@ -17,17 +20,24 @@ from .cold.sweep import (
     SweepRules,
     server_seconds,
     sweep_deleted_topic,
+    sweep_leases,
     sweep_probes,
 )
+from .cold.unfinished import sweep_uploads, sweep_uploads_of_deleted
 from .errors import CorruptionError, TieredError
+from .format.document import decode_document, encode_document
+from .pauses import Pauses
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
 from .warm.directory import read_lineage, read_marks, write_marks
+from .warm.filesystem import FileSystem, read_whole, write_atomically
 
 if TYPE_CHECKING:
     from .store import Store
 
 log = logging.getLogger("tiered.sweep")
+
+SWEPT_FILE = "swept.json"
 
 
 class StoreSweep:
@@ -40,6 +50,7 @@ class StoreSweep:
         self._claims = claims
         self._actions = actions
         self._dry_run = dry_run
+        self._pauses = Pauses(self._access.places.root, self._fs, store._clock)
 
     def run(self, partitions: Iterable[tuple[TopicMeta, int]]) -> SweepReport:
         """Sweep `partitions`, then what is left of topics that were deleted.
@@ -55,20 +66,29 @@ class StoreSweep:
         known = list(partitions)
         if not self._access.has_cold or not self._claims.check_owner():
             return report
-        rules = SweepRules(self._now_seconds(), report.grace_seconds, settings.objects_max)
+        store = self._access.object_store
+        now_seconds = self._now_seconds()
+        # In this order: a lease that is taken after the look is younger than what grace lets go.
+        leased = oldest_lease(store, now_seconds)
+        rules = SweepRules(now_seconds, report.grace_seconds, settings.objects_max, leased)
+        report = replace(report, leased_since_seconds=leased)
         if not self._dry_run:
-            sweep_probes(self._access.object_store, rules)
+            sweep_probes(store, rules)
+            sweep_leases(store, rules)
         parts: list[PartSweep] = []
         for meta, partition in known:
             parts.append(self._partition(meta, partition, _rest(rules, parts)))
         ours = {meta.topic_id for meta, _ in known}
-        bucket = Bucket(self._access.object_store)
+        bucket = Bucket(store)
         for name in bucket.names():
             for topic_id in bucket.topic_ids(name):
                 if topic_id not in ours:
                     parts.append(self._other_topic(bucket, name, topic_id, _rest(rules, parts)))
         return replace(
-            report, parts=tuple(part for part in parts if part.deleted or part.waiting or part.problem)
+            report,
+            parts=tuple(
+                part for part in parts if part.deleted or part.waiting or part.uploads or part.problem
+            ),
         )
 
     def _now_seconds(self) -> float:
@@ -77,6 +97,8 @@ class StoreSweep:
         return server_seconds(self._access.object_store)
 
     def _partition(self, meta: TopicMeta, partition: int, rules: SweepRules) -> PartSweep:
+        if self._pauses.of(meta.name):
+            return PartSweep(meta.name, partition)
         directory = self._actions.directory(meta, partition)
         try:
             cold = self._access.cold(meta, partition)
@@ -85,11 +107,12 @@ class StoreSweep:
             marks = read_marks(directory)
             sweeper = PartitionSweeper(cold, rules, marks)
             if self._dry_run:
-                return sweeper.preview()
-            swept = sweeper.sweep(self._actions.committer(meta, partition))
+                return sweep_uploads(sweeper.preview(), cold, None, rules)
+            committer = self._actions.committer(meta, partition)
+            swept = sweeper.sweep(committer)
             if sweeper.marks != marks:
                 write_marks(self._fs, directory, sweeper.marks)
-            return swept
+            return sweep_uploads(swept, cold, committer, rules)
         except (TieredError, OSError) as error:
             return _problem(meta.name, partition, error)
 
@@ -101,7 +124,11 @@ class StoreSweep:
                 raise CorruptionError(f"topic.json of {topic_id} is missing, so it is left alone")
             if DELETED not in topic:
                 return PartSweep(name, None)  # created since we looked
-            return sweep_deleted_topic(bucket.store, name, topic_id, rules, dry_run=self._dry_run)
+            swept = sweep_deleted_topic(bucket.store, name, topic_id, rules, dry_run=self._dry_run)
+            if swept.waiting:
+                return swept
+            prefix = topic_prefix(name, topic_id)
+            return sweep_uploads_of_deleted(swept, bucket.store, prefix, rules, dry_run=self._dry_run)
         except TieredError as error:
             return _problem(name, None, error)
 
@@ -113,3 +140,30 @@ def _rest(rules: SweepRules, parts: list[PartSweep]) -> SweepRules:
 def _problem(topic: str, partition: int | None, error: Exception) -> PartSweep:
     log.info("%s/%s was not swept: %s", topic, "-" if partition is None else partition, error)
     return PartSweep(topic, partition, problem=f"{type(error).__name__}: {error}")
+
+
+def read_swept(root: Path) -> int | None:
+    """Return when the bucket was last swept; None where that is not remembered, 0 where the file does not verify.
+
+    Raises
+    ------
+    UnsupportedFormat
+    """
+    path = root / SWEPT_FILE
+    try:
+        value = decode_document(read_whole(path), where=str(path)).get("swept_us")
+    except FileNotFoundError:
+        return None
+    except CorruptionError:
+        return 0
+    return value if type(value) is int else 0
+
+
+def write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
+    """Remember when the bucket was swept, durably.
+
+    Raises
+    ------
+    DiskFull
+    """
+    write_atomically(fs, root / SWEPT_FILE, encode_document({"swept_us": swept_us}))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -13,16 +14,17 @@ from .claims import Claims
 from .cold.commit import Committer
 from .cold.parquet_format import object_schema
 from .cold.parquet_object import write_object
-from .errors import ColdStorageError, CorruptionError, StoreLocked
+from .errors import ColdStorageError, CorruptionError, Fenced, StoreLocked
 from .format.codec import ZSTD_LEVEL, Codec
 from .format.facts import SegmentFacts
-from .format.manifest import Head
+from .format.manifest import Head, add_objects, add_schemas
 from .format.schema import schema_to_text
-from .gather import LocalSegments, local_segments
+from .gather import LocalSegments, active_segment, local_segments
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
-from .policies.throttle import TokenBucket
+from .policies.tails import Tail, joined_base
 from .reader.snapshot import check_owner
+from .warm.asking import Asked, ask
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
 from .warm.rewrite import merged_batches, rewrite_segment
@@ -40,8 +42,6 @@ class TierActions:
         self._access = store._access
         self._fs = store._host.fs
         self._claims = claims
-        rate = store._settings.daemon.upload_bytes_per_second
-        self._throttle = TokenBucket(rate) if rate else None
 
     def directory(self, meta: TopicMeta, partition: int) -> Path:
         """Return the local directory of a partition."""
@@ -62,13 +62,15 @@ class TierActions:
             check_owner(segment, meta)  # or a file in the wrong place would be published as this partition's
         return found
 
-    def committer(self, meta: TopicMeta, partition: int) -> Committer:
+    def committer(self, meta: TopicMeta, partition: int, *, fresh: bool = True) -> Committer:
         """Return the committer of a partition, its epoch claimed; see `Claims.committer`."""
         writer = self.writer(meta.name, partition)
-        return self._claims.committer(meta, partition, lambda: self.local(meta, partition), writer)
+        return self._claims.committer(
+            meta, partition, lambda: self.local(meta, partition), writer, fresh=fresh
+        )
 
     def seal(self, action: Seal, /) -> int | None:
-        """Roll the active segment; of another process's writer, only while it does not hold its lock."""
+        """Roll the active segment; ask the writer to, where another process has one."""
         writer = self.writer(action.topic, action.partition)
         if writer is not None:
             if writer.active_segment_id == action.segment_id:
@@ -78,7 +80,10 @@ class TierActions:
         try:
             writer = self._store._writer_at(meta, action.partition, wait_seconds=0)
         except StoreLocked:
-            return 0  # its writer is at work, and rolls by the same policy
+            # Where it is not the segment any more, the writer leaves the request alone.
+            directory = self.directory(meta, action.partition)
+            ask(self._fs, directory, Asked(meta.topic_id, seal=action.segment_id))
+            return 0
         try:
             if writer.active_segment_id == action.segment_id:
                 writer.roll()
@@ -105,7 +110,8 @@ class TierActions:
         found = self._sealed(meta, action)
         if found is None or found.facts is None:
             return 0
-        return self._publish(meta, action.partition, found, found.facts, sealed=True)
+        committer = self.committer(meta, action.partition)
+        return self._publish(meta, committer, found, found.facts, sealed=True)
 
     def ship_tail(self, action: ShipTail, /) -> int | None:
         """Publish the durable records that the bucket lacks, as a piece of their segment."""
@@ -114,42 +120,89 @@ class TierActions:
         if writer is not None:
             # Under sync=never: what the bucket has, this disk must not lose, or it would be taken for an old image.
             writer.flush()
-        found = self.local(meta, action.partition).segments
-        segment = next((item for item in found if item.header.segment_id == action.segment_id), None)
-        if segment is None:
+        with self._claims.turn(meta, action.partition):
+            segment = self._holding(meta, action)
+            if segment is None:
+                return 0
+            base = max(action.base_offset, segment.header.base_offset)
+            end = min(action.end_offset, segment.end_offset)
+            if base >= end:
+                return 0
+            try:
+                # A pass every second must not begin each commit by reading the head that it wrote itself.
+                committer = self.committer(meta, action.partition, fresh=False)
+                if committer.last_head().end_offset < base:
+                    # Somebody else published what lies between, or nobody, as retention was faster.
+                    committer = self.committer(meta, action.partition)
+                return self._ship(meta, committer, segment, base, end)
+            except Fenced:
+                # Perhaps only by another pass of this store. Else this says who owns the partition.
+                committer = self.committer(meta, action.partition)
+                return self._ship(meta, committer, segment, base, end)
+
+    def _holding(self, meta: TopicMeta, action: ShipTail) -> SegmentFile | None:
+        """Find the segment of a tail, active or sealed; None where it is gone."""
+        writer = self.writer(meta.name, action.partition)
+        if writer is not None and writer.fault is None and writer.active_segment_id == action.segment_id:
+            view = writer.view(flush=False)
+            if view.active_header.segment_id == action.segment_id:
+                return active_segment(view)
+        directory = self.directory(meta, action.partition)
+        for name in reversed(list_segments(directory).segments):
+            if name.base_offset <= action.base_offset:
+                try:
+                    segment = self._access.segment(directory / str(name))
+                except FileNotFoundError:
+                    return None  # published and evicted, or encoded again since: the next pass sees
+                check_owner(segment, meta)
+                return segment if segment.header.segment_id == action.segment_id else None
+        return None
+
+    def _ship(self, meta: TopicMeta, committer: Committer, segment: SegmentFile, base: int, end: int) -> int:
+        """Publish ``[base, end)`` of a segment, or what the bucket lacks of it; see `policies.tails`."""
+        head = committer.last_head()
+        base = max(base, head.end_offset)
+        if base >= end:
+            self._claims.note_end(meta, committer.partition.partition, head.end_offset)
             return 0
-        start, end = (
-            max(action.base_offset, segment.header.base_offset),
-            min(action.end_offset, segment.end_offset),
-        )
-        if start >= end:
-            return 0
-        whole = segment.facts is not None and (start, end) == (segment.header.base_offset, segment.end_offset)
-        return self._publish(meta, action.partition, segment, _tail_facts(segment, start, end), sealed=whole)
+        share = segment.bytes * (end - base) // max(1, segment.end_offset - segment.header.base_offset)
+        base = joined_base(_tails_before(head, segment.header.segment_id, base), Tail(base, end, share))
+        whole = segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset)
+        return self._publish(meta, committer, segment, _tail_facts(segment, base, end), sealed=whole)
 
     def _publish(
-        self, meta: TopicMeta, partition: int, segment: SegmentFile, facts: SegmentFacts, *, sealed: bool
+        self,
+        meta: TopicMeta,
+        committer: Committer,
+        segment: SegmentFile,
+        facts: SegmentFacts,
+        *,
+        sealed: bool,
     ) -> int:
-        committer = self.committer(meta, partition)
-        published = committer.partition.load()
-        start = read_start_offset(self.directory(meta, partition))
-        if published is not None and published.head.end_offset < facts.base_offset <= start:
+        """Upload records and publish them; return the size of the object."""
+        start = read_start_offset(self.directory(meta, committer.partition.partition))
+        if committer.last_head().end_offset < facts.base_offset <= start:
             # Retention removed what was never offloaded: the manifest's log begins anew there.
             committer.raise_start_offset(facts.base_offset)
         name = committer.new_object_name(facts.base_offset)
         key = committer.partition.keys.data(name)
         schema = object_schema(meta.schemas[facts.schema_id])
-        if self._throttle is not None:
-            self._throttle.take(segment.bytes)
+        schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
         try:
             with self._access.object_store.upload(key) as upload:
                 rows = _rows(segment, schema, facts.base_offset, facts.end_offset)
                 entry = write_object(upload, schema, rows, facts, name=name, sealed=sealed)
-        except BaseException:
+
+            def change(head: Head) -> Head:
+                if not sealed and head.end_offset >= entry.end_offset:
+                    return head  # the sealed whole came first
+                return add_objects(add_schemas(head, schemas), [entry], committer.partition)
+
+            head = committer.commit(change)
+        finally:
+            # Also where the commit may still land: no survey is taken before that is settled.
             committer.release([name])
-            raise
-        schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
-        committer.publish_objects([entry], schemas)
+        self._claims.note_end(meta, committer.partition.partition, head.end_offset)
         return entry.bytes
 
     def evict_local(self, action: EvictLocal, /) -> int | None:
@@ -182,11 +235,14 @@ class TierActions:
 
     def expire(self, action: Expire, /) -> int | None:
         """Move the start offset up in every tier, then remove the local files wholly below it."""
-        meta = self._store.topic(action.topic)._meta
+        topic = self._store.topic(action.topic)
+        meta = topic._meta
+        if action.topic_id not in (None, meta.topic_id):
+            return 0  # deleted since; offsets of the topic that has its name now are others
         directory = self.directory(meta, action.partition)
         loaded = self._access.cold(meta, action.partition).load() if self._access.has_cold else None
         self._check_lineage(meta, action.partition, loaded.head if loaded else None)
-        writer = self.writer(action.topic, action.partition)
+        writer = topic._writers.get(action.partition)
         offset = action.end_offset
         only_in_bucket = False
         if writer is not None:
@@ -195,8 +251,11 @@ class TierActions:
             try:
                 opened = self._store._writer_at(meta, action.partition, wait_seconds=0)
             except StoreLocked:
+                ask(self._fs, directory, Asked(meta.topic_id, start_offset=offset))
                 if not self._access.has_cold:
-                    raise  # only its writer can move the start offset
+                    return (
+                        0  # only the writer can move the start offset; a later pass removes what lies before
+                    )
                 only_in_bucket = loaded is None
             else:
                 try:
@@ -235,10 +294,21 @@ class TierActions:
         self._fs.sync_directory(self.directory(meta, partition))
 
 
+def _tails_before(head: Head, segment_id: UUID, end: int) -> list[Tail]:
+    """Return the pieces of a segment that end at `end`, oldest first, as far as they are in the head itself."""
+    found: list[Tail] = []
+    for entry in reversed(head.inline):
+        if entry.end_offset != end or entry.sealed or entry.segment_ids != (segment_id,):
+            break
+        found.append(Tail(entry.base_offset, end, entry.bytes))
+        end = entry.base_offset
+    return found[::-1]
+
+
 def _rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iterator[pa.RecordBatch]:
     """Yield a segment's records in ``[start, end)`` as an object stores them."""
-    offset = segment.header.base_offset
-    for batch, _ in merged_batches(segment):
+    offset = segment.index.base_offsets[segment.index.between(start, end)[0]]
+    for batch, _ in merged_batches(segment, offsets=(start, end)):
         first, last = max(start, offset), min(end, offset + batch.num_rows)
         if first < last:
             rows = batch.slice(first - offset, last - first)

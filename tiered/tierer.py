@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,15 +21,27 @@ from .cold.sweep import SweepReport
 from .errors import ColdStorageError, Fenced, ReadOnly, TieredError, TopicNotFound
 from .gather import LocalSegments, Published, partition_facts, read_published
 from .ingest import timestamp_us
-from .policies.executor import Executor, TierReport
+from .maintenance import MaintenanceActions
+from .pauses import Pauses
+from .policies.actions import Action
+from .policies.executor import Executor, Outcome, TierReport
 from .policies.facts import PartitionFacts, StoreFacts
+from .policies.outlook import outlook
 from .policies.plan import Plan, make_plan
+from .policies.running import Running
 from .reader.snapshot import published_end
+from .scrub_state import ScrubState, read_scrub_state
 from .status import PartitionStatus, StoreStatus, TierHoldings
-from .sweeping import StoreSweep
-from .tier_actions import TierActions
+from .sweeping import StoreSweep, read_swept
+from .unpublished import Lag, Unpublished, append_time_us
 from .warm.catalog import TopicMeta
-from .warm.directory import list_segments, read_fence, read_lineage, remove_half_written
+from .warm.directory import (
+    list_segments,
+    read_fence,
+    read_lineage,
+    read_start_offset,
+    remove_half_written,
+)
 from .warm.lock import FileLock
 from .warm.rewrite import remove_leftover
 
@@ -41,6 +53,23 @@ log = logging.getLogger("tiered.tierer")
 TIERING_LOCK = "tiering.lock"
 
 
+@dataclass(frozen=True, slots=True)
+class TailReport:
+    """What became of a tail pass.
+
+    Attributes
+    ----------
+    lags
+        How far the bucket was behind each partition when it was looked at.
+    problems
+        What stood in the way of looking at a partition.
+    """
+
+    report: TierReport
+    lags: Mapping[tuple[str, int], Lag]
+    problems: Mapping[tuple[str, int], TieredError]
+
+
 class Tierer:
     """Tiering of one open store. The actions are called from several threads, one a partition."""
 
@@ -48,10 +77,17 @@ class Tierer:
         self._store = store
         self._access = store._access
         self._fs = store._host.fs
-        self._pass = threading.Lock()
+        self.pauses = Pauses(self._access.places.root, self._fs, store._clock)
+        self._one_full_pass = threading.Lock()
+        self._one_tail_pass = threading.Lock()
+        self._holders_lock = threading.Lock()
+        self._holders = 0
         self._lock: FileLock | None = None
         self.claims = Claims(self._access, store.store_id, store._clock, self._fs)
-        self._actions = TierActions(store, self.claims)
+        self._actions = MaintenanceActions(store, self.claims, self._partitions)
+        self._unpublished = Unpublished(store, self.claims, self._actions)
+        self.running = Running()
+        self.observe_action: Callable[[Outcome], None] = lambda _: None
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's lock."""
@@ -81,39 +117,165 @@ class Tierer:
         Partitions that cannot be looked at are left out, or planned for without the bucket, and the rest is
         done (promise P11); then the first of these errors is raised.
         """
-        problems: list[TieredError] = []
-        with self._tiering(self._root):
-            self._tidy()
-            plan = self._plan(now, problems, fence=True)
-            report = Executor(self._actions, should_stop=self._store._stopping.is_set).execute(plan)
+        report, problems = self.full_pass(now)
         if problems:
             raise problems[0]
         return report
 
+    def full_pass(
+        self,
+        now: object = None,
+        *,
+        leave_out: Callable[[Action], bool] = lambda _: False,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> tuple[TierReport, list[TieredError]]:
+        """Make a plan and carry it out; return what became of it, and what could not be looked at.
+
+        Parameters
+        ----------
+        leave_out
+            Which actions of the plan to leave for later.
+        should_stop
+            Asked before each action; once true, what is left is skipped.
+
+        Raises
+        ------
+        StoreLocked, ReadOnly
+        """
+        problems: list[TieredError] = []
+        with self._one_full_pass, self._tiering():
+            self._tidy(problems)
+            plan = self._plan(now, problems, fence=True)
+            wanted = replace(plan, actions=tuple(item for item in plan.actions if not leave_out(item)))
+            report = self._executor(should_stop).execute(wanted)
+            if self._access.has_cold and read_swept(self._root) is None:
+                self._actions.remember_sweep(plan.now_us)  # from here on counts when the first is due
+        return report, problems
+
+    def tail_pass(
+        self,
+        wanted: Callable[[str, int], bool] = lambda *_: True,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> TailReport:
+        """Publish what is durable and not in the bucket yet, of the partitions that are `wanted`.
+
+        It costs no request where there is nothing new, and can run beside a full pass. What cannot be looked at
+        is left out, and the rest is done (promise P11).
+
+        Raises
+        ------
+        StoreLocked, ReadOnly
+        """
+        lags: dict[tuple[str, int], Lag] = {}
+        problems: dict[tuple[str, int], TieredError] = {}
+        actions: list[Action] = []
+        with self._one_tail_pass, self._tiering():
+            for meta, partition in self._partitions() if self._access.has_cold else ():
+                if not wanted(meta.name, partition) or self.pauses.of(meta.name):
+                    continue
+                try:
+                    lag, found = self._unpublished.look(meta, partition)
+                except (TieredError, OSError) as error:
+                    problems[meta.name, partition] = _told(error)
+                else:
+                    lags[meta.name, partition] = lag
+                    actions += found
+            plan = Plan(self._store._clock(), tuple(actions))
+            report = self._executor(should_stop).execute(plan) if actions else TierReport()
+        return TailReport(report, lags, problems)
+
+    def publish(self, meta: TopicMeta, partition: int) -> int:
+        """Publish what one partition has and its bucket lacks; return the end of what is published, or was deleted.
+
+        Raises
+        ------
+        StoreLocked
+            Another process is tiering.
+        Fenced, ColdStorageError, CorruptionError, UnsupportedFormat, PartitionPoisoned, DiskFull
+        """
+        with self._tiering():
+            _, actions = self._unpublished.look(meta, partition)
+            for action in actions:
+                self._actions.ship_tail(action)
+        writer = self._actions.writer(meta.name, partition)
+        deleted = read_start_offset(self._actions.directory(meta, partition))
+        return max(deleted, self.claims.published_end(meta, partition, writer) or 0)
+
+    def lags(self) -> list[Lag]:
+        """Return how far the bucket is behind each partition that it is known of, without asking it."""
+        found = []
+        for meta, partition in self._partitions() if self._access.has_cold else ():
+            if self.claims.known_end(meta, partition) is not None:
+                # A fenced one has no lag that a pass could do anything about.
+                with suppress(TieredError, OSError):
+                    found.append(self._unpublished.look(meta, partition, ask=False)[0])
+        return found
+
+    def bucket_answers(self) -> bool:
+        """Whether the bucket answers a question, asked once and without patience."""
+        return self.claims.bucket_answers()
+
+    def published_now(self, meta: TopicMeta, partition: int) -> int:
+        """Return the end of what the bucket has, which is asked now; 0 where it has nothing.
+
+        Raises
+        ------
+        Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        writer = self._actions.writer(meta.name, partition)
+        return self.claims.read_published_end(meta, partition, writer) or 0
+
+    def _executor(self, should_stop: Callable[[], bool]) -> Executor:
+        stopping = self._store._stopping.is_set
+        return Executor(
+            self._actions,
+            should_stop=lambda: stopping() or should_stop(),
+            running=self.running,
+            observe=self.observe_action,
+        )
+
     def sweep(self, *, dry_run: bool) -> SweepReport:
         """Sweep the bucket, holding the tiering lock; a dry run changes nothing and needs no lock."""
-        root = self._root
-        sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=dry_run)
+        _ = self._root
         if dry_run:
+            sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=True)
             return sweep.run(self._partitions())
-        with self._tiering(root):
-            return sweep.run(self._partitions())
+        with self._one_full_pass, self._tiering():
+            return self._actions.swept(self._store._clock())
 
     @contextmanager
-    def _tiering(self, root: Path) -> Iterator[None]:
-        """Hold the tiering lock: one pass or sweep a store at a time, in whichever process."""
-        with self._pass:
-            self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
-            try:
-                yield
-            finally:
-                self._lock.release()
-                self._lock = None
+    def _tiering(self) -> Iterator[None]:
+        """Hold the tiering lock: one process tiers a store. Threads of this one share it.
+
+        A full pass and a tail pass change different things: what a tail pass publishes comes after all that a
+        full pass planned with, and each commit is planned again on the head that it meets.
+        """
+        root = self._root
+        with self._holders_lock:
+            if self._lock is None:
+                self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._holders_lock:
+                self._holders -= 1
+                if not self._holders:
+                    held, self._lock = self._lock, None
+                    held.release()
 
     def _plan(self, now: object, problems: list[TieredError], *, fence: bool = False) -> Plan:
         """Plan for what could be looked at; what stood in the way of the rest is added to `problems`."""
         now_us = self._store._clock() if now is None else timestamp_us(now)
-        known, unknown = self._facts(problems, fence=fence)
+        paused = self.pauses.among(self._store.topics())
+        # To act on, nothing of a paused topic is needed; to show what each tier holds, all is.
+        known, unknown = self._facts(
+            problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
+        )
+        everything, answered = [*known, *unknown], bool(known) or not unknown
+        known = [item for item in known if item.topic not in paused]
+        unknown = [item for item in unknown if item.topic not in paused]
         disk = shutil.disk_usage(self._root)
         facts = StoreFacts(
             partitions=tuple(known),
@@ -122,16 +284,26 @@ class Tierer:
             has_cold=self._access.has_cold,
             now_us=now_us,
             storage_class=self._store._settings.cold.storage_class,
+            swept_us=read_swept(self._root),
         )
         policy_for = self._store._settings.policy_for
-        plan = make_plan(facts, policy_for, now_us)
+        # Where nothing of the bucket is known, it does not answer.
+        every = self._store._settings.sweep.every if answered and not self.pauses.of_store() else None
+        plan = make_plan(facts, policy_for, now_us, sweep_every=every)
         # What is unknown must not be planned with: these have no bucket for now.
         local = make_plan(replace(facts, partitions=tuple(unknown), has_cold=False), policy_for, now_us)
-        notes = tuple(str(problem) for problem in problems)
-        return replace(plan, actions=plan.actions + local.actions, notes=plan.notes + local.notes + notes)
+        notes = tuple(f"{topic}: {pause}" for topic, pause in paused.items())
+        notes += tuple(str(problem) for problem in problems)
+        actions = plan.actions + local.actions
+        tiers = outlook(everything, actions)
+        return replace(plan, actions=actions, notes=plan.notes + local.notes + notes, tiers=tiers)
 
     def _facts(
-        self, problems: list[TieredError], *, fence: bool
+        self,
+        problems: list[TieredError],
+        *,
+        fence: bool,
+        wanted: Callable[[str], bool] = lambda _: True,
     ) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
         """Gather the facts of each partition: those whose manifest is known, and those where it is not.
 
@@ -141,13 +313,16 @@ class Tierer:
         unknown: list[PartitionFacts] = []
         silent = False
         for meta, partition in self._partitions():
+            if not wanted(meta.name):
+                continue
             try:
                 self._check_fence(meta, partition)
                 local = self._actions.local(meta, partition)
                 published, answered = Published(None, ()), False
+                scrub = read_scrub_state(self._actions.directory(meta, partition))
                 if not silent:
                     try:
-                        published, answered = read_published(self._access, meta, partition), True
+                        published, answered = self._published(meta, partition, local, scrub), True
                     except ColdStorageError as error:
                         problems.append(error)
                         # Where the bucket as a whole is away it is asked once: each question takes all its retries.
@@ -155,11 +330,22 @@ class Tierer:
                 if fence:
                     writer = self._actions.writer(meta.name, partition)
                     self.claims.check_lineage(meta, partition, published.head, writer)
-                (known if answered else unknown).append(partition_facts(meta, partition, local, published))
-            except TieredError as error:
+                    if published.head is not None:
+                        self.claims.note_head(meta, partition, published.head)
+                facts = partition_facts(meta, partition, local, published, scrub=scrub)
+                (known if answered else unknown).append(facts)
+            except (TieredError, OSError) as error:
                 log.warning("%s/%d is left out: %s", meta.name, partition, error)
-                problems.append(error)
+                problems.append(_told(error))
         return known, unknown
+
+    def _published(
+        self, meta: TopicMeta, partition: int, local: LocalSegments, scrub: ScrubState
+    ) -> Published:
+        first = local.segments[0].header.base_offset if local.segments else None
+        return read_published(
+            self._access, meta, partition, local_offset=first, scrub_offset=scrub.next_offset
+        )
 
     def _check_fence(self, meta: TopicMeta, partition: int) -> None:
         reason = read_fence(self._actions.directory(meta, partition))
@@ -182,15 +368,18 @@ class Tierer:
             for partition in range(meta.partitions):
                 yield meta, partition
 
-    def _tidy(self) -> None:
+    def _tidy(self, problems: list[TieredError]) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
         for meta, partition in self._partitions():
             directory = self._actions.directory(meta, partition)
             if not directory.is_dir():
                 continue
-            remove_half_written(self._fs, directory)
-            for name in list_segments(directory).leftovers:
-                remove_leftover(self._fs, directory, name)
+            try:
+                remove_half_written(self._fs, directory)
+                for name in list_segments(directory).leftovers:
+                    remove_leftover(self._fs, directory, name)
+            except (TieredError, OSError) as error:
+                problems.append(_told(error))
 
     # -- status ----------------------------------------------------------------------------------
 
@@ -204,7 +393,7 @@ class Tierer:
             known = self._access.has_cold and not silent
             if known:
                 try:
-                    published = read_published(self._access, meta, partition)
+                    published = self._published(meta, partition, LocalSegments(0, ()), ScrubState())
                 except TieredError as error:
                     problem, known = str(error), False
                     away = isinstance(error, ColdStorageError) and not self.claims.bucket_answers()
@@ -237,17 +426,21 @@ class Tierer:
         problem: str,
     ) -> PartitionStatus:
         reason, ours = self._fence(meta, partition, published)
-        facts = partition_facts(meta, partition, local, published, lineage_end=ours)
+        directory = self._access.directory(meta.name, partition)
+        scrub = read_scrub_state(directory) if directory is not None else ScrubState()
+        facts = partition_facts(meta, partition, local, published, lineage_end=ours, scrub=scrub)
+        live_names = {item.name for item in published.entries}
+        unread = [(ref.base_offset, ref.end_offset) for ref in published.unread]
         writer = self._actions.writer(meta.name, partition)
         blocks = writer.recent.between(0, facts.end_offset) if writer is not None else []
         live = facts.live_segments()
-        behind = [item for item in live if item.end_offset > ours and item.record_count]
-        oldest = min((item.created_us for item in behind), default=0)
         lag = max(0, facts.end_offset - max(ours, facts.start_offset))
         if reason is not None:
             only = f"offsets {ours} to {facts.end_offset} are on this disk only" if lag and known else ""
             problem = problem or "; ".join(filter(None, [f"fenced: {reason}", only]))
-        lag_seconds = max(0.0, (self._store._clock() - oldest) / 1e6) if lag and oldest else 0.0
+        oldest, unreadable = _oldest_append_us(local, max(ours, facts.start_offset)) if lag else (None, "")
+        problem = problem or unreadable
+        lag_seconds = 0.0 if oldest is None else max(0.0, (self._store._clock() - oldest) / 1e6)
         return PartitionStatus(
             topic=meta.name,
             partition=partition,
@@ -262,12 +455,32 @@ class Tierer:
             warm=TierHoldings(
                 len(live), sum(item.record_count for item in live), sum(item.local_bytes for item in live)
             ),
-            cold=TierHoldings(
-                len(published.entries),
-                sum(item.record_count for item in published.entries),
-                sum(item.bytes for item in published.entries),
-            ),
+            cold=TierHoldings(published.object_count, published.record_count, published.bytes),
             lag_records=lag if known else None,
             lag_seconds=lag_seconds if known else None,
             problem=problem,
+            scrubbed_us=scrub.completed_us or None,
+            damaged=tuple(
+                str(item)
+                for item in scrub.damaged
+                if item.name in live_names or any(low <= item.base_offset < high for low, high in unread)
+            ),
+            paused=str(self.pauses.of(meta.name) or ""),
         )
+
+
+def _told(error: TieredError | OSError) -> TieredError:
+    """Return what is wrong with one partition, also where its disk does not read, as the error of a pass."""
+    return error if isinstance(error, TieredError) else TieredError(f"{type(error).__name__}: {error}")
+
+
+def _oldest_append_us(local: LocalSegments, offset: int) -> tuple[int | None, str]:
+    """Return when the first record at or after `offset` was appended, and why that cannot be read, or empty."""
+    try:
+        for segment in local.segments:
+            found = append_time_us(segment, offset) if segment.end_offset > offset else None
+            if found is not None:
+                return found, ""
+    except TieredError as error:
+        return None, str(error)
+    return None, ""

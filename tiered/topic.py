@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .errors import ConfigError, OffsetOutOfRange, SchemaMismatch, TopicNotFound
+from .errors import ColdStorageError, ConfigError, OffsetOutOfRange, SchemaMismatch, TopicNotFound
 from .format.block import split_batch
 from .format.schema import RECORD_SCHEMA, normalize_schema, nulls, to_batches
 from .hot.buffer import RECORD_OVERHEAD_BYTES
@@ -28,7 +29,7 @@ from .ingest import (
     value_bytes,
     values_batch,
 )
-from .reader.read import read_split
+from .reader.read import read_splits
 from .reader.rows import Query, coalesce, limited
 from .reader.scan import Scan
 from .reader.snapshot import PartitionSnapshot, snapshot_partition
@@ -38,11 +39,16 @@ from .warm.catalog import TopicMeta
 if TYPE_CHECKING:
     from .store import Store
 
+log = logging.getLogger("tiered.topic")
+
 Offsets = int | Mapping[int, int] | None
 _MANY_ROWS_MAX = 1 << 16
 _MANY_ROWS_MIN = 256
 _BLOCKS_AT_ONCE = 16
 _FOLLOW_SECONDS = 0.1
+# Each look at a bucket is a GET; a head changes no more often than tails are shipped.
+_FOLLOW_BUCKET_SECONDS = 2.0
+_FOLLOW_FAILED_SECONDS_MAX = 60.0
 # A named tuple's own constructor is a Python function: this skips it, on the path of every record.
 _new = tuple.__new__
 
@@ -67,7 +73,8 @@ class Topic:
         options = store._settings.store
         self._record_bytes_max = options.max_record_bytes
         self._block_bytes = options.block_bytes
-        self._waits = options.sync == "always"
+        self._waits = options.sync in ("always", "cold")
+        self._publishes = options.sync == "cold"
         self._use(meta)
 
     def _use(self, meta: TopicMeta) -> None:
@@ -102,7 +109,8 @@ class Topic:
         timestamp
             Aware datetime, or integer milliseconds since the epoch; default now.
         sync
-            True waits until the record is durable, whatever the sync mode; False never waits.
+            True waits until the record is durable on this disk, whatever the sync mode; False never waits. By
+            default the mode decides: ``always`` waits for the disk, ``cold`` until the record is published.
 
         Returns
         -------
@@ -113,6 +121,9 @@ class Topic:
         ------
         SchemaMismatch, RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
             In each case but a failed wait, nothing was appended.
+        ColdStorageError
+            Of mode ``cold``: the record is appended and durable here, and not published yet. Do not append it
+            again; `flush` publishes it, and so does the next append or pass.
         """
         if self._typed:
             appended = self._append_row(value, key, headers, timestamp, partition)
@@ -143,7 +154,7 @@ class Topic:
                 offset = writer.append_record(key, value, pairs, when, size)
             appended = _new(Appended, (writer.partition, offset))
         if sync if sync is not None else self._waits:
-            self._wait_durable(appended)
+            self._wait_safe(appended[0], appended[1] + 1, sync)
         return appended
 
     def _append_row(
@@ -185,8 +196,13 @@ class Topic:
             return self._writer(self._sticky)
         return writer
 
-    def _wait_durable(self, appended: Appended) -> None:
-        self._writers[appended.partition].sync_to(appended.offset + 1)
+    def _wait_safe(self, partition: int, end: int, sync: bool | None) -> None:
+        """Wait until everything before `end` is durable here, or, if the mode says so, published."""
+        writer = self._writers[partition]
+        if sync is None and self._publishes:
+            self._store._publisher.wait(self._meta, partition, writer, end)
+        else:
+            writer.sync_to(end)
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, a block at a time; several times as fast as `append` in a loop.
@@ -223,7 +239,7 @@ class Topic:
                     ranges.append(OffsetRange(partition, offset, offset + 1))
         merged = _merged(ranges)
         if self._waits:
-            self._wait_ranges(merged)
+            self._wait_ranges(merged, None)
         return merged
 
     def _checked(self, record: Any) -> tuple[Any, dict[str, Any]]:
@@ -284,7 +300,7 @@ class Topic:
                 ranges += self._append_columns(batch, timestamps, partition)
         merged = _merged(ranges)
         if sync if sync is not None else self._waits:
-            self._wait_ranges(merged)
+            self._wait_ranges(merged, sync)
         return merged
 
     def _append_columns(
@@ -331,15 +347,23 @@ class Topic:
             ranges.append(OffsetRange(partition, start, end))
         return _merged(ranges)
 
-    def _wait_ranges(self, ranges: list[OffsetRange]) -> None:
+    def _wait_ranges(self, ranges: list[OffsetRange], sync: bool | None) -> None:
         for item in ranges:
-            self._writers[item.partition].sync_to(item.end)
+            self._wait_safe(item.partition, item.end, sync)
 
     def flush(self) -> None:
-        """Return once everything appended before the call is durable; raise what stood in the way."""
+        """Return once everything appended before the call is durable; raise what stood in the way.
+
+        In sync mode ``cold``: once it is published.
+        """
         self._store._check()
-        for writer in list(self._writers.values()):
-            writer.flush()
+        ends = {partition: writer.end_offset for partition, writer in list(self._writers.items())}
+        # All of them first: what is durable here must not wait for a bucket.
+        for partition, end in ends.items():
+            self._writers[partition].sync_to(end)
+        if self._publishes:
+            for partition, end in ends.items():
+                self._wait_safe(partition, end, None)
 
     def roll(self) -> None:
         """Seal the active segments that hold records, and begin new ones."""
@@ -465,12 +489,15 @@ class Topic:
         offset
             Default the start offset.
         follow
-            Go on for ever, waiting for new durable records; no flush is forced.
+            Go on for ever, waiting for new durable records; no flush is forced. On a store that was opened by the
+            URL of its bucket: one GET every 2 s, and what the bucket fails to answer is asked again.
 
         Raises
         ------
         OffsetOutOfRange
-            The offset is before the start offset or after the end offset.
+            The offset is before the start offset or after the end offset; while following, retention was faster.
+        StoreClosed
+            The store was closed, by another thread too.
         """
         self._store._check()
         if partition is None:
@@ -486,44 +513,65 @@ class Topic:
     def _records(
         self, partition: int, offset: int | None, limit: int | None, follow: bool
     ) -> Iterator[Record]:
-        left = limit
+        left, failures = limit, 0
         while left is None or left > 0:
-            # A writer in this process says what is durable; what follows it must not force a flush.
-            view = self._durable_view(partition) if follow else self._view(partition)
             # The end of a short read of known offsets bounds what is decoded.
             end = offset + left if offset is not None and left is not None else None
-            snapshot = snapshot_partition(
-                self._store._access, self._meta, partition, view=view, start_offset=offset, end_offset=end
-            )
-            if offset is not None and offset > snapshot.end_offset:
-                raise OffsetOutOfRange(
-                    f"offset {offset} of topic {self.name!r} partition {partition} is not there yet; the log has "
-                    f"{snapshot.start_offset} to {snapshot.end_offset}",
-                    start=snapshot.start_offset,
-                    end=snapshot.end_offset,
-                )
-            for batch in coalesce(limited(self._rows(snapshot), left)):
-                yield from records_of(
-                    batch, self.name, partition, typed=self._typed, key_column=self._meta.key
-                )
-                left = None if left is None else left - batch.num_rows
+            try:
+                snapshot = self._snapshot_from(partition, offset, end, follow)
+                rows = self._rows(snapshot, eager=left is None or end is not None)
+                for batch in coalesce(limited(rows, left)):
+                    yield from records_of(
+                        batch, self.name, partition, typed=self._typed, key_column=self._meta.key
+                    )
+                    left = None if left is None else left - batch.num_rows
+                    offset, failures = batch.column("offset")[-1].as_py() + 1, 0
+            except ColdStorageError as error:
+                self._store._check()
+                if not follow or not error.retryable:
+                    raise
+                failures += 1
+                log.warning("following %s/%d from offset %s: %s", self.name, partition, offset, error)
+                self._store._pause(min(_FOLLOW_FAILED_SECONDS_MAX, 2.0**failures))
+                self._store._check()
+                continue
             offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
             if not follow:
                 return
             self._wait_for(partition, offset)
 
-    def _rows(self, snapshot: PartitionSnapshot) -> Iterator[pa.RecordBatch]:
+    def _snapshot_from(
+        self, partition: int, offset: int | None, end: int | None, follow: bool
+    ) -> PartitionSnapshot:
+        # A writer in this process says what is durable; what follows it must not force a flush.
+        view = self._durable_view(partition) if follow else self._view(partition)
+        snapshot = snapshot_partition(
+            self._store._access, self._meta, partition, view=view, start_offset=offset, end_offset=end
+        )
+        if offset is not None and offset > snapshot.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} of topic {self.name!r} partition {partition} is not there yet; the log has "
+                f"{snapshot.start_offset} to {snapshot.end_offset}",
+                start=snapshot.start_offset,
+                end=snapshot.end_offset,
+            )
+        return snapshot
+
+    def _rows(self, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:
         """Yield what `records_of` takes."""
         query = Query(columns=("offset", "timestamp", *self.schema.names))
-        for split in snapshot.splits:
-            self._store._check()
-            yield from read_split(self._store._access, self._meta, split, query)
+        store = self._store
+        yield from read_splits(
+            store._access, self._meta, snapshot.splits, query, check=store._check, eager=eager
+        )
 
     def _wait_for(self, partition: int, offset: int) -> None:
         self._store._check()
         writer = self._writers.get(partition)
         if writer is None:
-            self._store._pause(_FOLLOW_SECONDS)
+            local = self._store._access.places.root is not None
+            self._store._pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)
+            self._store._check()
         else:
             writer.wait_beyond(offset, _FOLLOW_SECONDS)
 

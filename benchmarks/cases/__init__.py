@@ -7,8 +7,10 @@ from functools import partial
 
 from ..harness import Bench, Case
 from .append import append, append_batch
-from .cold import cold_scan
+from .cold import cold_scan, cold_scan_s3
+from .manifest import manifest
 from .memory import memory_append, memory_scan
+from .offload import memory_offload, offload, requests
 from .point import open_store, point_read
 from .scan import compressed_scan, warm_scan
 from .sync import group_commit, sync_append
@@ -22,8 +24,15 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "scan-zstd": partial(compressed_scan, codec="zstd"),
     "scan-lz4": partial(compressed_scan, codec="lz4"),
     "scan-cold": cold_scan,
+    "scan-s3": cold_scan_s3,
+    "scan-s3-random": partial(cold_scan_s3, random=True),
+    "offload": offload,
+    "requests": requests,
+    "manifest": manifest,
     "point-read": point_read,
     "open": open_store,
     "memory-scan": memory_scan,
+    "memory-scan-cold": partial(memory_scan, cold=True),
     "memory-append": memory_append,
+    "memory-offload": memory_offload,
 }

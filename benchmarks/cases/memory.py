@@ -17,15 +17,16 @@ HOT_MIB = 256
 _LOOK_EVERY = 1 << 14
 
 
-def memory_scan(bench: Bench) -> Case:
-    """The greatest growth at any batch of a scan of 2 GiB."""
+def memory_scan(bench: Bench, *, cold: bool = False) -> Case:
+    """The greatest growth at any batch of a scan of 2 GiB, from segments or from a file:// bucket."""
     size = bench.size(2 << 30, 32 << 20)
+    bucket = (bench.folder / "bucket").as_uri() if cold else None
     # In another process: what filling leaves in the allocator would hide what the scan takes.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        stored = pool.submit(_fill, bench.folder, size).result()
+        stored = pool.submit(_fill, bench.folder, size, bucket).result()
 
     def scan(_: Path) -> Sample:
-        store = tiered.open(bench.folder / "store", settings=settings(), read_only=True)
+        store = tiered.open(bucket or bench.folder / "store", settings=settings(), read_only=True)
         peak = before = anonymous_mib()
         rows = 0
         with store, stopwatch() as watch:
@@ -35,7 +36,8 @@ def memory_scan(bench: Bench) -> Case:
         return Sample(peak - before, {"rows/s": rows / watch.seconds})
 
     return Case(
-        f"Memory of a scan of {stored / (1 << 30):.1f} GiB through to_batches()",
+        f"Memory of a scan of {stored / (1 << 30):.1f} GiB {'in the bucket' if cold else 'on the disk'} "
+        "through to_batches()",
         "MiB of growth, at its peak",
         (Variant("scan().to_batches()", scan),),
         (Target("scan().to_batches()", 300, at_most=True),),
@@ -78,14 +80,18 @@ def memory_append(bench: Bench) -> Case:
     )
 
 
-def _fill(folder: Path, size: int) -> int:
-    """Append flights until `size` bytes are stored; return how many are."""
+def _fill(folder: Path, size: int, bucket: str | None) -> int:
+    """Append flights until `size` bytes are stored, here, and offload them; return how many are."""
     batch = flights(336_776)
-    with open_topic(folder, settings())[0] as store:
+    offload = {"after": "0s", "tail_interval": "off"} if bucket else "off"
+    with open_topic(folder, settings(offload=offload), cold=bucket)[0] as store:
         topic = store.topic("bench")
         while True:
             topic.append_batch(batch)
             stored = sum(path.stat().st_size for path in (folder / "store").rglob("*.log"))
             if stored >= size:
                 topic.roll()
+                if bucket:
+                    report = store.tier()
+                    assert not report.failed, report.failed
                 return stored

@@ -30,8 +30,8 @@ def one_error(result: Any) -> str:
 
 def test_the_commands_of_this_release_are_there() -> None:
     assert list(COMMANDS) == [
-        "demo", "create", "append", "read", "topics", "status", "plan", "tier", "sweep", "restore", "verify",
-        "inspect",
+        "demo", "create", "append", "read", "topics", "status", "plan", "explain", "tier", "daemon", "pause",
+        "resume", "sweep", "restore", "export", "verify", "config", "bench", "inspect",
     ]  # fmt: skip
 
 

@@ -13,6 +13,8 @@ import pytest
 
 import tiered
 from tests.cli.test_app import one_error
+from tiered.cold.lease import Lease
+from tiered.cold.open import open_object_store
 
 Run = Callable[..., Any]
 
@@ -56,6 +58,23 @@ def test_a_dry_run_says_what_the_run_deletes(tiered_: Run, config: Path, bucket:
     gone = {str(path.relative_to(bucket)) for path in before - files(bucket)}
     assert gone == {key for part in preview["parts"] for key in part["deleted"]}
     assert len(tiered_("read", "orders").stdout.splitlines()) == 1000
+
+
+def test_a_lease_keeps_what_it_covers_and_is_said(tiered_: Run, config: Path, bucket: Path) -> None:
+    lease = Lease.take(open_object_store(f"file://{bucket}"))
+    tiered_("sweep", "--config", config)
+    before = files(bucket)
+    preview = tiered_("sweep", "--dry-run", "--config", config).stdout
+    assert re.search(
+        r"a reader's lease keeps what nothing names since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", preview
+    )
+    with tiered.open(config.parent / "data", settings=config) as store:
+        store.delete_topic("orders")
+    tiered_("sweep", "--config", config)
+    assert {path for path in before if path.suffix == ".parquet"} <= files(bucket)
+    lease.release()
+    assert "lease" not in tiered_("sweep", "--config", config).stdout
+    assert not [path for path in files(bucket) if path.suffix == ".parquet"]
 
 
 def test_a_problem_ends_with_1(tiered_: Run, config: Path, bucket: Path) -> None:

@@ -36,18 +36,21 @@ def refusal(status: int, code: str, message: str = "no") -> Answer:
 
 
 @contextmanager
-def serving(answer: Callable[[Request], Answer]) -> Iterator[tuple[str, list[Request]]]:
-    """Yield the server's address and the requests it got."""
+def serving(answer: Callable[[Request], Answer], *, keep: bool = True) -> Iterator[tuple[str, list[Request]]]:
+    """Yield the server's address and the requests it got, unless they are not to be kept."""
     requests: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
 
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             request = Request(self.command, self.path, headers, body)
-            requests.append(request)
+            if keep:
+                requests.append(request)
             given = answer(request)
             self.send_response(given.status)
             for name, value in given.headers.items():
@@ -58,6 +61,11 @@ def serving(answer: Callable[[Request], Answer]) -> Iterator[tuple[str, list[Req
             if self.command != "HEAD":
                 self.wfile.write(given.body)
                 self.close_connection = length != len(given.body)
+
+        def handle_expect_100(self) -> bool:
+            super().handle_expect_100()
+            self.wfile.flush()
+            return True
 
         do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer
 

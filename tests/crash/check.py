@@ -55,6 +55,8 @@ class Sample:
     ----------
     seeds
         Random parts of each crash; None where the process dies alone.
+    salt
+        What the random parts are drawn from, besides the place of the crash.
     stride, first, begin
         Every how many operations, from which on, none before.
     pass_every
@@ -64,6 +66,7 @@ class Sample:
     """
 
     seeds: int | None = 1
+    salt: int = 0
     stride: int = 1
     first: int = 0
     begin: int = 0
@@ -76,7 +79,12 @@ class Sample:
             return []
         if self.seeds is None:
             return [EVERYTHING]
-        return [EVERYTHING, NOTHING, NAMES, *(some(f"{index}.{seed}") for seed in range(self.seeds))]
+        return [
+            EVERYTHING,
+            NOTHING,
+            NAMES,
+            *(some(f"{index}.{seed + self.salt}") for seed in range(self.seeds)),
+        ]
 
     def tiers(self, index: int) -> bool:
         return (index // self.stride) % self.pass_every == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 import tiered
 from tests.conftest import Clock
-from tests.crash.actor import Actor
+from tests.crash.actor import Actor, look
 from tests.crash.check import Count, Crash, Sample, check, check_removals, crashes, let_go, recover
 from tests.crash.disk import EVERYTHING
 from tests.crash.model import Log, TopicModel, Violation
@@ -215,6 +216,75 @@ def check_no_room(folder: Path, number: int) -> int | None:
     count = Count()
     check(actor, Sample(seeds=0, stride=41, first=number, pass_every=2), count)
     return count.crashes
+
+
+def check_read_only(folder: Path, number: int) -> int | None:
+    """Live a short life whose disk is mounted anew, read-only, at the n-th operation that writes (EROFS).
+
+    Linux does so after an error of the device. What is there can be read; nothing is acknowledged any more.
+
+    Returns
+    -------
+    int or None
+        Crashes looked at afterwards; None where the life has fewer such operations.
+
+    Raises
+    ------
+    Violation
+    """
+    actor = started(folder)
+    left = [number]
+
+    def fault(name: str) -> None:
+        if name in ("create", "write", "rename", "make_directory", "truncate", "unlink", "remove_directory"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.EROFS, "Read-only file system (injected)")
+
+    actor.recorder.fault = fault
+    refusal: Exception | None = None
+    try:
+        for step in _steps(actor):
+            try:
+                step()
+            except (tiered.TieredError, OSError, Violation) as error:
+                refusal = error
+                break
+        if refusal is None:
+            return None
+        _check_refusing(actor, refusal)
+    finally:
+        if hasattr(actor, "store"):
+            let_go(actor.store)
+    count = Count()
+    check(actor, Sample(seeds=0, stride=41, first=number, pass_every=2), count)
+    return count.crashes
+
+
+def _check_refusing(actor: Actor, refusal: Exception) -> None:
+    """It was refused for that reason; the store reads, and refuses records."""
+    causes: list[str] = []
+    cause: BaseException | None = refusal
+    while cause is not None:
+        causes.append(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    if not any("Read-only file system" in text for text in causes):
+        raise Violation(f"the reason is not said: {refusal!r}") from refusal
+    try:
+        with actor.reader() as store:
+            names = store.topics()
+            for name in names:
+                look(store.topic(name))
+    except tiered.ConfigError:
+        if actor.model.created:
+            raise
+        return
+    for name in names:
+        try:
+            found = actor.store.topic(name).append({} if name == "rows" else b"refused", sync=True)
+        except (tiered.TieredError, OSError):
+            continue
+        raise Violation(f"{found} was acknowledged on a disk that takes no bytes")
 
 
 def _steps(actor: Actor) -> Iterator[Callable[[], object]]:

@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tests.conftest import ROOT, Clock
-from tests.crash.scenarios import check_no_room
+from tests.crash.scenarios import check_no_room, check_read_only
 from tests.store.helpers import open_store, values
 from tests.tally import tally
 
@@ -38,6 +38,22 @@ def test_no_room_at_a_step_stops_nothing_for_good(tmp_path: Path) -> None:
 def test_no_room_at_any_step_stops_nothing_for_good(tmp_path: Path, first: int) -> None:
     """The same at every single step."""
     run_no_room(tmp_path, first, 4)
+
+
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_a_disk_that_becomes_read_only_takes_nothing_more_and_loses_nothing(
+    tmp_path: Path, stride: int
+) -> None:
+    """EROFS at a step, and for good: the reason is said, readers read, appends are refused, crashes lose nothing."""
+    crashes = lives = 0
+    for number in count(0, stride):
+        found = check_read_only(tmp_path / str(number), number)
+        if found is None:
+            break
+        crashes += found
+        lives += 1
+    assert lives * stride > 50
+    tally("disk turned read-only", steps=lives, crashes=crashes)
 
 
 CHILD = """

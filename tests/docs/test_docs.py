@@ -25,7 +25,7 @@ from tiered.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-GENERATED = ("api.md", "cli.md")
+GENERATED = ("api.md", "cli.md", "metrics.md")
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("**/*.md")])
 BUCKET = "my-bucket"
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.budget import rounds, scaled, seconds_of
 from tests.faults.faulty_store import FAULTS, FaultyStore, Operation
 from tests.faults.workload import Life, Violation
 from tiered.cold.open import open_object_store
@@ -106,14 +107,20 @@ def test_a_fault_of_any_kind_loses_and_doubles_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_every_single_fault(operations: list[Operation], struck: Counter[str], kind: str) -> None:
-    """Every operation of the script fails once in every way."""
-    strike(singles(operations), struck, kind)
+def test_many_single_faults(operations: list[Operation], struck: Counter[str], kind: str) -> None:
+    """Every operation of the script may fail in every way: as many as there is time for, others at every run."""
+    faults = singles(operations)
+    for number, dice in enumerate(rounds(seconds_of(0.06, 2))):
+        if number == 0:
+            dice.shuffle(faults)
+        chosen, faults = faults[:20], faults[20:]
+        strike(chosen, struck, kind)
+        if not faults:
+            break
 
 
-@given(data=st.data())
 def check_several_faults(operations: list[Operation], struck: Counter[str], data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 4))
     # Close to each other now and then: the second fault then strikes what recovers from the first.
@@ -131,9 +138,18 @@ def check_several_faults(operations: list[Operation], struck: Counter[str], data
     struck.update(faulty.struck)
 
 
-def test_several_faults_lose_and_double_nothing(operations: list[Operation], struck: Counter[str]) -> None:
+@pytest.mark.parametrize("examples", [20, pytest.param(scaled(200), marks=pytest.mark.slow, id="many")])
+def test_several_faults_lose_and_double_nothing(
+    operations: list[Operation], struck: Counter[str], examples: int
+) -> None:
     """Two to four faults, each at any place and of any kind."""
-    check_several_faults(operations, struck)
+
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        check_several_faults(operations, struck, data)
+
+    check()
 
 
 def check_published_once(operations: list[Operation], struck: Counter[str]) -> None:

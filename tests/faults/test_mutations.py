@@ -48,16 +48,22 @@ def treat_timeouts_as_failures(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deleting_what_was_uploaded_when_the_answer_was_lost(operations, monkeypatch) -> None:
     """The PUT of the head took effect, so what it names must stay."""
     treat_timeouts_as_failures(monkeypatch)
-    publish_objects = Committer.publish_objects
+    new_object_name, publish = Committer.new_object_name, Committer.commit
+    names: list[str] = []
 
-    def clean_up(self, entries, schemas=None):
+    def remember(self, base_offset):
+        names.append(new_object_name(self, base_offset))
+        return names[-1]
+
+    def clean_up(self, change):
         try:
-            return publish_objects(self, entries, schemas)
+            return publish(self, change)
         except ColdStorageError:
-            self.partition.store.delete(self.partition.keys.data(entry.name) for entry in entries)
+            self.partition.store.delete(self.partition.keys.data(name) for name in names[-1:])
             raise
 
-    monkeypatch.setattr(Committer, "publish_objects", clean_up)
+    monkeypatch.setattr(Committer, "new_object_name", remember)
+    monkeypatch.setattr(Committer, "commit", clean_up)
     with found("a live object is gone|deleted without a sweep"):
         live({places(operations, "put", "head.json")[1]: "answer lost"})
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import boto3
@@ -18,7 +18,6 @@ from tiered.cold.open import ColdOptions, open_object_store
 from tiered.cold.s3 import S3Store
 from tiered.errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
 
-THOROUGH = os.environ.get("TIERED_TEST_PROFILE") == "thorough"
 SECRET = "hush-hush-secret"
 MIB = 1 << 20
 SMALL = b"some bytes of an object that was there before " * 5
@@ -99,6 +98,12 @@ WRITES: dict[str, tuple[Callable[[S3Store, str], object], bytes]] = {
 }
 CALLS = {**READS, **WRITES}
 
+
+def slow_but(chosen: set[str], names: Iterable[str]) -> list[Any]:
+    """All names; those that are not chosen belong to the long run."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 # What the SDK, or the verified read, gets over by itself when it happens once.
 PASSING = {
     "500", "503 SlowDown", "400 RequestTimeout", "reset before", "timeout before", "500 after", "slow",
@@ -128,7 +133,7 @@ def ask(bench: Bench, name: str) -> tuple[object, Exception | None, str]:
         return None, error, key
 
 
-@pytest.mark.parametrize("name", READS if THOROUGH else ["get", "ranges", "list"])
+@pytest.mark.parametrize("name", slow_but({"get", "ranges", "list"}, READS))
 @pytest.mark.parametrize("kind", sorted(set(STRIKES) - {"late", "twice", "body damaged on the way"}))
 def test_a_read_gives_what_is_there_or_a_typed_error(bench: Bench, kind: str, name: str) -> None:
     """Once or for ever: no wrong bytes, no missing bytes, nothing listed that is not there, nothing left out."""
@@ -147,7 +152,7 @@ def test_a_read_gives_what_is_there_or_a_typed_error(bench: Bench, kind: str, na
             assert not isinstance(error, ObjectNotFound)
 
 
-@pytest.mark.parametrize("name", WRITES if THOROUGH else ["create", "multipart"])
+@pytest.mark.parametrize("name", slow_but({"create", "multipart"}, WRITES))
 @pytest.mark.parametrize("kind", sorted(STRIKES))
 def test_a_write_that_succeeds_is_there_and_an_unknown_one_is_never_called_a_refusal(
     bench: Bench, kind: str, name: str

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tests.format.manifest_values import empty_head
+from tests.cold.memory_store import MemoryStore
+from tests.format.manifest_values import empty_head, entry
 from tiered.cold import parquet_format
+from tiered.cold.lease import Lease
+from tiered.cold.merge import merged_facts
 from tiered.format import block, manifest, manifest_codec, schema, segment
 from tiered.format.codec import Codec
 from tiered.format.facts import ProducerState, SegmentFacts
+from tiered.scrub_state import Damage, ScrubState
 from tiered.warm import catalog
 from tiered.warm.catalog import TopicMeta
 from tiered.warm.cold_url import ColdPlace
@@ -190,6 +194,36 @@ def test_documents_that_are_written_now_have_them_too() -> None:
     described = next(row[1] for row in table("topic.json") if "`schemas`" in row[0])
     assert re.findall(r"`([^`]+)`", described) == list(topic["schemas"][0])
     assert set(keys("cold.json")) == names_of(ColdPlace)
+
+
+def test_what_a_scrub_and_a_lease_write_is_described() -> None:
+    assert set(keys("scrub.json")) == names_of(ScrubState)
+    described = next(row[1] for row in table("scrub.json") if "`damaged`" in row[0])
+    assert set(re.findall(r"`([^`]+)`", described)) == names_of(Damage)
+    store = MemoryStore()
+    Lease.take(store)
+    (written,) = (json.loads(data) for data, _ in store.objects.values())
+    assert set(keys("Leases")) == written.keys() - {"format", "crc32c"}
+
+
+def test_the_facts_that_a_merge_makes_anew_are_named() -> None:
+    """All others are the last segment's."""
+    first = SegmentFacts(
+        UUID(int=1), UUID(int=2), UUID(int=3), 0, 4, 0, 10, 20, 10, 5, 9, 100, 200, 1, 7, "a", "z", "c",
+    )  # fmt: skip
+    last = replace(
+        first, segment_id=UUID(int=4), base_offset=20, end_offset=35, record_count=15, min_timestamp_us=6,
+        max_timestamp_us=4, created_us=300, last_append_us=150, start_offset=3, origin_hash="b", prev_origin_hash="a",
+    )  # fmt: skip
+    inputs = [
+        entry(item.base_offset, item.end_offset, item.segment_id.int, generation=item.generation)
+        for item in (first, last)
+    ]
+    made = merged_facts(inputs, [first, last])
+    changed = {name for name in names_of(SegmentFacts) if getattr(made, name) != getattr(last, name)}
+    rows = [re.findall(r"`([^`]+)`", row[0]) for row in table("Merged objects")]
+    assert changed == {name for row in rows for name in row}
+    assert (made.start_offset, made.last_append_us, made.generation, made.record_count) == (7, 200, 5, 25)
 
 
 def test_the_metadata_of_objects_is_named() -> None:

@@ -305,7 +305,7 @@ def test_a_head_stays_small_and_sealed_entries_are_not_rewritten() -> None:
 def test_a_merge_deep_in_the_past_rewrites_its_pages_alone() -> None:
     pages = MemoryPages()
     head = empty_head()
-    for i in range(400):
+    for i in range(2000):
         head = spill(add_objects(head, [entry(i, i + 1, i + 1)], pages), pages)
     before = head.pages
     assert len(before) >= 4
@@ -316,7 +316,36 @@ def test_a_merge_deep_in_the_past_rewrites_its_pages_alone() -> None:
     assert after.inline == head.inline
     found = pages.all_entries(after)
     assert check_head(after) + check_entries(after, found) == []
-    assert len(found) == 391
+    assert len(found) == 1991
+
+
+def test_pages_that_merges_emptied_are_joined() -> None:
+    """However a log is merged, its pages stay few: one that is small takes in the one before it."""
+    pages = MemoryPages()
+    head = empty_head()
+    for i in range(2000):
+        head = spill(add_objects(head, [entry(i, i + 1, i + 1)], pages), pages)
+    for low in range(0, 1900, 100):
+        head = add_objects(head, [entry(low, low + 100, tuple(range(low + 1, low + 101)))], pages)
+    assert check_head(head) + check_entries(head, pages.all_entries(head)) == []
+    assert len(head.pages) <= 2
+
+
+def test_a_head_says_what_its_pages_hold() -> None:
+    """Policies and figures need no page; a page that holds something else is found."""
+    pages = MemoryPages()
+    head = empty_head()
+    for i in range(300):
+        head = spill(add_objects(head, [entry(i, i + 1, i + 1)], pages), pages)
+    for ref in decode_head(encode_head(head), where="h").pages:
+        held = pages.load_page(ref)
+        assert ref.record_count == sum(item.record_count for item in held)
+        assert ref.object_bytes == sum(item.bytes for item in held)
+        assert ref.last_append_us == max(item.last_append_us for item in held)
+        for name in ("record_count", "object_bytes", "last_append_us"):
+            with pytest.raises(CorruptionError, match=name):
+                pages.load_page(replace(ref, **{name: getattr(ref, name) + 1}))
+            assert pages.load_page(replace(ref, **{name: None})) == held  # as an early release wrote it
 
 
 class Log:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.budget import rounds, seconds_of
 from tests.cold.memory_store import MemoryStore
 from tests.conftest import ROOT
 from tests.fuzz import seeds
@@ -31,7 +32,6 @@ from tiered.format.manifest_codec import decode_head
 from tiered.warm.segment_reader import SegmentFile
 
 INPUTS = 180
-INPUTS_SLOW = 20_000 if os.environ.get("TIERED_TEST_PROFILE") == "thorough" else 2_000
 
 
 def run_child(folder: Path, *options: object) -> dict[str, int]:
@@ -60,16 +60,23 @@ def test_inputs_that_were_found_once(tmp_path: Path) -> None:
     assert sum(run_child(tmp_path, *options).values()) == len(files) > 0
 
 
-@pytest.mark.parametrize(
-    ("inputs", "rounds"),
-    [(INPUTS, 1), pytest.param(INPUTS_SLOW, 4, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
-)
-def test_mutations_of_valid_inputs(inputs: int, rounds: int, tmp_path: Path) -> None:
+def run_mutations(folder: Path, seed: int) -> None:
+    for target, tried in run_child(folder, "--count", INPUTS, "--seed", seed).items():
+        assert tried == INPUTS
+        tally("fuzz", **{target: tried})
+
+
+def test_mutations_of_valid_inputs(tmp_path: Path) -> None:
     """Every kind of input, with edits at random; the same ones at every run."""
-    for seed in range(rounds):
-        for target, tried in run_child(tmp_path, "--count", inputs, "--seed", seed).items():
-            assert tried == inputs
-            tally("fuzz", **{target: tried})
+    run_mutations(tmp_path, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_mutations_of_valid_inputs(tmp_path: Path) -> None:
+    """The same for minutes, with others at every run."""
+    for dice in rounds(seconds_of(0.05)):
+        run_mutations(tmp_path, dice.randrange(1, 1 << 32))
 
 
 @pytest.mark.slow
@@ -78,7 +85,7 @@ def test_mutations_of_valid_inputs(inputs: int, rounds: int, tmp_path: Path) -> 
 def test_guided_by_coverage(target: str, tmp_path: Path) -> None:
     """The same, steered by atheris to inputs that reach new code."""
     pytest.importorskip("atheris", reason="pip install '.[fuzz]'")
-    seconds = 300 if os.environ.get("TIERED_TEST_PROFILE") == "thorough" else 20
+    seconds = round(seconds_of(0.07, len(TARGETS)))
     options = [target, tmp_path / "found", f"-max_total_time={seconds}", "-print_final_stats=1"]
     (tmp_path / "artifacts").mkdir()
     done = subprocess.run(

@@ -38,7 +38,8 @@ class Life(Actor):
         self.published: Published = {}
 
     def settings(self, **rules: Any) -> tiered.Settings:
-        found = super().settings(**({"retention": {"age": "1d"}} | rules)).to_json()
+        bucket = {"retention": {"age": "1d"}, "merge": {"after": "5h", "target_bytes": "10KiB"}}
+        found = super().settings(**(bucket | rules)).to_json()
         return tiered.Settings.model_validate(found | {"sweep": {"grace": self.grace}})
 
     # -- after a crash, after a restore ------------------------------------------------------------

@@ -47,8 +47,8 @@ def compare_durable_ends() -> AbstractContextManager[object]:
     """What the writer has written and not synced itself does not count as its own."""
     committer = Claims.committer
 
-    def changed(self: Any, meta: Any, partition: Any, look: Any, writer: Any) -> Any:
-        return committer(self, meta, partition, look, None)
+    def changed(self: Any, meta: Any, partition: Any, look: Any, writer: Any, **options: Any) -> Any:
+        return committer(self, meta, partition, look, None, **options)
 
     return mock.patch.object(Claims, "committer", changed)
 

@@ -6,10 +6,11 @@ Several small machines find more in a minute than one that can do everything, as
 from __future__ import annotations
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import tiered
+from tests.budget import rounds, seconds_of
 from tests.crash.model import Violation
 from tests.machine.crashes import Crashes
 from tests.machine.machine import StoreMachine
@@ -19,7 +20,7 @@ from tests.machine.scans import Scans
 from tests.tally import tally
 
 STEPS = 50
-EXAMPLES, LONG_EXAMPLES = 25, 400
+EXAMPLES = 25
 MODES = ("always", "interval", "never")
 
 
@@ -63,18 +64,22 @@ def test_any_history_keeps_every_promise(kind: type[StoreMachine], sync: str) ->
     run_and_count(kind, sync, settings(max_examples=EXAMPLES, stateful_step_count=STEPS))
 
 
+LONG = [
+    *((Everything, mode) for mode in MODES),
+    (CrashesAndRestores, "always"),
+    (ScansAndRestores, "never"),
+    (ScansAndCrashes, "interval"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "sync"),
-    [
-        *((Everything, mode) for mode in MODES),
-        (CrashesAndRestores, "always"),
-        (ScansAndRestores, "never"),
-        (ScansAndCrashes, "interval"),
-    ],
-)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kind", "sync"), LONG)
 def test_any_long_history_keeps_every_promise(kind: type[StoreMachine], sync: str) -> None:
-    run_and_count(kind, sync, settings(max_examples=LONG_EXAMPLES, stateful_step_count=2 * STEPS))
+    """Histories twice as long, for minutes, others at every run."""
+    profile = settings(max_examples=20, stateful_step_count=2 * STEPS, database=None)
+    for dice in rounds(seconds_of(0.10, len(LONG))):
+        run_and_count(seed(dice.randrange(1 << 32))(kind), sync, profile)
 
 
 # Which machine notices, and by what.

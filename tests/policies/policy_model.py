@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -14,17 +15,24 @@ from tiered.policies import (
     Compress,
     EvictLocal,
     Expire,
+    Merge,
+    ObjectFact,
     Offload,
     PartitionFacts,
     Policy,
+    Scrub,
+    ScrubFact,
     Seal,
     SegmentFact,
     ShipTail,
     StoreFacts,
+    Sweep,
 )
 from tiered.policies.rules import Compress as CompressRule
 from tiered.policies.rules import LocalRetention, Retention, Roll
+from tiered.policies.rules import Merge as MergeRule
 from tiered.policies.rules import Offload as OffloadRule
+from tiered.policies.rules import Scrub as ScrubRule
 
 SECOND = 1_000_000
 NOW = 1_000_000 * SECOND
@@ -98,7 +106,10 @@ def apply(facts: StoreFacts, actions: tuple[Action, ...], now_us: int) -> StoreF
             parts.append(_apply_one(item, action, now_us) if mine else item)
         before, after = (sum(_local(item) for item in group) for group in (facts.partitions, parts))
         facts = replace(
-            facts, partitions=tuple(parts), disk_free_bytes=facts.disk_free_bytes + before - after
+            facts,
+            partitions=tuple(parts),
+            disk_free_bytes=facts.disk_free_bytes + before - after,
+            swept_us=now_us if isinstance(action, Sweep) else facts.swept_us,
         )
     return facts
 
@@ -126,6 +137,7 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 published_offset=max(facts.published_offset, end),
                 segments=tuple(item for item in facts.segments if item.end_offset > end or item.newest),
                 cold_objects=tuple(item for item in facts.cold_objects if item.end_offset > end),
+                objects=tuple(item for item in facts.objects if item.end_offset > end),
             )
         case Offload():
             (old,) = found
@@ -134,6 +146,7 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 published_offset=max(facts.published_offset, old.end_offset),
                 segments=(*rest, replace(old, in_manifest=True, cold_bytes=old.local_bytes // 4)),
                 cold_objects=tuple(x for x in facts.cold_objects if old.segment_id not in x.segment_ids),
+                objects=_spliced(facts, object_fact(old.base_offset, old.end_offset, old)),
             )
         case ShipTail():
             (old,) = found
@@ -146,6 +159,9 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 published_offset=action.end_offset,
                 tail_shipped_us=now_us,
                 cold_objects=(*facts.cold_objects, tail),
+                objects=_spliced(
+                    facts, object_fact(action.base_offset, action.end_offset, old, sealed=False)
+                ),
             )
         case EvictLocal():
             (old,) = found
@@ -160,7 +176,47 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 old, codec=action.codec, generation=old.generation + 1, local_bytes=old.local_bytes // 2
             )
             return replace(facts, segments=(*rest, smaller))
+        case Merge():
+            inputs = [item for item in facts.objects if item.name in action.names]
+            assert tuple(item.name for item in inputs) == action.names
+            merged = replace(
+                inputs[-1],
+                name=f"merged-{'+'.join(action.names)}",
+                base_offset=inputs[0].base_offset,
+                # A little smaller than its parts, as each has a footer.
+                bytes=sum(item.bytes for item in inputs) * 9 // 10,
+                last_append_us=max(item.last_append_us for item in inputs),
+                max_timestamp_us=max(item.max_timestamp_us for item in inputs),
+                segment_count=sum(item.segment_count for item in inputs),
+            )
+            return replace(facts, objects=_spliced(facts, merged))
+        case Scrub():
+            begun = facts.scrub is not None and facts.scrub.round == action.round
+            started = facts.scrub.started_us if begun and facts.scrub else now_us
+            over = now_us if action.completes else 0
+            reached = 0 if action.completes else action.end_offset
+            return replace(facts, scrub=ScrubFact(action.round, started, over, reached))
     raise AssertionError(action)
+
+
+def object_fact(base: int, end: int, of: SegmentFact, **changes: object) -> ObjectFact:
+    """The object of a segment, or of a piece of one."""
+    values: dict[str, object] = {
+        "name": f"{of.segment_id.int}-{base}-{end}",
+        "bytes": (end - base) << 8,
+        "last_append_us": of.last_append_us,
+        "max_timestamp_us": of.max_timestamp_us,
+    }
+    return ObjectFact(base_offset=base, end_offset=end, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def _spliced(facts: PartitionFacts, fresh: ObjectFact) -> tuple[ObjectFact, ...]:
+    rest = [
+        item
+        for item in facts.objects
+        if item.end_offset <= fresh.base_offset or item.base_offset >= fresh.end_offset
+    ]
+    return tuple(sorted([*rest, fresh], key=lambda item: item.base_offset))
 
 
 # -- random facts and policies -------------------------------------------------------------------
@@ -183,6 +239,8 @@ policies = st.builds(
     retention=st.builds(
         Retention, age=_maybe(_LATER), bytes=_maybe(_SIZES), by=st.sampled_from(["append", "timestamp"])
     ),
+    merge=st.builds(MergeRule, target_bytes=_maybe(_SIZES), after=_maybe(_AGES)),
+    scrub=st.builds(ScrubRule, every=_maybe(_LATER), bytes_per_pass=_SIZES),
 )
 
 
@@ -223,6 +281,16 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
             make = published if index < in_manifest else segment
             segments.append(make(identity, offset, end, **state))
         offset = end
+    # One draw for all of them: a draw for each takes longer than the tests.
+    chance = random.Random(draw(st.integers(0, 1 << 20)))
+    entries = [
+        ObjectFact(
+            f"e{number}-{index}", item.base_offset, item.end_offset, counts[index] << chance.randint(6, 12),
+            item.last_append_us, item.max_timestamp_us, chance.choice([1, 1, 100]), chance.choice([0] * 5 + [1]),
+            1 + (index > chance.randint(0, 20)), damaged=chance.random() < 0.1,
+        )
+        for index, item in enumerate([*objects, *segments][:in_manifest])
+    ]  # fmt: skip
     reached = sum(counts[:in_manifest])
     shipped = draw(st.integers(0, counts[in_manifest]))
     if shipped:
@@ -230,6 +298,7 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
         objects.append(
             ColdObjectFact(f"tail{number}", (tail,), reached, reached + shipped, 99, NOW, NOW, tail=True)
         )
+        entries.append(ObjectFact(f"tail{number}", reached, reached + shipped, 99, NOW, NOW, sealed=False))
     return PartitionFacts(
         topic="t",
         partition=number,
@@ -241,7 +310,18 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
         cold_objects=tuple(objects),
         last_append_us=NOW - ages[-1] * 3600 * SECOND,
         tail_shipped_us=NOW - draw(st.integers(0, 100)) * 3600 * SECOND,
+        objects=tuple(entries),
+        scrub=draw(st.none() | _scrubs),
     )
+
+
+_scrubs = st.builds(
+    ScrubFact,
+    round=st.integers(1, 9),
+    started_us=st.integers(0, 300).map(lambda hours: NOW - hours * 3600 * SECOND),
+    finished_us=st.sampled_from([0, NOW]),
+    next_offset=st.integers(0, 900),
+)
 
 
 @st.composite
@@ -254,4 +334,5 @@ def stores(draw: st.DrawFn) -> StoreFacts:
         disk_total_bytes=draw(st.sampled_from([0, 2 << 20])),
         has_cold=draw(st.booleans()),
         now_us=NOW,
+        swept_us=draw(st.sampled_from([None, 0, NOW, 2 * NOW])),
     )

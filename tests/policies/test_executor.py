@@ -1,4 +1,4 @@
-"""The executor: order, failures, fencing, concurrency, interruption; and the token bucket."""
+"""The executor: order, failures, fencing, concurrency, interruption."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 from uuid import UUID
 
@@ -19,23 +20,30 @@ from tiered.policies import (
     EvictLocal,
     Executor,
     Expire,
+    Merge,
     Offload,
     Plan,
+    Scrub,
     Seal,
     ShipTail,
-    TokenBucket,
+    Sweep,
 )
 
 KINDS: dict[str, type[Action]] = {
-    item.kind: item for item in (Seal, Expire, Offload, ShipTail, EvictLocal, Compress)
+    item.kind: item for item in (Seal, Expire, Offload, ShipTail, EvictLocal, Compress, Merge, Scrub, Sweep)
+}
+EXTRA: dict[str, dict[str, Any]] = {
+    "compress": {"codec": "zstd", "level": None},
+    "merge": {"names": ("a", "b")},
+    "scrub": {"round": 1, "deep": False, "completes": True, "planned_us": 0},
+    "sweep": {"planned_us": 0},
 }
 
 
 def do(kind: str, partition: int, base: int = 0) -> Action:
-    extra: Any = {"codec": "zstd", "level": None} if kind == "compress" else {}
     return KINDS[kind](
         topic="t", partition=partition, segment_id=UUID(int=base), base_offset=base, end_offset=base + 10,
-        bytes=100, reason="because", **extra,
+        bytes=100, reason="because", **EXTRA.get(kind, {}),
     )  # fmt: skip
 
 
@@ -74,17 +82,50 @@ class RecordingPort:
     def compress(self, action: Compress) -> int | None:
         return self._act("compress", action)
 
+    def merge(self, action: Merge) -> int | None:
+        return self._act("merge", action)
+
+    def scrub(self, action: Scrub) -> int | None:
+        return self._act("scrub", action)
+
+    def sweep(self, action: Sweep) -> int | None:
+        return self._act("sweep", action)
+
 
 def test_every_kind_reaches_its_method_in_the_order_of_the_plan() -> None:
     port = RecordingPort(answers={("offload", 0, 2): 7})
-    ticks = iter([10.0, 12.5])
+    ticks = chain([10.0], repeat(12.5))
     actions = [do(kind, 0, base) for base, kind in enumerate(KINDS)]
     report = Executor(port, clock=lambda: next(ticks)).execute(Plan(0, tuple(actions)))
     assert [kind for kind, _, _ in port.seen] == list(KINDS)
     assert [action for action, _ in report.done] == actions
-    assert report.bytes == 507
+    assert report.bytes == 807
     assert report.seconds == 2.5
     assert (report.failed, report.skipped) == ((), ())
+
+
+def test_the_sweep_runs_alone_when_all_else_is_done() -> None:
+    """A partition has one thread, and the sweep works on all partitions."""
+    busy: set[int] = set()
+
+    def come_and_go(action: Action) -> None:
+        if action.kind == "sweep":
+            assert len(port.seen) == 4
+            assert not busy
+        busy.add(action.partition)
+        if action.base_offset == 1:
+            busy.discard(action.partition)
+
+    port = RecordingPort(before=come_and_go, answers={("merge", 0, 0): ColdStorageError("x")})
+    sweep = do("sweep", -1)
+    actions = [sweep, *(do("merge", number, base) for number in range(2) for base in range(2))]
+    actions += [do("scrub", 0, 1), do("scrub", 1, 1)]
+    actions = [item for item in actions if (item.kind, item.base_offset) != ("merge", 1)]
+    report = Executor(port).execute(Plan(0, tuple(actions)))
+    assert port.seen[-1][0] == "sweep"
+    assert (sweep, 100) in report.done
+    assert sweep.to_json()["partition"] is None
+    assert sweep.place() == ("-", "-", "-")
 
 
 def test_a_failed_publication_holds_up_the_next_ones_of_its_partition_only(
@@ -189,43 +230,3 @@ def test_report_as_json() -> None:
 
 
 # -- token bucket --------------------------------------------------------------------------------
-
-
-class FakeTime:
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-def test_a_bucket_holds_the_rate_and_lets_a_burst_through() -> None:
-    time = FakeTime()
-    bucket = TokenBucket(10, burst=20, clock=lambda: time.now, sleep=time.sleep)
-    bucket.take(20)
-    assert time.slept == []
-    bucket.take(5)
-    bucket.take(30)
-    assert time.slept == [0.5, 3.0]
-    time.now += 1000
-    bucket.take(20)
-    assert time.slept == [0.5, 3.0]
-    bucket.take(1)
-    assert time.slept[-1] == pytest.approx(0.1)
-
-
-def test_a_bucket_keeps_its_rate_for_several_threads_that_wait_at_once() -> None:
-    """A waiter's debt stays on the books while it sleeps, so the next one waits behind it."""
-    time = FakeTime()
-    waits: list[float] = []
-    bucket = TokenBucket(10, burst=0, clock=lambda: time.now, sleep=waits.append)
-    for _ in range(3):
-        bucket.take(10)
-    assert waits == [1.0, 2.0, 3.0]
-
-
-def test_a_bucket_without_a_rate_is_refused() -> None:
-    with pytest.raises(ValueError, match="more than zero"):
-        TokenBucket(0)

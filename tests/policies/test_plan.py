@@ -17,11 +17,14 @@ from tiered.policies import (
     Compress,
     EvictLocal,
     Expire,
+    ObjectFact,
     Offload,
     PartitionFacts,
     Plan,
     Policy,
     Requests,
+    Scrub,
+    ScrubFact,
     Seal,
     ShipTail,
     StoreFacts,
@@ -30,7 +33,9 @@ from tiered.policies import (
 from tiered.policies.cost import COMMIT, estimate, upload_requests
 from tiered.policies.rules import Compress as CompressRule
 from tiered.policies.rules import LocalRetention, Retention, Roll
+from tiered.policies.rules import Merge as MergeRule
 from tiered.policies.rules import Offload as OffloadRule
+from tiered.policies.rules import Scrub as ScrubRule
 
 HOUR = timedelta(hours=1)
 INERT = Policy(
@@ -373,6 +378,7 @@ def test_the_default_policy_takes_a_segment_through_its_life() -> None:
         (60, "offload"),
         (60, "compress"),
         (7 * 60, "evict_local"),
+        (30 * 24 * 60, "scrub"),
     ]
     assert facts.partitions[0].start_offset == 0
 
@@ -419,5 +425,110 @@ def test_costs() -> None:
     assert upload_requests(0) == upload_requests(8 << 20) == Requests(1, 1)
     assert upload_requests((8 << 20) + 1) == Requests(4, 1)
     assert COMMIT + Requests(1, 1) == Requests(3, 2)
+    counted = {
+        "PutObject": 2,
+        "UploadPart": 3,
+        "ListObjectsV2": 1,
+        "HeadObject": 1,
+        "GetObject": 4,
+        "DeleteObjects": 9,
+    }
+    assert Requests.of(counted) == Requests(6, 5)
     assert estimate(Requests(1000, 1000), 1 << 30, "STANDARD_IA").one_off_usd == pytest.approx(0.011)
     assert estimate(Requests(), -(1 << 30)).monthly_usd == pytest.approx(-0.023)
+
+
+# -- merge and scrub -----------------------------------------------------------------------------
+
+DAY_US = 86_400 * SECOND
+
+
+def objects(*sizes: int, **changes: object) -> tuple[ObjectFact, ...]:
+    """Objects of one record each, a day old."""
+    return tuple(
+        replace(ObjectFact(f"o{i}", i, i + 1, size, NOW - DAY_US, NOW - DAY_US), **changes)  # type: ignore[arg-type]
+        for i, size in enumerate(sizes)
+    )
+
+
+def merged(facts: tuple[ObjectFact, ...], start: int = 0, **rule: object) -> list[tuple[int, int]]:
+    values: dict[str, object] = {"target_bytes": 100, "after": HOUR, **rule}
+    retention = values.pop("retention", Retention())
+    policy = rules(merge=MergeRule.model_validate(values), retention=retention, scrub=ScrubRule(every=None))
+    part = partition(active(1, 1000, 1000), start_offset=start, objects=facts)
+    return [(low, high) for kind, low, high in kinds(plan(part, policy)) if kind == "merge"]
+
+
+def test_what_is_merged() -> None:
+    """Fill the target from the left; of the rest, what grows fourfold; a large one parts its neighbours."""
+    small = objects(10, 10, 10, 10)
+    assert merged(small) == [(0, 4)]
+    assert merged(small[:3]) == []
+    assert merged(objects(*[10] * 23)) == [(0, 10), (10, 20)]
+    assert merged(objects(40, 9)) == []
+    assert merged(objects(40, 10)) == [(0, 2)]
+    assert merged(objects(10, 10, 50, 10, 10, 10, 10)) == [(3, 7)]
+    assert merged(objects(1, 1, 1, 1, 40, 2, 1)) == [(0, 4)]
+    assert merged(objects(1, 1, 1, 1, segment_count=100)) == [(0, 2), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema_id": 1},
+        {"lineage": 2},
+        {"sealed": False},
+        {"damaged": True},
+        {"last_append_us": NOW},
+        {"bytes": 50},
+    ],
+    ids=str,
+)
+def test_what_parts_those_that_are_merged(changes: dict[str, object]) -> None:
+    found = objects(*[10] * 9)
+    odd = replace(found[4], **changes)  # type: ignore[arg-type]
+    assert merged((*found[:4], odd, *found[5:])) == [(0, 4), (5, 9)]
+
+
+def test_what_is_not_worth_merging() -> None:
+    """Not what begins before the start offset, what is younger than the rule says, or what retention takes soon."""
+    found = objects(*[10] * 8)
+    assert merged(found, start=1) == [(1, 8)]
+    assert (
+        merged(found, after=2 * 24 * HOUR)
+        == merged(found, after="off")
+        == merged(found, target_bytes="off")
+        == []
+    )
+    assert merged(found, retention=Retention(age=30 * HOUR)) == []
+    assert merged(found, retention=Retention(age=40 * HOUR)) == [(0, 8)]
+    spread = tuple(
+        replace(x, last_append_us=x.last_append_us + i * 3600 * SECOND) for i, x in enumerate(found)
+    )
+    parts = merged(spread, retention=Retention(age=40 * HOUR))
+    assert parts
+    assert all(high - low <= 4 for low, high in parts), "what lies within a tenth of the retention"
+    # The oldest quarter of what retention by bytes keeps goes next, and no object is more than a tenth of it.
+    assert merged(objects(*[10] * 80), retention=Retention(bytes=1000))[0][0] == 6
+    assert MergeRule.model_validate("off") == MergeRule(target_bytes=None, after=None)
+
+
+def test_a_scrub_begins_again_and_goes_on() -> None:
+    part = partition(active(1, 1000, 1000), start_offset=2, objects=objects(*[10] * 6))
+    policy = rules(merge=MergeRule(after=None), scrub=ScrubRule(every=24 * HOUR, bytes_per_pass=25))
+
+    def found(scrub: ScrubFact | None, now_us: int = NOW) -> list[tuple[int, int, int, bool, bool]]:
+        actions = plan(replace(part, scrub=scrub), policy, now_us).actions
+        return [
+            (x.base_offset, x.end_offset, x.round, x.deep, x.completes)
+            for x in actions
+            if isinstance(x, Scrub)
+        ]
+
+    assert found(None) == [(2, 4, 1, False, False)]
+    assert found(None, NOW - 1) == []
+    assert found(ScrubFact(1, NOW, 0, 4)) == [(4, 6, 1, False, True)]
+    assert found(ScrubFact(3, NOW - DAY_US, NOW, 0)) == [(2, 4, 4, True, False)]
+    assert found(ScrubFact(3, NOW - DAY_US + 1, NOW, 0)) == found(ScrubFact(3, NOW + 1, NOW, 0)) == []
+    assert found(ScrubFact(3, NOW + 2 * DAY_US, NOW, 0)) == [(2, 4, 4, True, False)]
+    assert found(ScrubFact(3, NOW, 0, 900)) == []

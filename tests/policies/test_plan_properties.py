@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.policies.policy_model import NOW, SECOND, apply, policies, stores
+from tests.policies.policy_model import NOW, SECOND, active, apply, partition, policies, store, stores
 from tiered.policies import (
     Compress,
     EvictLocal,
     Expire,
+    Merge,
+    ObjectFact,
     Offload,
+    PartitionFacts,
     Plan,
     Policy,
+    Scrub,
     Seal,
     SegmentFact,
     ShipTail,
     StoreFacts,
+    Sweep,
     make_plan,
 )
+from tiered.policies.merging import GROWTH, SEGMENTS_MAX
+from tiered.policies.rules import Merge as MergeRule
+from tiered.units import to_us
 
-ROUNDS_MAX = 4
+# A merge can wait for the pass after an offload, and what it makes for the one after that.
+ROUNDS_MAX = 6
+DAY = timedelta(days=1)
+DAY_US = 86_400 * SECOND
 
 
 def by_id(facts: StoreFacts) -> dict[object, SegmentFact]:
@@ -60,6 +74,8 @@ def check_plan(facts: StoreFacts, plan: Plan) -> None:
                 assert action.base_offset < action.end_offset
             case Expire():
                 assert action.end_offset >= action.base_offset
+            case Merge() | Scrub() | Sweep():
+                assert facts.has_cold
 
 
 def check_publishing(facts: StoreFacts, plan: Plan) -> None:
@@ -121,12 +137,14 @@ def test_planning_is_pure(facts: StoreFacts, policy: Policy) -> None:
     assert make_plan(facts, lambda _: policy, NOW) == make_plan(facts, lambda _: policy, NOW)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(stores(), policies)
 def test_carrying_plans_out_comes_to_rest(facts: StoreFacts, policy: Policy) -> None:
     """At one instant a few passes reach a state in which nothing is left to do, and nothing is done twice."""
     seen: set[tuple[object, ...]] = set()
-    for _ in range(ROUNDS_MAX):
+    # A scrub may look at one object a pass.
+    scrubbed = sum(len(part.objects) + len(part.segments) for part in facts.partitions)
+    for _ in range(ROUNDS_MAX + scrubbed):
         plan = make_plan(facts, lambda _: policy, NOW)
         check_plan(facts, plan)
         for action in plan.actions:
@@ -158,3 +176,117 @@ def test_nothing_expires_or_leaves_without_a_rule(facts: StoreFacts, policy: Pol
     for action in make_plan(replace(facts, disk_total_bytes=0), lambda _: keep, NOW).actions:
         assert not isinstance(action, EvictLocal)
         assert not isinstance(action, Expire) or action.base_offset == action.end_offset
+
+
+# -- merge, scrub, sweep ---------------------------------------------------------------------------
+
+
+def check_merge(part: PartitionFacts, policy: Policy, action: Merge, start: int) -> None:
+    """Whole neighbours that are alike, small and sound, and not more of them than the target holds."""
+    inputs = [item for item in part.objects if item.name in action.names]
+    target = policy.merge.target_bytes
+    assert target is not None
+    assert tuple(item.name for item in inputs) == action.names
+    assert len(inputs) >= 2
+    assert (inputs[0].base_offset, inputs[-1].end_offset) == (action.base_offset, action.end_offset)
+    assert all(left.end_offset == right.base_offset for left, right in pairwise(inputs))
+    assert len({(item.schema_id, item.lineage) for item in inputs}) == 1
+    assert all(item.sealed and not item.damaged and 2 * item.bytes < target for item in inputs)
+    assert all(NOW - item.last_append_us >= to_us(policy.merge.after or DAY) for item in inputs)
+    size = sum(item.bytes for item in inputs)
+    assert size == action.bytes <= target
+    assert sum(item.segment_count for item in inputs) <= SEGMENTS_MAX
+    full = 2 * size >= min(target, (policy.retention.bytes or 1 << 60) // 10)
+    full = full or 2 * sum(item.segment_count for item in inputs) >= SEGMENTS_MAX
+    assert full or size >= GROWTH * max(item.bytes for item in inputs), "each rewriting pays"
+    assert action.base_offset >= start
+    if policy.retention.age is not None and policy.retention.by == "append":
+        assert all(NOW - item.last_append_us < to_us(policy.retention.age) for item in inputs)
+
+
+@settings(deadline=None, max_examples=100)
+@given(stores(), policies)
+def test_merges_are_of_whole_neighbours_that_stay(facts: StoreFacts, policy: Policy) -> None:
+    plan = make_plan(facts, lambda _: policy, NOW)
+    for part in facts.partitions:
+        mine = [item for item in plan.actions if item.partition == part.partition]
+        start = max([part.start_offset, *(item.end_offset for item in mine if isinstance(item, Expire))])
+        merges = [item for item in mine if isinstance(item, Merge)]
+        for action in merges:
+            check_merge(part, policy, action, start)
+        assert all(left.end_offset <= right.base_offset for left, right in pairwise(merges))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(1, 3000), min_size=2, max_size=300), st.integers(100, 4000))
+def test_a_record_is_rewritten_a_few_times_however_objects_come(sizes: list[int], target: int) -> None:
+    """One object arrives after the other, each is merged as soon as a plan says so: bytes written stay bounded.
+
+    And what is left small is little: fewer than `GROWTH` objects of a size, for each size that there can be.
+    """
+    policy = Policy(merge=MergeRule(target_bytes=target, after=timedelta(0)))
+    written = 0
+    facts = store(partition(active(1, 10**6, 10**6), start_offset=0))
+    for number, size in enumerate(sizes):
+        fresh = ObjectFact(f"o{number}", number, number + 1, size, NOW - DAY_US, 0)
+        (part,) = facts.partitions
+        facts = replace(facts, partitions=(replace(part, objects=(*part.objects, fresh)),))
+        for _ in range(ROUNDS_MAX):
+            merges = [
+                item for item in make_plan(facts, lambda _: policy, NOW).actions if isinstance(item, Merge)
+            ]
+            if not merges:
+                break
+            written += sum(item.bytes for item in merges)
+            facts = apply(facts, tuple(merges), NOW)
+        else:
+            raise AssertionError("merging does not come to rest")
+    levels = 1 + max(0, math.ceil(math.log(target / min(sizes), GROWTH)))
+    assert written <= (levels + 1) * sum(sizes)
+    small = [item for item in facts.partitions[0].objects if 2 * item.bytes < target]
+    large = len(facts.partitions[0].objects) - len(small)
+    assert len(small) <= (large + 1) * GROWTH * (levels + 1)
+
+
+@settings(deadline=None)
+@given(stores(), policies)
+def test_a_round_of_scrubbing_looks_at_every_object_once(facts: StoreFacts, policy: Policy) -> None:
+    """Pass by pass, in order, never more than the budget but for one object; then it rests until the next is due."""
+    every = policy.scrub.every
+    facts = replace(facts, has_cold=True, disk_total_bytes=0)
+    keep = policy.model_copy(update={"merge": MergeRule(after=None), "retention": Policy().retention})
+    seen: dict[int, list[tuple[int, int]]] = {item.partition: [] for item in facts.partitions}
+    fresh = replace(facts, partitions=tuple(replace(item, scrub=None) for item in facts.partitions))
+    late = NOW + 10**15
+    for _ in range(10):
+        due = [x for x in make_plan(fresh, lambda _: keep, late).actions if isinstance(x, Scrub)]
+        for action in due:
+            assert action.round == 1
+            assert action.bytes <= keep.scrub.bytes_per_pass or action.requests.reads == 1
+            seen[action.partition].append((action.base_offset, action.end_offset))
+        fresh = apply(fresh, tuple(due), late)
+    for part in fresh.partitions:
+        objects = [x for x in part.objects if x.sealed and x.end_offset > part.start_offset]
+        spans = seen[part.partition]
+        if every is None or not objects:
+            assert spans == []
+            continue
+        assert (spans[0][0], spans[-1][1]) == (objects[0].base_offset, objects[-1].end_offset)
+        assert all(left[1] <= right[0] for left, right in pairwise(spans))
+        assert part.scrub is not None
+        assert part.scrub.finished_us == late
+
+
+def test_a_sweep_is_due_once_in_its_interval_whatever_the_clock_did() -> None:
+    facts = store(partition(active(1, 0, 1)), swept_us=NOW)
+
+    def due(now_us: int, every: timedelta | None = DAY, **changes: object) -> list[str]:
+        changed = replace(facts, **changes)  # type: ignore[arg-type]
+        plan = make_plan(changed, lambda _: Policy(), now_us, sweep_every=every)
+        return [item.reason for item in plan.actions if isinstance(item, Sweep)]
+
+    assert due(NOW + DAY_US - 1) == []
+    assert due(NOW + DAY_US) == ["age 1d >= sweep.every 1d"]
+    assert due(NOW - DAY_US + 1) == []
+    assert len(due(NOW - DAY_US)) == 1
+    assert due(NOW + DAY_US, None) == due(NOW + DAY_US, has_cold=False) == due(NOW, swept_us=None) == []

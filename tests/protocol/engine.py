@@ -494,7 +494,8 @@ class Rows(list[tuple[int, str]]):
         return len(self)
 
 
-def _read_cold(access: Any, meta: Any, split: Any, source: Any, query: Any, assembler: Any) -> Iterator[Any]:
+def _read_cold(access: Any, meta: Any, split: Any, query: Any, assembler: Any, ahead: Any) -> Iterator[Any]:
+    source = split.source
     data = access.object_store.get_range(source.key, 0, source.entry.bytes)
     rows = [item for item in records_of(data).items() if split.start_offset <= item[0] < split.end_offset]
     yield split.end_offset, Rows(rows)
@@ -527,7 +528,7 @@ class ModelRestore(_Restore):
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
-        super().__init__(Bucket(model().store()), STORE, disk.root, None, host)  # type: ignore[arg-type]
+        super().__init__(Bucket(model().store()), STORE, disk.root, None, host, None)  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,
@@ -553,7 +554,7 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    _look(Bucket(model().store()))
+    _look(Bucket(model().store()), None)
     ModelRestore(disk).run()
 
 
@@ -621,7 +622,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         for module in (commit, partition, opening):
             patch.setattr(module, "uuid4", lambda: _current[-1].world.uuid())
         patch.setattr(commit, "threading", SimpleNamespace(RLock=ModelLock))
-        patch.setattr(tiered.claims, "threading", SimpleNamespace(Lock=ModelLock))
+        patch.setattr(tiered.claims, "threading", SimpleNamespace(Lock=ModelLock, RLock=ModelLock))
         patch.setitem(Committer.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setitem(Committer.__init__.__kwdefaults__, "attempts", 2)
         patch.setitem(Bucket.__init__.__kwdefaults__, "sleep", lambda seconds: None)

@@ -22,7 +22,9 @@ Sleep sets drop transitions and no states, so a violation that shows in any reac
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
@@ -403,6 +405,7 @@ def explore(
     *,
     faults: int = 0,
     schedules_max: int = 1_000_000,
+    seconds_max: float = math.inf,
     after_violation: int = 0,
     reduce: bool = True,
 ) -> Result:
@@ -414,6 +417,8 @@ def explore(
         Sets a world up and adds its actors.
     faults
         How many faults one schedule may have.
+    schedules_max, seconds_max
+        Where to stop; the result is not complete then.
     after_violation
         How many more schedules to try for a shorter one that breaks a promise.
     reduce
@@ -421,7 +426,7 @@ def explore(
     """
     search = _Search(scenario, faults, reduce)
     result = search.result
-    limit = schedules_max
+    limit, deadline = schedules_max, time.monotonic() + seconds_max
     while True:
         found = bool(result.violation)
         search.execute()
@@ -430,7 +435,7 @@ def explore(
         if not search.backtrack():
             result.complete = not result.violation
             break
-        if result.schedules >= limit:
+        if result.schedules >= limit or time.monotonic() > deadline:
             break
     result.states = len(search.visited)
     return result

@@ -25,6 +25,7 @@ from tiered.cold.commit import Committer
 from tiered.cold.partition import ColdPartition
 from tiered.cold.sweep import SweepRules, sweep_deleted_topic
 from tiered.errors import ColdStorageError, Fenced, TieredError
+from tiered.policies.actions import ShipTail
 
 LOST = (TIMEOUT, OWN_412, TWICE)
 Faulty = Callable[[str, str, str], tuple[str, ...]]
@@ -392,6 +393,47 @@ def tail_replaced(world: World) -> None:
 
     stage.actor(one, work)
     stage.reader()
+    stage.quiet()
+
+
+def tails_beside_a_full_pass(world: World) -> None:
+    """One thread ships the rest of a sealed segment and the tail of the next; another offloads the whole, and evicts it."""
+    stage = Stage(world, on_data)
+    stage.disk.create(0)
+    stage.disk.append(1)
+    one = stage.process("one")
+    one.ship_tail()
+    stage.disk.append(1)
+    sealed = stage.disk.newest
+    stage.disk.roll()
+    stage.disk.append(1)
+
+    def tails() -> None:
+        one.run(one.act(ShipTail, sealed, 1, 2))
+        one.ship_tail()
+
+    stage.actor(one, tails, "tails")
+    stage.actor(one, stage.offloads(one, 0), "full")
+    stage.quiet()
+
+
+def tails_by_two(world: World) -> None:
+    """A process ships tails by the head that it knows; another one of the same disk, or of an image, ships them too."""
+    stage = Stage(world, images=("one", "two"))
+    stage.fill(1, 1)
+    one, two = stage.process("one"), stage.process("two")
+    one.offload(one.disk.sealed()[0])
+    first, second = stage.disk.rolled
+
+    def work(process: Process) -> Callable[[], None]:
+        def ship() -> None:
+            for segment in (first, second):
+                process.run(process.act(ShipTail, segment, segment.header.base_offset, segment.end_offset))
+
+        return ship
+
+    stage.actor(one, work(one))
+    stage.actor(two, work(two))
     stage.quiet()
 
 

@@ -25,6 +25,8 @@ def stepwise(store: dict[str, Any] | None = None, **rules: Any) -> tiered.Settin
         "compress": {"codec": "zstd", "after": "1h"},
         "offload": {"after": "4h", "tail_interval": "off"},
         "local_retention": {"age": "8h", "bytes": "off"},
+        "merge": "off",
+        "scrub": "off",
         **rules,
     }
     # The background flush is left to the tests that are about it.

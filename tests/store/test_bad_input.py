@@ -366,7 +366,7 @@ OPENS = [
     case("read-only daemon", lambda p: tiered.open(p / "no", read_only=True, daemon=True), tiered.ConfigError, "excludes"),
     case(
         "sync cold", lambda p: tiered.open(p / "no", settings=tiered.Settings.model_validate({"store": {"sync": "cold"}})),
-        tiered.ConfigError, "not in this release",
+        tiered.ConfigError, "waits for a bucket",
     ),
 ]  # fmt: skip
 

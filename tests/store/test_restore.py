@@ -24,6 +24,7 @@ from tests.store.helpers import (
     tier,
     values,
 )
+from tests.store.test_cold_trouble import refusing
 from tiered.cold.bucket import Bucket
 from tiered.cold.open import open_object_store
 from tiered.cold.partition import ColdPartition
@@ -490,12 +491,14 @@ def test_what_is_no_bucket_is_refused(tmp_path: Path, clock: Clock, url: str) ->
 
 
 def test_a_bucket_without_a_store_and_one_that_is_not_there(
-    tmp_path: Path, clock: Clock, s3_bucket: str
+    tmp_path: Path, clock: Clock, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(tiered.ConfigError, match="no store at"):
         restored(s3_bucket, tmp_path / "new", clock)
-    with pytest.raises(tiered.ColdStorageError, match="does not exist"):
-        restored("s3://no-such-bucket-at-all/p", tmp_path / "new", clock)
+    with refusing(404, "NoSuchBucket") as endpoint, monkeypatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(tiered.ColdStorageError, match="does not exist"):
+            restored("s3://no-such-bucket-at-all/p", tmp_path / "new", clock)
     other = stepwise().to_json() | {"cold": {"url": "s3://elsewhere/p"}}
     with pytest.raises(tiered.ConfigError, match="elsewhere"):
         restored(s3_bucket, tmp_path / "new", clock, settings=tiered.Settings.model_validate(other))

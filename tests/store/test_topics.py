@@ -572,7 +572,7 @@ def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(tmp_path: Path, c
         assert segment.facts is not None
         store.delete_topic("t")
         with pytest.raises(tiered.TopicNotFound):
-            actions._publish(meta, 0, segment, segment.facts, sealed=True)
+            actions.committer(meta, 0)
         with pytest.raises(tiered.TopicNotFound, match="was deleted in the bucket"):
             actions._claims._announce(meta)
         new = store.create_topic("t")

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.fast_endpoint import fast_server, s3_endpoint
+from tests.fast_s3 import FastS3
 from tests.torture.crew import Zygote
 from tests.torture.place import Place
-from tests.torture.steps import share_models
+
+__all__ = ["fast_server", "s3_endpoint"]
 
 
 @pytest.fixture(scope="session")
-def zygote(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def zygote(fast_server: FastS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """Forked children find the S3 endpoint in their environment."""
-    share_models()
-    with (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
+    with pytest.MonkeyPatch.context() as patch, (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
+        patch.setenv("AWS_ENDPOINT_URL", fast_server.url)
         zygote = Zygote(log)
         yield zygote
         zygote.close()

@@ -21,10 +21,10 @@ PATIENCE_SECONDS = 60.0
 class Zygote:
     """A running zygote; its lines are sorted by the process that they are about."""
 
-    def __init__(self, log: IO[bytes]) -> None:
+    def __init__(self, log: IO[bytes], module: str = "tests.torture.zygote") -> None:
         self.log = log
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.torture.zygote"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

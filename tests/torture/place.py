@@ -13,15 +13,16 @@ from tiered.cold.open import open_object_store
 
 # What a store's directory may hold once nobody is at work in it.
 KNOWN_FILES = re.compile(
-    r"store\.json|cold\.json|writer\.lock|tiering\.lock"
-    r"|topics/[a-z]+/(topic\.json|[0-9]/(writer\.lock|start\.json|lineage\.json|sweep\.json|[0-9]{20}-[0-9]\.log))"
+    r"store\.json|cold\.json|swept\.json|writer\.lock|tiering\.lock|cache/[0-9a-f]{40}"
+    r"|topics/[a-z]+/(topic\.json|[0-9]/(writer\.lock|start\.json|asked\.json|lineage\.json|sweep\.json|scrub\.json|[0-9]{20}-[0-9]\.log))"
 )
 
 
 def check_files(path: Path) -> None:
     """Nothing half-written and nothing superseded is left in a store's directory."""
     names = [str(item.relative_to(path)) for item in path.rglob("*") if item.is_file()]
-    assert [name for name in names if not KNOWN_FILES.fullmatch(name)] == []
+    unknown = [name for name in names if not KNOWN_FILES.fullmatch(name)]
+    assert not unknown, f"nothing should have left {unknown}"
     bases = [name.rpartition("-")[0] for name in names if name.endswith(".log")]
     assert len(set(bases)) == len(bases), "a superseded file is left"
 

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import botocore.loaders
-
 from tiered.cold.open import open_object_store
 from tiered.store import Host
 from tiered.warm.filesystem import OsFileSystem
@@ -20,12 +18,6 @@ _TRACED = {
     "bucket": {"put", "upload", "stat", "get", "list", "delete"},
     "upload": {"commit"},
 }
-
-
-def share_models() -> None:
-    """Let all S3 clients of this process share botocore's description of S3: 10 ms a client instead of 65."""
-    loader = botocore.loaders.create_loader()
-    botocore.loaders.create_loader = lambda *_: loader
 
 
 class Steps:

@@ -18,8 +18,8 @@ from typing import Any
 import boto3
 import pyarrow as pa
 
+from tests.aws import share_models
 from tests.torture.roles import ROLES
-from tests.torture.steps import share_models
 
 
 def say(text: str) -> None:

@@ -152,11 +152,11 @@ def test_damage_to_the_newest_file_is_found_wherever_it_can_be_told_from_a_torn_
 
 
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["compressed", "as written", "newest"])
-def test_every_byte_of_a_segment_is_looked_at(sound: Place, which: int) -> None:
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_byte_of_a_segment_is_looked_at(sound: Place, which: int, stride: int) -> None:
     """One bit of each byte; of every seventh in the short run."""
     path = sound.segments()[which]
     data = path.read_bytes()
-    stride = 1 if settings.default is not None and settings.default.max_examples > 100 else 7
     mark = segment_parts(path).get("mark", (len(data), len(data)))
     for position in range(0, len(data), stride):
         with damaged(path, flipped(position, position % 8)):

@@ -8,6 +8,10 @@
 `append`         ``append``; what it reads is the business of `sources`
 `read`           ``read``; what it prints is the business of `records`
 `tiering`        ``status``, ``plan``, ``tier``
+`explain`        ``explain``
+`pause`          ``pause``, ``resume``
+`config`         ``config``
+`bench`          ``bench``
 `inspection`     ``inspect``; what it finds is the business of `describe`
 `showcase`       ``demo``
 ===============  ==========================================================

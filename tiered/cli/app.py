@@ -20,8 +20,14 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import TieredError
 from .append import append
+from .bench import bench
+from .config import config
+from .daemon import daemon
+from .explain import explain
+from .export import export
 from .inspection import inspect
 from .output import error_line
+from .pause import pause, resume
 from .read import read
 from .restore import restore
 from .showcase import demo
@@ -114,15 +120,34 @@ _add(
 )
 _add(topics, "tiered topics --path ./data")
 _add(status, "tiered status --path ./data")
-_add(plan, "tiered plan --config tiered.toml")
+_add(plan, "tiered plan --config tiered.toml", "tiered plan --in 30d --config tiered.toml")
+_add(explain, "tiered explain orders --config tiered.toml")
 _add(tier, "tiered tier --config tiered.toml")
+_add(daemon, "tiered daemon --config tiered.toml", "tiered daemon --config tiered.toml --log json")
+_add(
+    pause,
+    'tiered pause orders --reason "export until Monday" --path ./data',
+    "tiered pause --all --path ./data",
+)
+_add(resume, "tiered resume orders --path ./data", "tiered resume --all --path ./data")
 _add(sweep, "tiered sweep --dry-run --config tiered.toml", "tiered sweep --config tiered.toml")
 _add(restore, "tiered restore s3://bucket/prefix ./data --config tiered.toml")
+_add(
+    export,
+    "tiered export orders --path s3://bucket/prefix",
+    "tiered export orders --iceberg logs.orders --config tiered.toml",
+)
 _add(
     verify,
     "tiered verify --deep --path ./data",
     "tiered verify --deep --repair --config tiered.toml",
 )
+_add(
+    config,
+    "tiered config check --config tiered.toml",
+    "tiered config show --topic audit-eu --config tiered.toml",
+)
+_add(bench, "tiered bench --path /srv/events", "tiered bench --seconds 5 --json")
 _add(
     inspect,
     "tiered inspect data/topics/orders/0/00000000000000000000-0.log",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from ..settings import Settings
 from ..store import Store, open_store
+from ..warm.catalog import Catalog
+from ..warm.filesystem import OsFileSystem
 
 log = logging.getLogger("tiered")
 
@@ -61,7 +63,37 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="Show what is logged, on stderr.", callback=_set_up_logging)
 ]
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
+
+
+def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics that begin so, for a shell; of a bucket none, as a key press is not to wait for requests."""
+    try:
+        config, path = ctx.params.get("config") or ctx.params.get("config_file"), ctx.params.get("path")
+        root = load_settings(None if config is None else Path(config), path, None).store.path
+        if "://" in root:
+            return []
+        names = Catalog(OsFileSystem(), Path(root)).topics()
+    except Exception:  # noqa: BLE001 (whatever it is, a completion has nowhere to say so)
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+TopicName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="Name of the topic.", show_default=False, autocompletion=complete_topic
+    ),
+]
+
+
+def overrides_of(path: str | None, cold: str | None) -> dict[str, Any]:
+    """Return what the options set, as sections."""
+    overrides: dict[str, Any] = {}
+    if path is not None:
+        overrides["store"] = {"path": path}
+    if cold is not None:
+        overrides["cold"] = {"url": cold}
+    return overrides
 
 
 def load_settings(config: Path | None, path: str | None, cold: str | None) -> Settings:
@@ -71,12 +103,7 @@ def load_settings(config: Path | None, path: str | None, cold: str | None) -> Se
     ------
     ConfigError
     """
-    overrides = {}
-    if path is not None:
-        overrides["store"] = {"path": path}
-    if cold is not None:
-        overrides["cold"] = {"url": cold}
-    return Settings.load(config, **overrides)
+    return Settings.load(config, **overrides_of(path, cold))
 
 
 def open_for_reading(settings: Settings) -> Store:

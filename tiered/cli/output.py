@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -23,16 +25,22 @@ from ..units import approximate_size
 _PIPE_WIDTH = 240
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the program with 1, as if something had failed.
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def stdout() -> Console:
     """Return a console on the standard output of this moment."""
-    return Console(
+    return _Console(
         file=sys.stdout, highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH
     )
 
 
 def stderr() -> Console:
     """Return a console on the standard error of this moment."""
-    return Console(file=sys.stderr, highlight=False)
+    return _Console(file=sys.stderr, highlight=False)
 
 
 def error_line(error: BaseException | str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,7 +83,7 @@ def read(
     """
     if output_format is OutputFormat.ARROW and sys.stdout.isatty():
         raise typer.BadParameter("an Arrow stream is not for a terminal; redirect it", param_hint="--format")
-    request = Request(partition, start, end, None if since is None else parse_since(since), limit)
+    request = Request(partition, start, end, None if since is None else parse_moment(since, "--since"), limit)
     settings = load_settings(config, path, cold)
     pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
     with open_for_reading(settings) as store:
@@ -127,9 +130,10 @@ class Request:
         name: str,
         printer: RecordPrinter,
         pause: float,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield what is there and then what is new, partitions that are added too."""
+        sleep = sleep or sleep_while_read
         self.reached = self._first(store.topic(name))
         while True:
             started = time.monotonic()
@@ -167,6 +171,26 @@ class Request:
         return self.end is not None and all(offset >= self.end for offset in self.reached.values())
 
 
+def sleep_while_read(seconds: float) -> None:
+    """Wait; but end at once where standard output is a pipe that nobody reads any more, as `head` leaves it.
+
+    Without this, nothing would find out before the next record is printed, which may be never.
+
+    Raises
+    ------
+    BrokenPipeError
+    """
+    try:
+        output = sys.stdout.fileno()
+    except OSError:
+        time.sleep(seconds)
+        return
+    poll = select.poll()
+    poll.register(output, 0)
+    if poll.poll(seconds * 1000):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def _check_reached(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]]) -> None:
     if all(offset > end for _, end in offsets.values()):
         start, end = min(first for first, _ in offsets.values()), max(last for _, last in offsets.values())
@@ -177,8 +201,8 @@ def _check_reached(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]
         )
 
 
-def parse_since(text: str) -> datetime:
-    """Return the moment that ``--since`` names.
+def parse_moment(text: str, option: str) -> datetime:
+    """Return the moment that an option names, as a time or as a duration before now.
 
     Raises
     ------
@@ -192,8 +216,8 @@ def parse_since(text: str) -> datetime:
             return datetime.now(UTC) - parse_duration(text)
         except (ValueError, OverflowError):
             raise ConfigError(
-                f"--since {text!r} is neither a time such as 2025-01-31T12:00:00Z nor a duration such as 1h"
+                f"{option} {text!r} is neither a time such as 2025-01-31T12:00:00Z nor a duration such as 1h"
             ) from None
     if moment.tzinfo is None:
-        raise ConfigError(f"--since {text!r} has no time zone; for UTC write {moment.isoformat()}Z")
+        raise ConfigError(f"{option} {text!r} has no time zone; for UTC write {moment.isoformat()}Z")
     return moment

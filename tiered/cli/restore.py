@@ -10,7 +10,8 @@ import typer
 from ..restore import restore as restore_store
 from ..settings import Settings
 from .options import AsJson, ConfigFile, Verbose
-from .output import count, print_json, spinner
+from .output import count, iso, print_json, spinner
+from .read import parse_moment
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="The bucket, such as s3://bucket/prefix.", show_default=False)
@@ -19,10 +20,21 @@ Target = Annotated[
     Path, typer.Argument(metavar="PATH", help="An empty or missing directory.", show_default=False)
 ]
 
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="As it was then: 2025-01-31T12:00:00Z, or 2h ago; up to sweep.grace.",
+        show_default=False,
+    ),
+]
+
 
 def restore(
     url: Url,
     path: Target,
+    at: At = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     _verbose: Verbose = False,
@@ -30,11 +42,13 @@ def restore(
     """Make a local store again from its bucket; the store that wrote to it before is fenced.
 
     No records are downloaded. What the old machine had not offloaded is not in the bucket; it stays readable there.
-    A restore that was cut short is repeated with the same arguments.
+    A restore that was cut short is repeated with the same arguments. With --at, records that were appended later are
+    left out, and what was removed since is back.
     """
+    moment = None if at is None else parse_moment(at, "--at")
     with spinner() as progress:
         progress.add_task("reading manifests")
-        store = restore_store(url, path, settings=Settings.load(config))
+        store = restore_store(url, path, at=moment, settings=Settings.load(config))
     with store:
         topics = {
             name: {
@@ -47,6 +61,7 @@ def restore(
         return
     records = sum(end - start for partitions in topics.values() for start, end in partitions.values())
     typer.echo(
-        f"restored {count(len(topics), 'topic')} with {count(records, 'record')} to {path}; the store that wrote to "
+        f"restored {count(len(topics), 'topic')} with {count(records, 'record')}"
+        f"{'' if moment is None else f' as of {iso(moment)}'} to {path}; the store that wrote to "
         f"{url} before is fenced"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ def sweep(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Delete from the bucket what no manifest names any more, once sweep.grace has passed.
+    """Delete from the bucket what no manifest names any more, once sweep.grace has passed and no lease covers it.
 
     That is what uploads cut short left behind, objects replaced by others, what retention or delete_before removed,
     and deleted topics. The exit code is 1 if something could not be looked at; nothing was deleted there.
@@ -57,7 +58,7 @@ def _print_report(report: SweepReport) -> None:
                     f"{len(part.deleted):,}",
                     size(part.bytes),
                     f"{part.waiting:,}",
-                    part.problem or (f"{part.left:,} left for the next run" if part.left else ""),
+                    part.problem or _note(part.left, len(part.uploads)),
                 )
                 for part in report.parts
             ],
@@ -68,3 +69,11 @@ def _print_report(report: SweepReport) -> None:
         f"{count(report.objects, 'object')} {verb}, {approximate_size(report.bytes)}; {waiting:,} within the grace of "
         f"{format_duration(int(report.grace_seconds * 1e6))}"
     )
+    if report.leased_since_seconds is not None:
+        since = datetime.fromtimestamp(report.leased_since_seconds, UTC)
+        typer.echo(f"a reader's lease keeps what nothing names since {since:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _note(left: int, uploads: int) -> str:
+    notes = [f"{left:,} left for the next run"] if left else []
+    return ", ".join([*notes, *([count(uploads, "upload") + " cut short"] if uploads else [])])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import typer
 
+from ..errors import ConfigError
 from ..policies.actions import Action
 from ..policies.cost import PRICES_AS_OF
 from ..policies.executor import TierReport
 from ..policies.plan import Plan
 from ..status import PartitionStatus, StoreStatus, TierHoldings
-from ..units import approximate_size, format_duration
+from ..units import approximate_size, format_duration, parse_duration
 from .options import (
     AsJson,
     ColdUrl,
@@ -23,7 +25,8 @@ from .options import (
     open_for_reading,
     open_for_tiering,
 )
-from .output import count, error_line, print_json, print_table, size, spinner
+from .output import count, error_line, iso, print_json, print_table, size, spinner
+from .read import parse_moment
 
 _EXECUTOR_LOG = logging.getLogger("tiered.policies.executor")
 
@@ -46,9 +49,18 @@ def status(
         print_json(found.to_json())
     else:
         _print_status(found)
+    for item in found if not as_json else ():
+        for line in item.damaged:
+            typer.echo(f"damaged in the bucket: {item.topic}/{item.partition}: {line}")
+    for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in found if item.paused):
+        if not as_json:
+            typer.echo(line)
     problems = [item for item in found if item.problem]
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
+        raise typer.Exit(1)
+    if any(item.damaged for item in found):
+        error_line("objects are damaged: tiered verify --repair")
         raise typer.Exit(1)
 
 
@@ -87,16 +99,35 @@ def _lag(item: PartitionStatus) -> str:
 
 
 def plan(
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Plan for this time: 2027-01-01, or 2027-01-01T12:00:00Z.",
+            show_default=False,
+        ),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--in", metavar="DURATION", help="Plan for so long after now, such as 30d.", show_default=False
+        ),
+    ] = None,
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Show what the policies would do now, with bytes, requests and estimated cost; do nothing."""
+    """Show what the policies would do now, with bytes, requests and estimated cost; do nothing.
+
+    With --at or --in: what one pass would do then, if nothing were appended and no pass ran until then.
+    """
+    now = _time_to_plan_for(at, after)
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
-        found = store.plan()
+        found = store.plan(now)
     if as_json:
         print_json(found.to_json())
         return
@@ -104,8 +135,33 @@ def plan(
         right = {"partition", "size", "requests"}
         print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], found.describe())
     typer.echo(_summary(found))
+    if now is not None:
+        tiers = ", ".join(
+            f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}"
+            for item in found.tiers
+        )
+        typer.echo(f"for {iso(now)}, if nothing is appended and no pass runs before: {tiers}")
     for note in found.notes:
         typer.echo(f"note: {note}")
+
+
+def _time_to_plan_for(at: str | None, after: str | None) -> datetime | None:
+    """Return the time that the options name; None for now.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if at is not None and after is not None:
+        raise typer.BadParameter("--at and --in exclude each other", param_hint="--at")
+    if after is not None:
+        try:
+            return datetime.now(UTC) + parse_duration(after)
+        except (ValueError, OverflowError) as error:
+            raise ConfigError(f"--in {after!r}: {error}") from None
+    if at is not None and len(at) == len("2027-01-01"):
+        at += "T00:00:00Z"
+    return None if at is None else parse_moment(at, "--at")
 
 
 def _summary(found: Plan) -> str:
@@ -127,7 +183,7 @@ def tier(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Carry the plan out once: seal, expire, offload, evict, compress.
+    """Carry the plan out once: seal, expire, offload, evict, compress, merge, scrub, sweep.
 
     The exit code is 1 if an action failed; the others are carried out all the same.
     """
@@ -139,10 +195,13 @@ def tier(
             report = store.tier()
         finally:
             _EXECUTOR_LOG.disabled = False
+        paused = store._tierer.pauses.among(store.topics())
     if as_json:
         print_json(report.to_json())
     else:
         _print_report(report)
+        for name, pause in paused.items():
+            typer.echo(f"note: {name}: {pause}")
     if report.failed:
         total = len(report.done) + len(report.failed) + len(report.skipped)
         error_line(f"{len(report.failed)} of {count(total, 'action')} failed: {report.failed[0][1]}")
@@ -166,5 +225,4 @@ def _print_report(report: TierReport) -> None:
 
 
 def _row(action: Action, moved: str, result: str, why: str) -> tuple[Any, ...]:
-    offsets = f"[{action.base_offset}, {action.end_offset})"
-    return action.kind, action.topic, str(action.partition), offsets, moved, result, why or action.reason
+    return action.kind, *action.place(), moved, result, why or action.reason

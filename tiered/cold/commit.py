@@ -101,6 +101,27 @@ class Committer:
         """Whether a commit of unknown outcome may still land; what it names is not an orphan yet."""
         return self._doubt is not None
 
+    @property
+    def known_head(self) -> Head | None:
+        """The head as it was last seen, without a look; None while a commit is under way."""
+        known = self._known
+        return known.head if known else None
+
+    def last_head(self) -> Head:
+        """Return the head as it was last seen under the claimed epoch; read only where it is not known.
+
+        Another committer may have published since: what is planned on it is committed by compare-and-swap.
+
+        Raises
+        ------
+        Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        with self._lock:
+            if self._fenced is not None:
+                raise Fenced(self._fenced)
+            self._known = self._known or self._load()
+            return self._check_owner(self._known.head if self._known else None)
+
     def claim(
         self,
         *,

@@ -43,6 +43,7 @@ from .arguments import (
 from .object_store import Bytes, ObjectInfo, Upload, Versioned
 from .options import ColdOptions
 from .os_errors import translated
+from .throttle import Brakes
 
 RESERVED = ".tiered"
 _KINDS = (OSError, TieredError)
@@ -285,6 +286,7 @@ class _FileUpload:
         self._path = path
         self._size = 0
         self._crc = 0
+        self._brakes = Brakes.shared(store.url, store._options.upload_bytes_per_second)
         self._open = ExitStack()
         with self._translated():
             self._fd, self._temporary = self._open.enter_context(store._new_file())
@@ -293,6 +295,7 @@ class _FileUpload:
     def write(self, data: Bytes) -> int:
         """See `Upload.write`."""
         self._check_open()
+        self._brakes.before_bytes(memoryview(data).nbytes)
         with self._translated():
             written: int = self._store._fs.write(self._fd, self._size, [data])
         self._crc = crc32c(data, self._crc)

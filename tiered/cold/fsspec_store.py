@@ -35,6 +35,7 @@ from .arguments import (
 from .object_store import Bytes, ObjectInfo, Upload, Versioned
 from .options import ColdOptions
 from .os_errors import translated
+from .throttle import Brakes
 
 _MEMORY = threading.RLock()  # guards the files that all stores in memory of a process share
 _READ_BYTES = 8 << 20
@@ -181,13 +182,24 @@ class FsspecStore:
         if process not in self._by_process:
             with translated("open", "", self._url):
                 fs, root = fsspec.core.url_to_fs(
-                    self._url, use_listings_cache=False, skip_instance_cache=True
+                    self._url,
+                    use_listings_cache=False,
+                    skip_instance_cache=True,
+                    **storage_options(self._url, self._options),
                 )
+            if "s3" in fs.protocol:
+                fs.retries = 1  # besides the SDK's, which are ours
             self._by_process.setdefault(process, (fs, root.rstrip("/")))
         return self._by_process[process]
 
+    @property
+    def _brakes(self) -> Brakes:
+        options = self._options
+        return Brakes.shared(self._url, options.upload_bytes_per_second, options.requests_per_second)
+
     @contextmanager
     def _doing(self, operation: str, key: str) -> Iterator[None]:
+        self._brakes.before_request(free=operation == "get")
         with _MEMORY if self._in_memory else nullcontext(), translated(operation, key, self._url):
             yield
 
@@ -237,6 +249,28 @@ class FsspecStore:
         return children
 
 
+def storage_options(url: str, options: ColdOptions) -> dict[str, Any]:
+    """Return what an fsspec driver is to be given, so that it reaches the bucket as this package does.
+
+    For ``s3://`` that is s3fs, with the endpoint, region, credentials, timeouts and attempts of `options`; without
+    keys its chain is botocore's, as ours is. Other drivers have their own chains and are given nothing.
+    """
+    if url.partition("://")[0] not in ("s3", "s3a"):
+        return {}
+    client = {"endpoint_url": options.endpoint_url, "region_name": options.region}
+    return {
+        "key": options.access_key,
+        "secret": options.secret_key,
+        "token": options.session_token,
+        "client_kwargs": {name: value for name, value in client.items() if value is not None},
+        "config_kwargs": {
+            "retries": {"mode": "standard", "total_max_attempts": options.attempts},
+            "connect_timeout": options.connect_timeout_seconds,
+            "read_timeout": options.read_timeout_seconds,
+        },
+    }
+
+
 class _SpooledUpload:
     """See `Upload`: drivers differ in what a half-written object shows, a local file does not."""
 
@@ -252,6 +286,8 @@ class _SpooledUpload:
     def write(self, data: Bytes) -> int:
         """See `Upload.write`."""
         self._check_open()
+        # Not when the driver sends: nobody can look into that.
+        self._store._brakes.before_bytes(memoryview(data).nbytes)
         with translated("upload", self._key, self._store.url):
             written = self._spool.write(data)
         self._crc = crc32c(data, self._crc)

@@ -3,6 +3,7 @@
 ::
 
     store.json
+    leases/<uuid>.json
     <topic>/<topic-id>/topic.json
     <topic>/<topic-id>/<partition>/data/<base, 20 digits>-<epoch, 8 digits>-<uuid>.parquet
     <topic>/<topic-id>/<partition>/pages/<uuid>.json.zst
@@ -21,6 +22,7 @@ from ..errors import InvalidName
 STORE_KEY = "store.json"
 TOPIC_FILE = "topic.json"
 HEAD_FILE = "head.json"
+LEASES_PREFIX = "leases/"  # of readers that hold a snapshot for long, see `lease`
 PROBE_PREFIX = "probe/"  # of objects that are written to learn something of the server, and deleted at once
 
 _RESERVED = ("", ".", "..", STORE_KEY)

@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Bytes = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object as a listing or a HEAD shows it; ``modified_seconds`` is the server's clock (Unix)."""
+    """One object as a listing or a HEAD shows it; ``modified_seconds`` is the server's clock (Unix).
+
+    ``crc`` is the CRC32C of all its bytes, as the server keeps it; None where it keeps none, and in listings.
+    """
 
     key: str
     size: int
     etag: str
     modified_seconds: float
+    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,25 @@ class ObjectStore(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """A multipart upload that was begun; ``begun_seconds`` is the server's clock (Unix)."""
+
+    key: str
+    upload_id: str
+    begun_seconds: float
+
+
+@runtime_checkable
+class KeepsUnfinished(Protocol):
+    """What a backend has beside `ObjectStore` where uploads that were cut short stay, unseen, and cost storage."""
+
+    def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """Every unfinished upload below ``prefix``, which ends in ``/``, in key order."""
+        ...
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Drop an unfinished upload and its parts; one that is gone is no error."""
+        ...

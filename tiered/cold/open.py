@@ -49,6 +49,7 @@ def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectSto
         raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
     if scheme in ("s3", "s3a"):
         return _open_s3(url, rest, options)
+    _check_s3_alone(scheme, options)
     if scheme == "file":
         return _open_file(url, rest, options)
     _check_driver(url, scheme)
@@ -109,6 +110,15 @@ def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
     if "//" in prefix:
         raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
     return S3Store(bucket, prefix, options)
+
+
+def _check_s3_alone(scheme: str, options: ColdOptions) -> None:
+    """Refuse what would be silently left out, and is asked for by those who must have it."""
+    for name, value, off in (("encryption", options.encryption, "off"), ("tags", options.tags, ())):
+        if value != off:
+            raise ConfigError(
+                f"cold.{name} is for s3:// alone, not for {scheme}://; leave it out and set the like of it on the bucket"
+            )
 
 
 def _open_file(url: str, rest: str, options: ColdOptions) -> FileStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
@@ -10,6 +11,10 @@ from ..errors import ConfigError
 
 PART_BYTES_MIN = 5 << 20  # S3 refuses smaller parts, the last one excepted
 PART_BYTES_MAX = 5 << 30
+PARTS_MAX = 10_000  # of one upload to S3
+TAGS_MAX = 10
+
+_TAG = re.compile(r"[\w\s+\-=.:/@]*")  # what S3 allows in keys and values of tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +23,8 @@ class ColdOptions:
 
     Without keys, S3 credentials come from botocore's chain: the ``AWS_*`` environment, the shared config
     and credentials files, then the role of the container or instance. Other clouds use the chain of
-    their fsspec driver; ``endpoint_url``, ``region``, ``storage_class`` and the keys concern S3 alone.
+    their fsspec driver; ``endpoint_url``, ``region``, ``storage_class``, encryption, tags and the keys concern
+    S3 alone.
 
     Attributes
     ----------
@@ -27,6 +33,16 @@ class ColdOptions:
     storage_class
         For data objects. The head and the manifest's pages are small, read often and replaced, so they
         stay in the bucket's default class.
+    encryption
+        ``"AES256"`` (SSE-S3) or ``"aws:kms"`` (SSE-KMS) for every object that is written; a server that does not
+        confirm it is refused. ``"off"`` leaves it to the bucket.
+    kms_key_id
+        Id, ARN or alias of the key for ``"aws:kms"``; ``None`` is the account's key for S3.
+    tags
+        Of data objects, as pairs of key and value, for rules and bills; the manifest's objects have none, so
+        that no rule by tag takes them.
+    read_back
+        Whether a data object is read again after its upload, and its bytes compared, before it counts.
     conditional_writes
         ``"off"`` checks the condition of a `put` by reading first. That is safe with exactly one tierer
         and no more; it is for backends that have no compare-and-swap.
@@ -43,11 +59,17 @@ class ColdOptions:
         Parts of one upload that are under way at a time; it holds at most one part more in memory.
     read_threads
         Ranges that are fetched at a time, over all calls of one store.
+    upload_bytes_per_second, requests_per_second
+        Limits over all threads of the process; ``None`` is none. Ranged reads count as no request.
     """
 
     endpoint_url: str | None = None
     region: str | None = None
     storage_class: str = "STANDARD"
+    encryption: Literal["off", "AES256", "aws:kms"] = "off"
+    kms_key_id: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    read_back: bool = False
     conditional_writes: Literal["on", "off"] = "on"
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
@@ -58,6 +80,8 @@ class ColdOptions:
     part_bytes: int = 8 << 20
     upload_threads: int = 4
     read_threads: int = 8
+    upload_bytes_per_second: float | None = None
+    requests_per_second: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no backend could use.
@@ -79,13 +103,45 @@ class ColdOptions:
             "read_timeout_seconds",
             "upload_threads",
             "read_threads",
+            "upload_bytes_per_second",
+            "requests_per_second",
         ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be more than zero, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be more than zero, not {value}")
         if not PART_BYTES_MIN <= self.part_bytes <= PART_BYTES_MAX:
             raise ConfigError(f"part_bytes is between {PART_BYTES_MIN} (5 MiB) and {PART_BYTES_MAX} (5 GiB)")
+        check_encryption(self.encryption, self.kms_key_id)
+        check_tags(self.tags)
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
+
+
+def check_encryption(encryption: str, kms_key_id: str | None) -> None:
+    """Raise `ConfigError` for an unknown way to encrypt, and for a key that nothing uses."""
+    if encryption not in ("off", "AES256", "aws:kms"):
+        raise ConfigError(f'cold.encryption is "off", "AES256" or "aws:kms", not {encryption!r}')
+    if kms_key_id is not None and encryption != "aws:kms":
+        raise ConfigError('cold.kms_key_id needs cold.encryption = "aws:kms"; write it, or leave the key out')
+    if kms_key_id is not None and not kms_key_id.strip():
+        raise ConfigError("cold.kms_key_id is empty; leave it out for the account's own key")
+
+
+def check_tags(tags: tuple[tuple[str, str], ...]) -> None:
+    """Raise `ConfigError` for tags that S3 would refuse."""
+    if len(tags) > TAGS_MAX:
+        raise ConfigError(f"an object has at most {TAGS_MAX} tags, cold.tags has {len(tags)}")
+    for key, value in tags:
+        if not 1 <= len(key) <= 128 or len(value) > 256:
+            raise ConfigError(
+                f"cold.tags: {key!r} has 1 to 128 characters at most, and its value 256: shorten it"
+            )
+        if key.lower().startswith("aws:"):
+            raise ConfigError(f"cold.tags: {key!r} begins with aws:, which is reserved; write another key")
+        if not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
+            raise ConfigError(
+                f"cold.tags: {key} = {value!r} holds what S3 refuses; write letters, digits, spaces and + - = . _ : / @"
+            )
 
 
 def _check_endpoint(endpoint_url: str) -> None:

@@ -6,7 +6,10 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from ..errors import ColdStorageError, DiskFull, ObjectNotFound, ReadOnly, StoreLocked, TieredError
+from . import s3_errors
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _READS = {"get", "stat"}
@@ -40,6 +43,9 @@ def translated(
 
 def translate(error: BaseException, operation: str, key: str, url: str) -> ColdStorageError:
     """Return what `error` means to a caller of the object store; see `s3_errors.translate`."""
+    said = _said_by_s3(error)
+    if said is not None:
+        return s3_errors.translate(said, operation, key, url)
     subject = f"cannot {operation} {url}/{key}".rstrip("/")
     text = " ".join((str(error) or type(error).__name__).split())
     status = _status(error)
@@ -54,6 +60,15 @@ def translate(error: BaseException, operation: str, key: str, url: str) -> ColdS
     if isinstance(error, OSError) and error.errno in _PASSING:
         return ColdStorageError(f"{subject}: {text}", retryable=True)
     return ColdStorageError(f"{subject}: {text}", retryable=status >= 500)
+
+
+def _said_by_s3(error: BaseException | None) -> BaseException | None:
+    """Return the answer of S3 that s3fs made an error of the operating system of: it says more, and for certain."""
+    for _ in range(8):
+        if error is None or isinstance(error, (ClientError, BotoCoreError)):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _status(error: BaseException) -> int:

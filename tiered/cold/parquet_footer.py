@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import threading
+import weakref
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from .parquet_format import EXTENTS_KEY, plain_schema, read_extents
 from .ranges import SparseFile
 
 FOOTERS_BYTES_MAX = 64 * 1024 * 1024
+_LET_GO_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,24 @@ def _check_chunks(metadata: Any) -> None:
     Asking `metadata` for such a chunk ends the process, as the bindings expect no exception there. A read does
     raise, and with pre-buffering it looks at all chunks before it asks the file for the first byte.
     """
-    nothing = _Nothing(1 << 62, [])
+    error, asked, gone = _try_chunks(metadata)
+    # A thread of Arrow's that lets go of the file while the interpreter ends would end the process.
+    gone.wait(_LET_GO_SECONDS)
+    if error is not None and not asked:
+        raise error
+
+
+def _try_chunks(metadata: Any) -> tuple[Exception | None, bool, threading.Event]:
+    """Read all chunks of nothing: return the error, whether bytes were asked for, and what tells that Arrow is done."""
+    nothing, gone = _Nothing(1 << 62, []), threading.Event()
+    weakref.finalize(nothing, gone.set)
     try:
         file = pq.ParquetFile(pa.PythonFile(nothing, "r"), metadata=metadata, pre_buffer=True)
         file.reader.read_row_groups(list(range(metadata.num_row_groups)), use_threads=False)
-    except (pa.ArrowException, OSError):
-        if not nothing.asked:
-            raise
+    except (pa.ArrowException, OSError) as error:
+        # Its traceback would keep the file.
+        return error.with_traceback(None), nothing.asked, gone
+    return None, nothing.asked, gone
 
 
 class FooterCache:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -23,6 +23,8 @@ MAGIC = b"PAR1"
 
 EXTENT = struct.Struct("<II")
 _FIELD_ID = b"PARQUET:field_id"
+# What is the same for all segments of one object.
+_SHARED = ("store_id", "topic_id", "partition", "schema_id")
 _SYSTEM_FIELDS = (pa.field("offset", pa.int64()), pa.field("timestamp", TIMESTAMP))
 
 
@@ -67,6 +69,23 @@ class ObjectFacts:
     sealed: bool
     schema: pa.Schema
     """The topic's columns, then ``offset`` and ``timestamp``."""
+    merged: tuple[SegmentFacts, ...] = ()
+
+    @property
+    def segments(self) -> tuple[SegmentFacts, ...]:
+        """The facts of each segment in the object, one after the other."""
+        return self.merged or (self.facts,)
+
+
+def about_object(facts: SegmentFacts, segments: Sequence[SegmentFacts], *, sealed: bool) -> dict[str, Any]:
+    """Return the value of ``tiered.facts`` as plain JSON values."""
+    about = {"version": OBJECT_VERSION, "sealed": sealed, "facts": facts.to_json()}
+    if segments:
+        about["segments"] = [
+            {name: value for name, value in item.to_json().items() if name not in _SHARED}
+            for item in segments
+        ]
+    return about
 
 
 def make_entry(
@@ -121,8 +140,10 @@ def facts_of(metadata: Any, *, where: str) -> ObjectFacts:
                 f"object version {about['version']} of {where} is newer than this release reads ({OBJECT_VERSION})"
             )
         facts = SegmentFacts.from_json(about["facts"])
+        shared = {name: about["facts"][name] for name in _SHARED}
+        merged = tuple(SegmentFacts.from_json({**item, **shared}) for item in about.get("segments", ()))
         schema = metadata.schema.to_arrow_schema()
-        return ObjectFacts(facts, about["sealed"] is True, plain_schema(schema))
+        return ObjectFacts(facts, about["sealed"] is True, plain_schema(schema), merged)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
         raise CorruptionError(f"object does not say what it holds ({error!r})", where=where) from None
 

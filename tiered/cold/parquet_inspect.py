@@ -12,7 +12,7 @@ from ..errors import CorruptionError
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup, check_object
 from .object_store import ObjectInfo, ObjectStore
-from .parquet_footer import Footer, parse_footer
+from .parquet_footer import Footer, FooterCache, parse_footer
 from .parquet_format import MAGIC, ObjectFacts, column_chunks, facts_of, make_entry
 
 _TAIL_BYTES = 64 * 1024
@@ -28,6 +28,46 @@ def read_facts(store: ObjectStore, key: str) -> ObjectFacts:
     """
     _, footer = _open(store, key)
     return facts_of(footer.metadata, where=_where(store, key))
+
+
+def read_facts_of_entry(
+    store: ObjectStore, key: str, entry: ObjectEntry, footers: FooterCache | None = None
+) -> tuple[SegmentFacts, ...]:
+    """Return the facts of each segment in an object that the manifest names, verified against the manifest.
+
+    Parameters
+    ----------
+    footers
+        Takes the parsed footer, for the reads that follow.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    where, at = _where(store, key), entry.tail_position
+    tail = memoryview(store.get_range(key, at, entry.bytes - at))
+    if crc32c(tail) != entry.tail_crc:
+        raise CorruptionError(
+            "footer fails its checksum",
+            where=where,
+            position=at,
+            offsets=(entry.base_offset, entry.end_offset),
+        )
+    footer = parse_footer(tail, where=where, position=at)
+    about = facts_of(footer.metadata, where=where)
+    again = make_entry(
+        about.facts,
+        entry.row_groups,
+        name=entry.name,
+        sealed=about.sealed,
+        size=entry.bytes,
+        tail_crc=entry.tail_crc,
+    )
+    if again != entry:
+        raise CorruptionError("object and manifest disagree about what it holds", where=where, position=at)
+    if footers is not None:
+        footers.put(key, entry.tail_crc, footer)
+    return about.segments
 
 
 def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:

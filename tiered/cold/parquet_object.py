@@ -9,7 +9,8 @@ seen to drop a page silently.)
 
 Key-value metadata::
 
-    tiered.facts     JSON: {"version": 1, "sealed": bool, "facts": SegmentFacts.to_json()}
+    tiered.facts     JSON: {"version": 1, "sealed": bool, "facts": SegmentFacts.to_json()}; of a merged object also
+                     "segments": the facts of each segment in it, without the keys that all of them share
     tiered.crc32c    base64 of pairs of u32, little-endian: length and CRC32C of the consecutive pieces
                      of the file from byte 4 to the end of the last row group
 
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -35,13 +37,14 @@ from crc32c import crc32c
 from ..errors import CorruptionError
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup
+from .ahead import read_ahead
 from .object_store import Bytes, Upload
 from .parquet_format import (
     EXTENT,
     EXTENTS_KEY,
     FACTS_KEY,
     MAGIC,
-    OBJECT_VERSION,
+    about_object,
     column_chunks,
     leaves,
     make_entry,
@@ -67,10 +70,12 @@ def write_object(
     sealed: bool,
     level: int = ZSTD_LEVEL,
     row_group_bytes: int = ROW_GROUP_BYTES,
+    segments: Sequence[SegmentFacts] = (),
 ) -> ObjectEntry:
     """Write an object, commit the upload and return the manifest's entry for it.
 
-    Memory stays bounded to about one row group and one batch.
+    The next batches are made (read, verified, decompressed) on another thread while a row group is encoded, and
+    the upload sends on threads of its own. Memory stays bounded to about one row group and a few batches.
 
     Parameters
     ----------
@@ -79,6 +84,8 @@ def write_object(
         exactly these.
     facts
         Of exactly the records in `batches`: for the shipped tail of a segment, with its own range.
+    segments
+        Of a merged object, the facts of each segment in it.
 
     Raises
     ------
@@ -91,12 +98,13 @@ def write_object(
     writer = None
     try:
         writer = _open_writer(sink, schema, level)
-        for rows in _row_groups(schema, batches, row_group_bytes):
-            groups.append(_write_group(writer, sink, rows, facts, groups))
+        with closing(read_ahead(batches)) as ahead:
+            for rows in _row_groups(schema, ahead, row_group_bytes):
+                groups.append(_write_group(writer, sink, rows, facts, groups))
         if groups:
             sink.end_piece()
         extents = bytes(sink.extents)
-        about = {"version": OBJECT_VERSION, "sealed": sealed, "facts": facts.to_json()}
+        about = about_object(facts, segments, sealed=sealed)
         writer.add_key_value_metadata(
             {FACTS_KEY: json.dumps(about, sort_keys=True).encode(), EXTENTS_KEY: base64.b64encode(extents)}
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -13,7 +16,11 @@ from ..format.manifest_codec import decode_head, decode_page, encode_page
 from .layout import PartitionKeys, page_name
 from .object_store import ObjectStore
 
-PAGES_CACHED_MAX = 256
+ENTRIES_CACHED_MAX = 1 << 15
+"""Entries of pages kept in memory, about 1.3 KB each."""
+
+_PAGES_AT_ONCE = 8
+HEAD_TRUSTED_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,23 @@ class ColdPartition:
         self.keys = PartitionKeys.of(topic_name, topic_id, partition)
         self._pages: OrderedDict[str, tuple[PageRef, tuple[ObjectEntry, ...]]] = OrderedDict()
         self._lock = threading.Lock()
+        self._last: tuple[float, LoadedHead] | None = None
+
+    @property
+    def remembered(self) -> LoadedHead | None:
+        """The head as it was last read, if that is not long ago.
+
+        What it names below its end offset never changes, so it serves reads below that. Whether an object
+        is still there, and where the log begins and ends by now, only a fresh head says.
+        """
+        last = self._last
+        return last[1] if last and time.monotonic() - last[0] < HEAD_TRUSTED_SECONDS else None
+
+    @property
+    def last_head(self) -> Head | None:
+        """The head as it was last read, however long ago: for figures."""
+        last = self._last
+        return last[1].head if last else None
 
     def load(self) -> LoadedHead | None:
         """Read the head; None only where the bucket says, with authority, that there is none.
@@ -57,7 +81,9 @@ class ColdPartition:
         head = decode_head(found.data, where=where)
         if (head.topic_id, head.partition) != (self.topic_id, self.partition):
             raise CorruptionError(f"head of partition {head.partition} of topic {head.topic_id}", where=where)
-        return LoadedHead(head, found.etag)
+        loaded = LoadedHead(head, found.etag)
+        self._last = time.monotonic(), loaded
+        return loaded
 
     def check_unpublished(self) -> LoadedHead | None:
         """Make sure that a head which is not there never was: it is published before the first object is uploaded.
@@ -91,18 +117,32 @@ class ColdPartition:
         """
         low = max(head.start_offset, head.start_offset if start is None else start)
         high = head.end_offset if end is None else end
-        found = [
-            entry
-            for ref in head.pages
-            if ref.end_offset > low and ref.base_offset < high
-            for entry in self.load_page(ref)
-        ]
+        refs = [ref for ref in head.pages if ref.end_offset > low and ref.base_offset < high]
+        found = [entry for page in self.load_pages(refs) for entry in page]
         found += head.inline
         return [entry for entry in found if entry.end_offset > low and entry.base_offset < high]
+
+    def entries_in_memory(self, head: Head) -> list[ObjectEntry] | None:
+        """Return what `entries` does of the whole head; None where a page would have to be fetched."""
+        with self._lock:
+            known = [self._pages.get(ref.name) for ref in head.pages if ref.end_offset > head.start_offset]
+        if any(page is None for page in known):
+            return None
+        found = [entry for page in known if page is not None for entry in page[1]]
+        return [entry for entry in (*found, *head.inline) if entry.end_offset > head.start_offset]
 
     def covers(self, head: Head, segment_id: UUID, base_offset: int, end_offset: int) -> bool:
         """Whether one entry of `head` has this segment's id and all of the range (promise P5)."""
         return covers(self.entries(head, base_offset, end_offset), segment_id, base_offset, end_offset)
+
+    def load_pages(self, refs: Sequence[PageRef]) -> list[tuple[ObjectEntry, ...]]:
+        """Return the entries of several pages, which are fetched at the same time; see `load_page`."""
+        with self._lock:
+            missing = sum(ref.name not in self._pages for ref in refs)
+        if missing < 2:
+            return [self.load_page(ref) for ref in refs]
+        with ThreadPoolExecutor(min(missing, _PAGES_AT_ONCE), thread_name_prefix="tiered-pages") as threads:
+            return list(threads.map(self.load_page, refs))
 
     def load_page(self, ref: PageRef) -> tuple[ObjectEntry, ...]:
         """Return the entries of a page, verified; kept in memory, as pages never change.
@@ -142,5 +182,6 @@ class ColdPartition:
         with self._lock:
             self._pages[ref.name] = (ref, entries)
             self._pages.move_to_end(ref.name)
-            while len(self._pages) > PAGES_CACHED_MAX:
-                self._pages.popitem(last=False)
+            cached = sum(known.count for known, _ in self._pages.values())
+            while cached > ENTRIES_CACHED_MAX and len(self._pages) > 1:
+                cached -= self._pages.popitem(last=False)[1][0].count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 Range = tuple[int, int]
 """Start and length."""
@@ -24,7 +25,7 @@ class SparseFile:
 
     closed = False
 
-    def __init__(self, size: int, parts: list[tuple[Range, bytes | memoryview]]) -> None:
+    def __init__(self, size: int, parts: Sequence[tuple[Range, bytes | memoryview]]) -> None:
         self._size = size
         self._parts = sorted(((span, memoryview(data)) for span, data in parts), key=lambda part: part[0])
         self._starts = [span[0] for span, _ in self._parts]

@@ -3,7 +3,7 @@
 What is planned is shown before it is published, because the objects do not know everything: records that
 retention or ``delete_before`` removed since may reappear, and so may objects that were uploaded and never
 published. Where two objects hold the same offsets, the one of the higher epoch wins, then the sealed one, then
-the higher generation.
+the higher generation: so a merged object wins over what it was made of.
 """
 
 from __future__ import annotations
@@ -204,9 +204,12 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
         name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
         if name is not None and ref.base_offset <= name.base_offset < ref.end_offset:
             try:
-                found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key)))
+                entry = rebuild_entry(cold.store, info.key)
             except CorruptionError:
                 continue
+            # What reaches beyond the page was never on it: a merge that was not published, for one.
+            if entry.end_offset <= ref.end_offset:
+                found.append(Candidate(name.epoch, entry))
     loaded = cold.load()
     start = loaded.head.start_offset if loaded is not None else 0
     entries, _ = choose(found, start)

@@ -10,10 +10,11 @@ from botocore.exceptions import ClientError
 
 from ..errors import ColdStorageError, ObjectNotFound
 from .arguments import check_conditions, check_key, check_prefix, check_range, require
-from .object_store import Bytes, ObjectInfo, Upload, Versioned
+from .counters import BucketCounts
+from .object_store import Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
 from .options import ColdOptions
-from .s3_client import S3Client, checksum, etag_of
-from .s3_errors import translate
+from .s3_client import S3Client, checksum, etag_of, whole_crc_of
+from .s3_errors import status_of, translate
 from .s3_upload import S3Upload
 
 _DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
@@ -50,6 +51,11 @@ class S3Store:
     def conditional_writes(self) -> bool:
         """Whether `put` leaves its condition to the server, atomically."""
         return self._options.conditional_writes == "on"
+
+    @property
+    def counts(self) -> BucketCounts:
+        """What this process has asked of the bucket through this store so far."""
+        return self._client.counters.counts
 
     def get(self, key: str) -> Versioned:
         """See `ObjectStore.get`.
@@ -104,7 +110,8 @@ class S3Store:
         """See `ObjectStore.stat`."""
         answer = self._client.head("stat", check_key(key))
         etag = etag_of(answer, f"{self.url}/{key}")
-        return ObjectInfo(key, answer["ContentLength"], etag, answer["LastModified"].timestamp())
+        modified = answer["LastModified"].timestamp()
+        return ObjectInfo(key, answer["ContentLength"], etag, modified, whole_crc_of(answer))
 
     def folders(self, prefix: str) -> list[str]:
         """See `ObjectStore.folders`."""
@@ -139,6 +146,31 @@ class S3Store:
             )
             self._raise_undeleted(answer.get("Errors", ()))
 
+    def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """See `KeepsUnfinished.unfinished_uploads`; a server that knows no such request has none."""
+        check_prefix(prefix)
+        try:
+            yield from self._unfinished(prefix)
+        except ColdStorageError as error:
+            if status_of(error.__cause__) not in (405, 501):
+                raise
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """See `KeepsUnfinished.abort_upload`."""
+        key = check_key(upload.key)
+        try:
+            self._client.call(
+                "abort",
+                key,
+                "abort_multipart_upload",
+                Key=self._client.prefix + key,
+                UploadId=upload.upload_id,
+            )
+        except ColdStorageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, ClientError) or cause.response["Error"].get("Code") != "NoSuchUpload":
+                raise
+
     def close(self) -> None:
         """Close the connections of this process; a later call opens new ones."""
         self._client.close()
@@ -146,8 +178,16 @@ class S3Store:
     def _put(self, key: str, data: Bytes, **condition: Any) -> str:
         body = bytes(data)
         answer = self._client.call(
-            "put", key, "put_object", Key=self._client.prefix + key, Body=body, **checksum(body), **condition
+            "put",
+            key,
+            "put_object",
+            Key=self._client.prefix + key,
+            Body=body,
+            **checksum(body),
+            **self._client.encryption(),
+            **condition,
         )
+        self._client.check_encrypted(answer, f"{self.url}/{key}")
         # It took effect: where this answer alone was spoilt, the caller finds out by reading.
         return etag_of(answer, f"cannot put {self.url}/{key}", retryable=True)
 
@@ -159,6 +199,25 @@ class S3Store:
                 # Consoles create empty objects that end in a slash to show a folder.
                 if key and not key.endswith("/"):
                     yield ObjectInfo(key, found["Size"], found["ETag"], found["LastModified"].timestamp())
+
+    def _unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        start = len(self._client.prefix)
+        arguments: dict[str, Any] = {"Prefix": self._client.prefix + prefix}
+        while True:
+            page = self._client.call("list uploads of", prefix, "list_multipart_uploads", **arguments)
+            for found in page.get("Uploads", ()):
+                if found["Key"].startswith(arguments["Prefix"]):
+                    yield UnfinishedUpload(
+                        found["Key"][start:], found["UploadId"], found["Initiated"].timestamp()
+                    )
+            following = (page.get("NextKeyMarker"), page.get("NextUploadIdMarker"))
+            if not page.get("IsTruncated"):
+                return
+            if not following[0] or following == (arguments.get("KeyMarker"), arguments.get("UploadIdMarker")):
+                raise ColdStorageError(
+                    f"cannot list uploads of {self.url}/{prefix}: the server broke the listing off"
+                )
+            arguments |= {"KeyMarker": following[0], "UploadIdMarker": following[1] or ""}
 
     def _pages(self, operation: str, prefix: str, **arguments: Any) -> Iterator[Any]:
         arguments["Prefix"] = self._client.prefix + prefix

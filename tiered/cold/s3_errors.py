@@ -56,6 +56,16 @@ _TRANSIENT = {
     "TooManyRequestsException",
     "XAmzContentSHA256Mismatch",
 }
+_THROTTLES = {
+    "RequestLimitExceeded",
+    "ServiceUnavailable",
+    "SlowDown",
+    "SlowDownRead",
+    "SlowDownWrite",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+}
 _CONDITION = re.compile(
     r"if-(none-)?match|conditional|precondition|functionality that is not implemented", re.IGNORECASE
 )
@@ -117,11 +127,16 @@ def translate(
     return ColdStorageError(f"{subject}: {text}")
 
 
-def status_of(error: BaseException) -> int:
+def status_of(error: BaseException | None) -> int:
     """Return the HTTP status of an answer, 0 where there was none."""
     if not isinstance(error, boto.ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def is_throttle(code: str, status: int) -> bool:
+    """Whether an answer says that there are too many requests."""
+    return status in (429, 503) or code in _THROTTLES
 
 
 def _answered(

@@ -5,25 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 from crc32c import crc32c
 
 from ..errors import ColdStorageError, PreconditionFailed
 from .object_store import Bytes, ObjectInfo
+from .options import PARTS_MAX
 from .s3_client import S3Client, checksum, encode_crc, etag_of
 
 logger = logging.getLogger(__name__)
 
-Part = tuple[int, str, int]  # number, ETag, CRC32C
+Part = tuple[int, str, int, int]  # number, ETag, CRC32C, size
 
 
 class S3Upload:
     """See `Upload`. Holds ``upload_threads`` parts under way and one that fills.
 
-    A process that dies here leaves an unfinished multipart upload: no listing shows it, it costs storage
-    until a lifecycle rule (``AbortIncompleteMultipartUpload``) removes it.
+    A process that dies here leaves an unfinished multipart upload: no listing of objects shows it, it costs
+    storage until the sweep or a lifecycle rule (``AbortIncompleteMultipartUpload``) removes it.
     """
 
     def __init__(self, client: S3Client, key: str, *, exclusive: bool) -> None:
@@ -66,18 +70,17 @@ class S3Upload:
         info: ObjectInfo | None = None
         try:
             parts = self._sent()
-            expected = self._expected(parts)
             try:
-                self._publish(parts)
+                info = self._proven(self._publish(parts))
             except ColdStorageError as error:
-                info = self._landed(error, expected)
+                info = self._landed(error, parts)
                 if info is None:
                     raise
         except BaseException:
             self.abort()
             raise
         self._release()
-        return info or self._verified(expected)
+        return info or self._verified(parts)
 
     def abort(self) -> None:
         """Drop what was written; may be called twice, and after `commit`."""
@@ -110,7 +113,7 @@ class S3Upload:
                 "create_multipart_upload",
                 ChecksumAlgorithm="CRC32C",
                 ChecksumType="COMPOSITE",
-                **self._storage_class(),
+                **self._kept_how(),
             )
             self._upload_id = answer.get("UploadId") or None
             if self._upload_id is None:
@@ -125,6 +128,12 @@ class S3Upload:
             for part in self._parts:
                 if part.done():
                     part.result()
+        if len(self._parts) == PARTS_MAX:
+            self._slots.release()
+            raise ColdStorageError(
+                f"{self._client.url}/{self._key} has more than {PARTS_MAX} parts of {self._part_bytes} bytes; set a "
+                "larger cold.part_bytes"
+            )
         self._parts.append(self._threads.submit(self._send_part, len(self._parts) + 1, self._buffer))
         self._buffer = bytearray()
 
@@ -133,7 +142,7 @@ class S3Upload:
             answer = self._call(
                 "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body, **checksum(body)
             )
-            return number, etag_of(answer, f"{self._client.url}/{self._key}"), crc32c(body)
+            return number, etag_of(answer, f"{self._client.url}/{self._key}"), crc32c(body), len(body)
         except BaseException:
             self._failed.set()
             raise
@@ -146,14 +155,16 @@ class S3Upload:
             self._send()
         return [part.result() for part in self._parts]
 
-    def _publish(self, parts: list[Part]) -> None:
+    def _publish(self, parts: list[Part]) -> Any:
+        """Make the object; return the answer to a single PUT, None where there were parts."""
         if not parts:
             body = self._buffer
-            self._call("put_object", Body=body, **checksum(body), **self._storage_class(), **self._exclusive)
-            return
+            return self._call(
+                "put_object", Body=body, **checksum(body), **self._kept_how(), **self._exclusive
+            )
         listed = [
             {"PartNumber": number, "ETag": etag, "ChecksumCRC32C": encode_crc(crc)}
-            for number, etag, crc in parts
+            for number, etag, crc, _ in parts
         ]
         self._call(
             "complete_multipart_upload",
@@ -161,13 +172,30 @@ class S3Upload:
             MultipartUpload={"Parts": listed},
             **self._exclusive,
         )
+        return None
+
+    def _proven(self, answer: Any) -> ObjectInfo | None:
+        """Return the object where the answer to its PUT says what arrived: one request less, of two.
+
+        A server that keeps checksums compares, and answers with the checksum of what it keeps: a HEAD would
+        read the same field. One that says nothing is asked.
+        """
+        if answer is None or self._client.options.read_back:
+            return None
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if date is None or answer.get("ChecksumCRC32C") != encode_crc(self._crc):
+            return None
+        where = f"{self._client.url}/{self._key}"
+        self._client.check_encrypted(answer, where)
+        modified = parsedate_to_datetime(date).timestamp()
+        return ObjectInfo(self._key, self._size, etag_of(answer, where), modified)
 
     def _expected(self, parts: list[Part]) -> set[str]:
         """Return the checksums that prove these bytes: of the whole, and of the parts' checksums."""
-        composite = crc32c(b"".join(crc.to_bytes(4, "big") for _, _, crc in parts))
+        composite = crc32c(b"".join(crc.to_bytes(4, "big") for _, _, crc, _ in parts))
         return {encode_crc(self._crc), *([encode_crc(composite)] if parts else [])}
 
-    def _landed(self, error: ColdStorageError, expected: set[str]) -> ObjectInfo | None:
+    def _landed(self, error: ColdStorageError, parts: list[Part]) -> ObjectInfo | None:
         """Return the object if a request whose answer was lost did succeed.
 
         The key is never used twice, so an object with this size and checksum is this upload's.
@@ -175,11 +203,11 @@ class S3Upload:
         if not (error.retryable or isinstance(error, PreconditionFailed)):
             return None
         try:
-            return self._verified(expected)
+            return self._verified(parts)
         except ColdStorageError:
             return None
 
-    def _verified(self, expected: set[str]) -> ObjectInfo:
+    def _verified(self, parts: list[Part]) -> ObjectInfo:
         """Return the object as the server reports it, or raise if that is not what was written."""
         where = f"{self._client.url}/{self._key}"
         answer = self._client.head("upload", self._key)
@@ -190,25 +218,37 @@ class S3Upload:
             )
         reported = answer.get("ChecksumCRC32C")
         # The number of parts follows a dash.
-        arrived = reported.partition("-")[0] if reported else encode_crc(self._read_back())
-        if arrived not in expected:
+        arrived = not reported or reported.partition("-")[0] in self._expected(parts)
+        if arrived and (self._client.options.read_back or not reported):
+            arrived = self._reads_back(parts)
+        if not arrived:
             raise ColdStorageError(
                 f"{where} arrived damaged: its CRC32C differs; upload it again", retryable=True
             )
+        self._client.check_encrypted(answer, where)
         return ObjectInfo(self._key, self._size, etag_of(answer, where), answer["LastModified"].timestamp())
 
-    def _read_back(self) -> int:
-        """Return the CRC32C of what a server that keeps no checksums holds."""
-        crc = 0
-        for start in range(0, self._size, self._part_bytes):
-            data, _ = self._client.read(self._key, (start, min(self._part_bytes, self._size - start)))
-            crc = crc32c(data, crc)
-        return crc
+    def _reads_back(self, parts: list[Part]) -> bool:
+        """Whether the server gives back the bytes of every part; several are read at a time."""
+        pieces = [(crc, size) for _, _, crc, size in parts] or [(self._crc, self._size)]
+        ends = accumulate(size for _, size in pieces)
 
-    def _storage_class(self) -> dict[str, str]:
+        def same(piece: tuple[tuple[int, int], int]) -> bool:
+            (crc, size), end = piece
+            return not size or crc32c(self._client.read(self._key, (end - size, size))[0]) == crc
+
+        return all(self._client.pool.map(same, zip(pieces, ends, strict=True)))
+
+    def _kept_how(self) -> dict[str, str]:
+        """Return the arguments that say how the object is to be kept."""
+        options = self._client.options
+        arguments = self._client.encryption()
         # Left out where it is the default: some S3-compatible servers know no storage classes.
-        wanted = self._client.options.storage_class
-        return {} if wanted == "STANDARD" else {"StorageClass": wanted}
+        if options.storage_class != "STANDARD":
+            arguments["StorageClass"] = options.storage_class
+        if options.tags:
+            arguments["Tagging"] = urlencode(options.tags)
+        return arguments
 
     def _call(self, method: str, **arguments: Any) -> Any:
         return self._client.call(

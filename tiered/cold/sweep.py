@@ -39,6 +39,9 @@ an orphan met before, the time noted then. Age alone would not do: an object of 
 ago is in the snapshots of readers. The modification time of an object does not show that it is
 finished either: S3 dates a multipart upload by its beginning.
 
+*Leases* are for readers that go on for longer than the grace: see `lease`. What became an orphan since the oldest
+one began stays as long as it holds.
+
 *The server's now* is the modification time of an object that was just written for the purpose. It is passed to the
 whole run, hence a little early, hence ages come out too short and never too long. The clocks of machines take no part.
 
@@ -57,7 +60,16 @@ from uuid import UUID
 
 from ..format.manifest import Head, trim
 from .commit import Committer
-from .layout import PROBE_PREFIX, PartitionKeys, parse_object_name, parse_page_name, topic_key, topic_prefix
+from .layout import (
+    LEASES_PREFIX,
+    PROBE_PREFIX,
+    PartitionKeys,
+    parse_object_name,
+    parse_page_name,
+    topic_key,
+    topic_prefix,
+)
+from .lease import LEASE_SECONDS_MAX, is_lease
 from .object_store import ObjectInfo, ObjectStore
 from .partition import ColdPartition
 
@@ -77,11 +89,20 @@ class SweepRules:
         For how long an orphan stays.
     objects_max
         How many objects the run may still delete.
+    leased_since_seconds
+        What became an orphan at this time or later stays: the oldest lease that holds is of then.
     """
 
     now_seconds: float
     grace_seconds: float
     objects_max: int = 1 << 62
+    leased_since_seconds: float | None = None
+
+    def let_go(self, orphan: Orphan) -> bool:
+        """Whether no reader may rely on an orphan any more."""
+        leased = self.leased_since_seconds
+        old = self.now_seconds - orphan.since_seconds >= self.grace_seconds
+        return old and (leased is None or orphan.since_seconds < leased)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,8 @@ class PartSweep:
         Objects that are due, and over ``sweep.objects_max``: for the next run.
     waiting, waiting_bytes
         Objects that nothing names, still within their grace.
+    uploads
+        Keys of multipart uploads that were cut short and are aborted.
     problem
         Why nothing, or not everything, was looked at; empty when all is well.
     """
@@ -129,6 +152,7 @@ class PartSweep:
     left: int = 0
     waiting: int = 0
     waiting_bytes: int = 0
+    uploads: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -142,11 +166,14 @@ class SweepReport:
         Partitions and deleted topics with orphans or with a problem.
     grace_seconds
         For how long an orphan stays.
+    leased_since_seconds
+        The oldest lease that holds (Unix, the server's clock): what became an orphan since then stays too.
     """
 
     dry_run: bool
     grace_seconds: float
     parts: tuple[PartSweep, ...] = ()
+    leased_since_seconds: float | None = None
 
     @property
     def objects(self) -> int:
@@ -220,7 +247,7 @@ def _is_ours(key: str, keys: PartitionKeys, epoch: int, in_flight: AbstractSet[s
 
 def _divide(orphans: list[Orphan], rules: SweepRules) -> SweepPlan:
     orphans.sort(key=lambda item: (item.since_seconds, item.key))
-    due = [item for item in orphans if rules.now_seconds - item.since_seconds >= rules.grace_seconds]
+    due = [item for item in orphans if rules.let_go(item)]
     limit = max(0, rules.objects_max)
     return SweepPlan(tuple(due[:limit]), tuple(due[limit:]), tuple(orphans[len(due) :]))
 
@@ -324,6 +351,23 @@ def sweep_probes(store: ObjectStore, rules: SweepRules) -> None:
         if "/" not in info.key.removeprefix(PROBE_PREFIX)
         and rules.now_seconds - info.modified_seconds >= rules.grace_seconds
     )
+
+
+def sweep_leases(store: ObjectStore, rules: SweepRules) -> None:
+    """Delete the leases that ended so long ago that no reader renews them any more.
+
+    Raises
+    ------
+    ColdStorageError
+    """
+    ended = [
+        info.key
+        for info in store.list(LEASES_PREFIX)
+        if is_lease(info.key)
+        and rules.now_seconds - info.modified_seconds >= LEASE_SECONDS_MAX + rules.grace_seconds
+    ]
+    if ended:
+        store.delete(ended)
 
 
 def sweep_deleted_topic(

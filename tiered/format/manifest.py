@@ -25,6 +25,9 @@ from ..errors import ColdStorageError
 MANIFEST_VERSION = 1
 INLINE_ENTRIES_MAX = 64
 INLINE_BYTES_MAX = 128 * 1024
+# Small pages are cheap to write and many of them make a large head, so a few are made one before long.
+PAGE_ENTRIES_MAX = 8 * INLINE_ENTRIES_MAX
+PAGE_BYTES_MAX = 128 * 1024
 PREVIOUS_COMMITS_MAX = 16
 
 
@@ -82,7 +85,14 @@ class ObjectEntry:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """One immutable page: ``bytes`` as stored, with CRC32C ``crc``, holding ``count`` entries."""
+    """One immutable page: ``bytes`` as stored, with CRC32C ``crc``, holding ``count`` entries.
+
+    Attributes
+    ----------
+    record_count, object_bytes, last_append_us
+        Sums and the latest of its entries, so that policies and figures need no page; None where a head does
+        not say.
+    """
 
     name: str
     base_offset: int
@@ -92,6 +102,9 @@ class PageRef:
     count: int
     bytes: int
     crc: int
+    record_count: int | None = None
+    object_bytes: int | None = None
+    last_append_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +116,15 @@ class Head:
     epoch
         Raised by every claim; a committer with a lower one is fenced.
     lineages
-        ``(epoch, start offset)`` of each lineage, oldest first; a restore begins a new one.
+        ``(epoch, start offset)`` of each lineage, oldest first; a restore begins a new one, one to an earlier
+        time possibly below the others. From there on, nothing of the lineages before it is part of the log.
     commit_id, previous_commit_ids
         Unique ids of this commit and of the last few before it, newest first: how a committer finds out
         what became of a write whose answer was lost.
     schemas
         Schema id to schema text (`schema.schema_to_text`).
+    rewinds
+        ``(epoch, time)`` of the lineages by which a restore went back, and when they began.
     """
 
     store_id: UUID
@@ -124,6 +140,7 @@ class Head:
     pages: tuple[PageRef, ...] = ()
     inline: tuple[ObjectEntry, ...] = ()
     committed_us: int = 0
+    rewinds: tuple[tuple[int, int], ...] = ()
     version: int = MANIFEST_VERSION
 
     @property
@@ -172,7 +189,12 @@ def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Hea
             if entry.end_offset > head.start_offset
         )
         return replace(head, pages=head.pages[:first], inline=inline, end_offset=max(head.end_offset, end))
-    saved = tuple(pages.save_page(part) for part in _parts(_splice(touched, fresh)))
+    spliced = _splice(touched, fresh)
+    # A merge leaves few entries: then a neighbour that is small too goes into the same page.
+    if first and _fits(len(spliced), 0, head.pages[first - 1]):
+        first -= 1
+        spliced = (*pages.load_page(head.pages[first]), *spliced)
+    saved = tuple(pages.save_page(part) for part in _parts(spliced, PAGE_ENTRIES_MAX / INLINE_ENTRIES_MAX))
     return replace(head, pages=(*head.pages[:first], *saved, *head.pages[last:]))
 
 
@@ -266,26 +288,59 @@ def spill(head: Head, pages: Pages) -> Head:
     sealed = max((i for i, entry in enumerate(head.inline, start=1) if entry.sealed), default=0)
     worthwhile = _weight(head.inline[:sealed]) >= 0.5 and _weight(head.inline[sealed:]) <= 1
     cut = sealed if worthwhile else len(head.inline)
-    saved = tuple(pages.save_page(part) for part in _parts(head.inline[:cut]))
-    return replace(head, pages=(*head.pages, *saved), inline=head.inline[cut:])
+    parts = [*_parts(head.inline[:cut], PAGE_ENTRIES_MAX / INLINE_ENTRIES_MAX)]
+    whole, before = _with_small_pages(head.pages, parts, pages)
+    saved = tuple(pages.save_page(part) for part in whole)
+    return replace(head, pages=(*before, *saved), inline=head.inline[cut:])
 
 
-def _parts(entries: Sequence[ObjectEntry]) -> Iterable[tuple[ObjectEntry, ...]]:
-    # Twice the inline limit, so that what has just spilled over is one page and not one and a scrap.
+def _with_small_pages(
+    refs: tuple[PageRef, ...], parts: list[tuple[ObjectEntry, ...]], pages: Pages
+) -> tuple[list[tuple[ObjectEntry, ...]], tuple[PageRef, ...]]:
+    """Put the small pages before the first part into it, once together they fill half a page."""
+    count, size, first = len(parts[0]), 0, len(refs)
+    while first and _fits(count, size, refs[first - 1]):
+        first -= 1
+        count, size = count + refs[first].count, size + refs[first].bytes
+    if 2 * count <= PAGE_ENTRIES_MAX and 2 * size <= PAGE_BYTES_MAX:
+        return parts, refs
+    earlier = tuple(entry for ref in refs[first:] for entry in pages.load_page(ref))
+    return [(*earlier, *parts[0]), *parts[1:]], refs[:first]
+
+
+def _fits(count: int, size: int, ref: PageRef) -> bool:
+    """Whether a page is small, and fits into one with so many entries of so many bytes."""
+    small = 2 * ref.count <= PAGE_ENTRIES_MAX and 2 * ref.bytes <= PAGE_BYTES_MAX
+    return small and count + ref.count <= PAGE_ENTRIES_MAX and size + ref.bytes <= PAGE_BYTES_MAX
+
+
+def _parts(entries: Sequence[ObjectEntry], share: float) -> Iterable[tuple[ObjectEntry, ...]]:
+    """Cut entries into runs of at most `share` times what may stay inline."""
     part: list[ObjectEntry] = []
+    size = 0
     for entry in entries:
-        if part and _weight((*part, entry)) > 2:
+        more = _encoded_bytes(entry)
+        if part and _share(len(part) + 1, size + more) > share:
             yield tuple(part)
-            part = []
+            part, size = [], 0
         part.append(entry)
+        size += more
     if part:
         yield tuple(part)
 
 
 def _weight(entries: Sequence[ObjectEntry]) -> float:
-    """Return the size as a share of what may stay inline; bytes are estimated, as encoded."""
-    size = sum(650 + 130 * len(entry.row_groups) + 45 * len(entry.segment_ids) for entry in entries)
-    return max(len(entries) / INLINE_ENTRIES_MAX, size / INLINE_BYTES_MAX)
+    return _share(len(entries), sum(map(_encoded_bytes, entries)))
+
+
+def _share(count: int, size: int) -> float:
+    """Return so many entries of so many bytes as a share of what may stay inline."""
+    return max(count / INLINE_ENTRIES_MAX, size / INLINE_BYTES_MAX)
+
+
+def _encoded_bytes(entry: ObjectEntry) -> int:
+    """Return about the bytes of an entry as JSON."""
+    return 650 + 130 * len(entry.row_groups) + 45 * len(entry.segment_ids)
 
 
 def check_head(head: Head) -> list[str]:
@@ -293,7 +348,7 @@ def check_head(head: Head) -> list[str]:
     problems: list[str] = []
     if not 0 <= head.start_offset <= head.end_offset:
         problems.append(f"start offset {head.start_offset} and end offset {head.end_offset} are out of order")
-    if not head.lineages or any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(head.lineages)):
+    if not head.lineages or any(a[0] >= b[0] for a, b in pairwise(head.lineages)):
         problems.append("lineages are not in order")
     elif head.lineages[-1][0] > head.epoch or head.lineages[0][0] < 1:
         problems.append(f"the newest lineage is of epoch {head.lineages[-1][0]}, the head of {head.epoch}")
@@ -321,12 +376,24 @@ def check_entries(head: Head, entries: Sequence[ObjectEntry]) -> list[str]:
     return _check_spans(spans, head.start_offset, head.end_offset) + _check_each(live, head.schemas)
 
 
+def summary(entries: Sequence[ObjectEntry]) -> dict[str, int]:
+    """Return what a head says of a page's entries as a whole; see `PageRef`."""
+    return {
+        "record_count": sum(entry.record_count for entry in entries),
+        "object_bytes": sum(entry.bytes for entry in entries),
+        "last_append_us": max(entry.last_append_us for entry in entries),
+    }
+
+
 def check_page(ref: PageRef, entries: Sequence[ObjectEntry]) -> list[str]:
     """Return in what a page differs from what the head says of it."""
     if not entries or len(entries) != ref.count:
         return [f"page {ref.name} holds {len(entries)} entries, the head says {ref.count}"]
     if entries[0].base_offset != ref.base_offset:
         return [f"page {ref.name} begins at {entries[0].base_offset}, the head says {ref.base_offset}"]
+    for name, value in summary(entries).items():
+        if getattr(ref, name) not in (None, value):
+            return [f"page {ref.name} has {name} {value}, the head says {getattr(ref, name)}"]
     spans = [(entry.base_offset, entry.end_offset, entry.name) for entry in entries]
     return _check_spans(spans, ref.base_offset, ref.end_offset) + _check_each(entries, None)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -28,13 +28,15 @@ from .manifest import (
     RowGroup,
     check_head,
     check_page,
+    summary,
 )
 
 PAGE_RAW_BYTES_MAX = 64 * 1024 * 1024
 
 _T = TypeVar("_T")
 _GROUP_FIELDS = tuple(field.name for field in fields(RowGroup))
-_PAGE_FIELDS = tuple(field.name for field in fields(PageRef))
+_PAGE_FIELDS = tuple(field.name for field in fields(PageRef) if field.default is MISSING)
+_PAGE_SUMMARY = tuple(field.name for field in fields(PageRef) if field.default is None)
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
@@ -53,9 +55,11 @@ def encode_head(head: Head) -> bytes:
             "start_offset": head.start_offset,
             "end_offset": head.end_offset,
             "schemas": {str(key): text for key, text in sorted(head.schemas.items())},
-            "pages": [{name: getattr(ref, name) for name in _PAGE_FIELDS} for ref in head.pages],
+            "pages": [_page_to_json(ref) for ref in head.pages],
             "inline": [_entry_to_json(entry) for entry in head.inline],
             "committed_us": head.committed_us,
+            # Left out where there is none, as in most logs.
+            **({"rewinds": [list(row) for row in head.rewinds]} if head.rewinds else {}),
         }
     )
 
@@ -95,6 +99,7 @@ def encode_page(name: str, entries: tuple[ObjectEntry, ...]) -> tuple[PageRef, b
         count=len(entries),
         bytes=len(data),
         crc=crc32c(data),
+        **summary(entries),
     )
     return ref, data
 
@@ -158,13 +163,21 @@ def _head_from_json(values: dict[str, Any]) -> Head:
         start_offset=_integer(values["start_offset"]),
         end_offset=_integer(values["end_offset"]),
         schemas={int(key): _text(text) for key, text in values["schemas"].items()},
-        pages=tuple(
-            PageRef(_text(item["name"]), *(_integer(item[name]) for name in _PAGE_FIELDS[1:]))
-            for item in values["pages"]
-        ),
+        pages=tuple(_page_from_json(item) for item in values["pages"]),
         inline=tuple(_entry_from_json(item) for item in values["inline"]),
         committed_us=_integer(values["committed_us"]),
+        rewinds=tuple((_integer(epoch), _integer(began)) for epoch, began in values.get("rewinds", ())),
     )
+
+
+def _page_to_json(ref: PageRef) -> dict[str, Any]:
+    known = [name for name in _PAGE_SUMMARY if getattr(ref, name) is not None]
+    return {name: getattr(ref, name) for name in (*_PAGE_FIELDS, *known)}
+
+
+def _page_from_json(values: dict[str, Any]) -> PageRef:
+    known = {name: _integer(values[name]) for name in _PAGE_SUMMARY if name in values}
+    return PageRef(_text(values["name"]), *(_integer(values[name]) for name in _PAGE_FIELDS[1:]), **known)
 
 
 def _entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
@@ -192,11 +205,15 @@ def _entry_from_json(values: dict[str, Any]) -> ObjectEntry:
         tail_crc=_integer(values["tail_crc"]),
         content_hash=_text(values["content_hash"]),
         origin_hash=_text(values["origin_hash"]),
-        row_groups=tuple(
-            RowGroup(**dict(zip(_GROUP_FIELDS, map(_integer, row), strict=True)))
-            for row in values["row_groups"]
-        ),
+        row_groups=tuple([_row_group(row) for row in values["row_groups"]]),
     )
+
+
+def _row_group(row: list[int]) -> RowGroup:
+    # As `_integer` for each, in a fraction of the time: most of a manifest is this.
+    if set(map(type, row)) != {int} or min(row) < -(1 << 63) or max(row) >= 1 << 63:
+        raise TypeError("not integers of 64 bits")
+    return RowGroup(*row)
 
 
 def _integer(value: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -19,6 +19,7 @@ from ..warm.filesystem import FileSystem
 from ..warm.segment_reader import SegmentFile
 from ..warm.segment_writer import SegmentWriter
 from .recent import HotMemory
+from .write_counters import WriteCounters
 
 log = logging.getLogger("tiered.hot")
 
@@ -48,6 +49,7 @@ class WriterOptions:
     sync_on_scan: bool = True
     sync_when_full: bool = False
     record_bytes_max: int = RECORD_BYTES_MAX
+    counters: WriteCounters = field(default_factory=WriteCounters)
 
 
 def open_active(

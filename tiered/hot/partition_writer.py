@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -38,6 +39,7 @@ from ..format.block import NO_PRODUCER, RAW_BYTES_MAX, Body, encode_body, split_
 from ..format.facts import SegmentFacts
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment import BlockIndex, SegmentHeader
+from ..warm.asking import drop_asked
 from ..warm.catalog import TopicMeta
 from ..warm.directory import (
     FENCED_FILE,
@@ -48,6 +50,7 @@ from ..warm.directory import (
     write_fence,
     write_start_offset,
 )
+from ..warm.filesystem import FileSystem
 from ..warm.lock import FileLock
 from ..warm.segment_writer import SegmentWriter
 from .buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, RowBuffer
@@ -119,6 +122,8 @@ class PartitionWriter:
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()
         self._advanced = threading.Condition()
+        self._counters = options.counters
+        self._counts = options.counters.of(meta.name, partition)
         self.fault: TieredError | None = None
         self._closed = False
         self.syncs = 0
@@ -153,6 +158,7 @@ class PartitionWriter:
             if reason is not None:
                 raise Fenced(f"{what} was fenced ({reason}); what it holds is kept and can be read")
             options.fs.unlink(directory / f".{START_FILE}.tmp")
+            drop_asked(options.fs, directory)
             start_offset = read_start_offset(directory)
             segment = open_active(options, directory, meta, partition, start_offset)
             return cls(options, directory, meta, partition, lock, segment, start_offset)
@@ -168,9 +174,20 @@ class PartitionWriter:
     # -- appending -------------------------------------------------------------------------------
 
     @property
+    def fs(self) -> FileSystem:
+        """What changes the local disk."""
+        return self._options.fs
+
+    @property
     def active_segment_id(self) -> UUID:
         """Id of the segment that takes the next block."""
         return self._segment.header.segment_id
+
+    @property
+    def active_file(self) -> tuple[Path, int, int]:
+        """Path, base offset and bytes of the active segment, as they are now; waits for no lock."""
+        segment = self._segment
+        return segment.path, segment.header.base_offset, segment.position
 
     @property
     def end_offset(self) -> int:
@@ -304,22 +321,27 @@ class PartitionWriter:
     def _commit(self) -> None:
         """Write what is pending, and sync it."""
         self._look_for_fence()
+        started = time.perf_counter()
         with self._sync_lock:
             with self._write_lock:
                 self._check_fault()
                 self._drain()
                 segment, end = self._segment, self._segment.end_offset
             self._sync(segment, end)
+            self._counters.flushes.observe(time.perf_counter() - started)
             while self._retired:
                 self._retired.pop().close()
 
     def _sync(self, segment: SegmentWriter, end: int) -> None:
+        started = time.perf_counter()
         try:
             segment.sync()
         except (OSError, DiskFull) as error:
             raise self._poison(error) from error
+        seconds = time.perf_counter() - started
         self.syncs += 1
         self._advance(end)
+        self._counters.syncs.observe(seconds)
 
     def _advance(self, end: int) -> None:
         with self._advanced:
@@ -393,6 +415,7 @@ class PartitionWriter:
             segment.append(body, self._options.clock(), _NO_PRODUCER)
         except OSError as error:
             raise self._poison(error) from error
+        self._counts.add(body.record_count, body.length)
         if keep:
             self.recent.add(RecentBlock(base, segment.end_offset, body.parts[1], self._body_schema))
 

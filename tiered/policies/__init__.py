@@ -4,13 +4,12 @@
 ``executor`` acts through a port that the store implements.
 """
 
-from .actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
+from .actions import Action, Compress, EvictLocal, Expire, Merge, Offload, Scrub, Seal, ShipTail, Sweep
 from .cost import Cost, Requests
 from .executor import ActionPort, Executor, TierReport
-from .facts import ColdObjectFact, PartitionFacts, SegmentFact, StoreFacts
+from .facts import ColdObjectFact, ObjectFact, PartitionFacts, ScrubFact, SegmentFact, StoreFacts
 from .plan import Plan, make_plan
 from .rules import PRESETS, Policy
-from .throttle import TokenBucket
 
 __all__ = [
     "PRESETS",
@@ -22,16 +21,20 @@ __all__ = [
     "EvictLocal",
     "Executor",
     "Expire",
+    "Merge",
+    "ObjectFact",
     "Offload",
     "PartitionFacts",
     "Plan",
     "Policy",
     "Requests",
+    "Scrub",
+    "ScrubFact",
     "Seal",
     "SegmentFact",
     "ShipTail",
     "StoreFacts",
+    "Sweep",
     "TierReport",
-    "TokenBucket",
     "make_plan",
 ]

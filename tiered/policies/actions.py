@@ -1,7 +1,7 @@
 """What a plan can ask for, one frozen class a kind.
 
 A new kind is a class here, a rule in ``plan.py`` that yields it and a method of `ActionPort` in
-``executor.py``.
+``executor.py`` that is called as the kind is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from uuid import UUID
 
 from ..units import approximate_size
 from .cost import Requests
+
+WHOLE_STORE = ("", -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class Action:
 
     kind: ClassVar[str]
     publishes: ClassVar[bool] = False  # changes the partition's manifest
+    whole_store: ClassVar[bool] = False  # of no partition: `WHOLE_STORE` stands for topic and partition
 
     topic: str
     partition: int
@@ -48,12 +51,20 @@ class Action:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, the kind under ``action``."""
         values = {"action": self.kind, **asdict(self)}
-        values["segment_id"] = None if self.segment_id is None else str(self.segment_id)
+        values = {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}
+        if self.whole_store:
+            values["topic"] = values["partition"] = None
         return values
 
+    def place(self) -> tuple[str, str, str]:
+        """Return topic, partition and offsets as tables show them."""
+        if self.whole_store:
+            return "-", "-", "-"
+        return self.topic, str(self.partition), f"[{self.base_offset}, {self.end_offset})"
+
     def __str__(self) -> str:
-        where = f"{self.topic}/{self.partition} [{self.base_offset}, {self.end_offset})"
-        return f"{self.kind} {where} {approximate_size(self.bytes)}: {self.reason}"
+        where = "" if self.whole_store else " {}/{} {}".format(*self.place())
+        return f"{self.kind}{where} {approximate_size(self.bytes)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +80,16 @@ class Expire(Action):
 
     ``base_offset`` is the start offset before; equal to ``end_offset`` where only what earlier deletions
     left behind is removed.
+
+    Attributes
+    ----------
+    topic_id
+        The topic that was looked at: one that took its name since keeps its records.
     """
 
     kind = "expire"
     publishes = True
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +122,50 @@ class Compress(Action):
     kind = "compress"
     codec: str
     level: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge(Action):
+    """Write the records of adjacent objects into one, and publish it in their place.
+
+    Attributes
+    ----------
+    names
+        The objects, in the order of their offsets.
+    """
+
+    kind = "merge"
+    publishes = True
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrub(Action):
+    """Look whether the objects of a range are there and are what the manifest says.
+
+    Attributes
+    ----------
+    round
+        Counts from 1; one round looks at every object once.
+    deep
+        Read every byte, also where the server keeps a checksum of the whole object.
+    completes
+        Whether the round ends with this range.
+    planned_us
+        The time that was planned for.
+    """
+
+    kind = "scrub"
+    planned_us: int
+    round: int
+    deep: bool
+    completes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep(Action):
+    """Delete from the bucket what no manifest names any more, in every partition and of deleted topics."""
+
+    kind = "sweep"
+    whole_store = True
+    planned_us: int

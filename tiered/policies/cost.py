@@ -1,42 +1,67 @@
 """What requests and storage cost, by Amazon S3's public list prices; an estimate, without transfer or tax.
 
-Prices are in USD for us-east-1, first tier of volume, as listed at `PRICES_AS_OF`. Deletes are free.
+Prices are in USD for us-east-1, first tier of volume, as published at `PRICES_AS_OF`. Deletes and the abort of an
+upload are free. Not in them: the least time and size that the cheaper classes bill (30 days for ``STANDARD_IA`` and
+``ONEZONE_IA``, 90 for ``GLACIER_IR``, 128 KiB an object), which short-lived tails reach, and the monitoring of
+``INTELLIGENT_TIERING``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-PRICES_AS_OF = "2025-01"
+PRICES_AS_OF = "2026-05"
 MULTIPART_BYTES = 8 << 20
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """List prices of one storage class: a GiB-month, and a thousand writes (PUT, POST, LIST) and reads."""
+    """List prices of one storage class.
+
+    Attributes
+    ----------
+    gib_month_usd
+        Of a GiB stored for a month.
+    writes_1000_usd, reads_1000_usd
+        Of a thousand requests: PUT, POST, LIST and each request of a multipart upload; GET and HEAD.
+    retrieved_gib_usd
+        Of a GiB read, besides its requests.
+    """
 
     gib_month_usd: float
     writes_1000_usd: float
     reads_1000_usd: float
+    retrieved_gib_usd: float = 0.0
 
 
 S3_STANDARD = Prices(0.023, 0.005, 0.0004)
 S3_PRICES = {
     "STANDARD": S3_STANDARD,
     "INTELLIGENT_TIERING": S3_STANDARD,
-    "STANDARD_IA": Prices(0.0125, 0.01, 0.001),
-    "ONEZONE_IA": Prices(0.01, 0.01, 0.001),
-    "GLACIER_IR": Prices(0.004, 0.02, 0.01),
+    "STANDARD_IA": Prices(0.0125, 0.01, 0.001, 0.01),
+    "ONEZONE_IA": Prices(0.01, 0.01, 0.001, 0.01),
+    "GLACIER_IR": Prices(0.004, 0.02, 0.01, 0.03),
 }
+
+
+READS = {"GetObject", "HeadObject"}
+FREE = {"DeleteObject", "DeleteObjects", "AbortMultipartUpload"}
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How many requests the bucket will see."""
+    """How many requests the bucket will see, or has seen."""
 
     writes: int = 0
     reads: int = 0
+
+    @classmethod
+    def of(cls, counted: Mapping[str, int]) -> Requests:
+        """Return what requests that were counted by S3 operation are billed as."""
+        reads = sum(count for name, count in counted.items() if name in READS)
+        return cls(sum(count for name, count in counted.items() if name not in READS | FREE), reads)
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(self.writes + other.writes, self.reads + other.reads)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..errors import Fenced, TieredError
-from .actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
+from .actions import Action, Compress, EvictLocal, Expire, Merge, Offload, Scrub, Seal, ShipTail, Sweep
 from .plan import Plan
+from .running import Running
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,18 @@ class ActionPort(Protocol):
 
     def compress(self, action: Compress, /) -> int | None:
         """Write the next generation of the file, compare it with this one, then replace it."""
+        ...
+
+    def merge(self, action: Merge, /) -> int | None:
+        """Write the objects as one, compare it with them, publish it in their place; delete nothing."""
+        ...
+
+    def scrub(self, action: Scrub, /) -> int | None:
+        """Look at the objects of the range, remember how far it came, raise what is damaged."""
+        ...
+
+    def sweep(self, action: Sweep, /) -> int | None:
+        """Sweep the bucket; called when nothing else of the plan is left to do."""
         ...
 
 
@@ -87,6 +100,29 @@ class TierReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one action, for whoever observes.
+
+    Attributes
+    ----------
+    result
+        ``done``, ``failed`` or ``skipped``.
+    bytes
+        What it moved or freed.
+    seconds
+        How long it took.
+    message
+        Why it failed or was skipped.
+    """
+
+    action: Action
+    result: str
+    bytes: int = 0
+    seconds: float = 0.0
+    message: str = ""
+
+
 class Executor:
     """Carries plans out through a port.
 
@@ -100,6 +136,10 @@ class Executor:
         Monotonic seconds, for the report.
     should_stop
         Asked before each action; once true, what is left is skipped. A daemon's way to end early.
+    running
+        Is told which actions are under way.
+    observe
+        Called after each action, on its thread; must not raise.
     """
 
     def __init__(
@@ -109,27 +149,25 @@ class Executor:
         concurrency: int = 4,
         clock: Callable[[], float] = time.monotonic,
         should_stop: Callable[[], bool] = lambda: False,
+        running: Running | None = None,
+        observe: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
-        self._methods: dict[type[Action], Callable[[Any], int | None]] = {
-            Seal: port.seal,
-            Expire: port.expire,
-            Offload: port.offload,
-            ShipTail: port.ship_tail,
-            EvictLocal: port.evict_local,
-            Compress: port.compress,
-        }
+        self._port = port
         self._concurrency = concurrency
         self._clock = clock
         self._should_stop = should_stop
+        self._running = running or Running()
+        self._observe = observe
 
     def execute(self, plan: Plan) -> TierReport:
         """Carry `plan` out and say what became of it; no error of an action escapes."""
         started = self._clock()
         partitions: dict[tuple[str, int], list[Action]] = {}
         for action in plan.actions:
-            partitions.setdefault((action.topic, action.partition), []).append(action)
+            if not action.whole_store:
+                partitions.setdefault((action.topic, action.partition), []).append(action)
         workers = max(1, min(self._concurrency, len(partitions)))
         with ThreadPoolExecutor(workers, thread_name_prefix="tiered-tier") as pool:
             interrupted = threading.Event()
@@ -139,6 +177,8 @@ class Executor:
             except BaseException:
                 interrupted.set()  # leaving the pool waits for its threads, which must not start more
                 raise
+        # Alone, since a partition has one thread.
+        runs.append(self._run_partition((item for item in plan.actions if item.whole_store), interrupted))
         return TierReport(
             done=tuple(item for run in runs for item in run.done),
             failed=tuple(item for run in runs for item in run.failed),
@@ -156,23 +196,32 @@ class Executor:
                     self._run_action(action, run)
                 else:
                     run.skipped.append((action, why))
+                    self._observe(Outcome(action, "skipped", message=why))
         except BaseException:
             interrupted.set()
             raise
         return run
 
     def _run_action(self, action: Action, run: _Run) -> None:
+        begun = time.monotonic()
         try:
-            count = self._methods[type(action)](action)
+            with self._running.during(action):
+                count: int | None = getattr(self._port, action.kind)(action)
         except TieredError as error:
             message = f"{type(error).__name__}: {error}"
             log.warning("%s failed: %s", action, message)
-            run.fail(action, message, fenced=isinstance(error, Fenced))
+            self._failed(run, action, message, begun, fenced=isinstance(error, Fenced))
         except Exception as error:
             log.exception("%s failed unexpectedly", action)
-            run.fail(action, f"{type(error).__name__}: {error}", fenced=False)
+            self._failed(run, action, f"{type(error).__name__}: {error}", begun, fenced=False)
         else:
-            run.done.append((action, action.bytes if count is None else count))
+            moved = action.bytes if count is None else count
+            run.done.append((action, moved))
+            self._observe(Outcome(action, "done", moved, time.monotonic() - begun))
+
+    def _failed(self, run: _Run, action: Action, message: str, begun: float, *, fenced: bool) -> None:
+        run.fail(action, message, fenced=fenced)
+        self._observe(Outcome(action, "failed", 0, time.monotonic() - begun, message))
 
 
 @dataclass(slots=True)

@@ -76,6 +76,51 @@ class ColdObjectFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectFact:
+    """One entry of the published manifest, whichever tiers have its records too.
+
+    Attributes
+    ----------
+    segment_count
+        Of how many segments it holds records.
+    lineage
+        Epoch of the lineage in which its first record lies.
+    sealed
+        False for a shipped tail, which is replaced soon.
+    damaged
+        A scrub, or an attempt to merge it, found it missing or damaged.
+    count
+        More than one where it stands for all entries of a page that was not read, as the head sums them up.
+    """
+
+    name: str
+    base_offset: int
+    end_offset: int
+    bytes: int
+    last_append_us: int
+    max_timestamp_us: int
+    segment_count: int = 1
+    schema_id: int = 0
+    lineage: int = 0
+    sealed: bool = True
+    damaged: bool = False
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubFact:
+    """How far the scrub of a partition has come: it began round ``round`` at ``started_us``.
+
+    ``finished_us`` is 0 while the round is under way; then it goes on at ``next_offset``.
+    """
+
+    round: int = 0
+    started_us: int = 0
+    finished_us: int = 0
+    next_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """A run of offsets as retention counts it: once, whichever tiers hold it."""
 
@@ -98,8 +143,16 @@ class PartitionFacts:
         End of what was synced.
     published_offset
         End of what the published manifest covers without a gap; 0 where nothing was published.
+    published_start_offset
+        The manifest's start offset; None where there is no manifest.
+    topic_id
+        Which of the topics of this name was looked at; None where that is not known.
     tail_shipped_us
         When a tail was last published; 0 where not known, which makes the next one due.
+    objects
+        Every entry of the manifest, in the order of offsets; of a large one, some pages stand for theirs.
+    scrub
+        None before the first round.
     """
 
     topic: str
@@ -112,6 +165,10 @@ class PartitionFacts:
     cold_objects: tuple[ColdObjectFact, ...] = ()
     last_append_us: int = 0
     tail_shipped_us: int = 0
+    objects: tuple[ObjectFact, ...] = ()
+    scrub: ScrubFact | None = None
+    published_start_offset: int | None = None
+    topic_id: UUID | None = None
 
     def live_segments(self) -> list[SegmentFact]:
         """Return the segments in offset order, each offset once: of overlapping ones the higher generation.
@@ -148,7 +205,8 @@ class StoreFacts:
     """All partitions and the disk under them.
 
     ``disk_total_bytes=0`` means not known. ``now_us`` is when they were gathered. ``storage_class`` is the
-    bucket's, for the estimate of cost.
+    bucket's, for the estimate of cost. ``swept_us`` is when the bucket was last swept; None where that is not
+    known, and nothing is due.
     """
 
     partitions: tuple[PartitionFacts, ...]
@@ -157,6 +215,7 @@ class StoreFacts:
     has_cold: bool = False
     now_us: int = 0
     storage_class: str = "STANDARD"
+    swept_us: int | None = None
 
 
 def _segment_span(segment: SegmentFact) -> Span:

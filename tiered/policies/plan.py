@@ -7,22 +7,30 @@ The order within a partition is chosen for what happens when a step fails or the
    what is offloaded.
 3. ``offload`` and ``ship_tail``, oldest first: the manifest never covers a record after a gap.
 4. ``evict_local``: only what the facts already showed as published, never what this plan is to publish.
-5. ``compress``: last, as it needs room that the others free, and the cold tier does not profit from it
-   (its Parquet is encoded from the records).
+5. ``compress``: it needs room that the others free, and the cold tier does not profit from it (its Parquet
+   is encoded from the records).
+6. ``merge``, then ``scrub``: they can wait, and take long.
+
+``sweep`` is of no partition and comes when the others are done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import reduce
 from typing import Any
 
 from ..units import approximate_size, format_duration, to_us
-from .actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
+from .actions import Action, Compress, EvictLocal, Expire, Merge, Offload, Seal, ShipTail
 from .cost import COMMIT, PRICES_AS_OF, Cost, Requests, estimate, upload_requests
 from .facts import ColdObjectFact, PartitionFacts, SegmentFact, Span, StoreFacts
+from .merging import merges
+from .outlook import TierBytes
 from .rules import Policy
+from .scrubbing import scrub
+from .sweeping import sweep
 
 # Below this share of free space, offloaded segments leave before their time: a full disk stops appends.
 DISK_FREE_MIN = 0.05
@@ -40,12 +48,15 @@ class Plan:
     ----------
     notes
         What stands in the way of an action, one line each; empty when all is well.
+    tiers
+        What each tier holds before and after it; empty where that was not asked for.
     """
 
     now_us: int
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
     storage_class: str = "STANDARD"
+    tiers: tuple[TierBytes, ...] = ()
 
     COLUMNS = ("action", "topic", "partition", "offsets", "size", "requests", "reason")
 
@@ -57,7 +68,7 @@ class Plan:
     @property
     def upload_bytes(self) -> int:
         """What goes to the bucket, estimated from the local files; Parquet is usually smaller."""
-        return sum(item.bytes for item in self.actions if isinstance(item, (Offload, ShipTail)))
+        return sum(item.bytes for item in self.actions if isinstance(item, (Offload, ShipTail, Merge)))
 
     @property
     def requests(self) -> Requests:
@@ -79,6 +90,7 @@ class Plan:
             "now_us": self.now_us,
             "actions": [action.to_json() for action in self.actions],
             "notes": list(self.notes),
+            "tiers": [asdict(item) for item in self.tiers],
             "totals": {
                 "actions": counts,
                 "bytes": self.bytes,
@@ -93,9 +105,7 @@ class Plan:
         return [
             (
                 action.kind,
-                action.topic,
-                str(action.partition),
-                f"[{action.base_offset}, {action.end_offset})",
+                *action.place(),
                 approximate_size(action.bytes),
                 str(action.requests.writes + action.requests.reads),
                 action.reason,
@@ -104,7 +114,13 @@ class Plan:
         ]
 
 
-def make_plan(facts: StoreFacts, policy_for: Callable[[str], Policy], now_us: int | None = None) -> Plan:
+def make_plan(
+    facts: StoreFacts,
+    policy_for: Callable[[str], Policy],
+    now_us: int | None = None,
+    *,
+    sweep_every: timedelta | None = None,
+) -> Plan:
     """Return what the policies ask for.
 
     Parameters
@@ -115,13 +131,18 @@ def make_plan(facts: StoreFacts, policy_for: Callable[[str], Policy], now_us: in
         The resolved policy of a topic, by its name; `Settings.policy_for`.
     now_us
         The time to plan for; default is when the facts were gathered.
+    sweep_every
+        How often the bucket is swept; None for never.
     """
     now = facts.now_us if now_us is None else now_us
     drafts = [_Draft(item, policy_for(item.topic), facts.has_cold, now) for item in facts.partitions]
     _relieve_disk(facts, drafts)
     return Plan(
         now_us=now,
-        actions=tuple(action for draft in drafts for action in draft.actions()),
+        actions=(
+            *(action for draft in drafts for action in draft.actions()),
+            *sweep(facts, sweep_every, now),
+        ),
         notes=tuple(note for draft in drafts for note in draft.notes),
         storage_class=facts.storage_class,
     )
@@ -148,7 +169,9 @@ class _Draft:
     def actions(self) -> list[Action]:
         """Return the actions in their safe order."""
         expire = [] if self.expire is None else [self.expire]
-        return [*self._seal(), *expire, *self._publish(), *self.evictions, *self._compress()]
+        return [
+            *self._seal(), *expire, *self._publish(), *self.evictions, *self._compress(), *self._maintain(),
+        ]  # fmt: skip
 
     def age_us(self, item: SegmentFact | Span) -> int:
         return self.now_us - item.last_append_us
@@ -212,7 +235,10 @@ class _Draft:
         cold = sum(item.bytes for item in facts.cold_objects if _behind(item, start))
         cold += sum(item.cold_bytes for item in gone)
         local = sum(item.local_bytes for item in gone)
-        if start == facts.start_offset and not local and not cold:
+        known = facts.published_start_offset
+        # Readers of the bucket alone are to see what was deleted go, also where no object goes whole.
+        untold = self.has_cold and known is not None and known < start
+        if start == facts.start_offset and not (local or cold or untold):
             return None
         return Expire(
             topic=facts.topic,
@@ -224,6 +250,7 @@ class _Draft:
             cold_bytes_delta=-cold,
             requests=COMMIT if self.has_cold else Requests(),
             reason=reason,
+            topic_id=facts.topic_id,
         )
 
     # -- offload and tail ------------------------------------------------------------------------
@@ -323,7 +350,7 @@ class _Draft:
                 continue
             if segment.codec != rule.codec:
                 reason = f"codec {segment.codec}, compress.codec is {rule.codec}"
-            elif _has_small_blocks(segment):
+            elif has_small_blocks(segment):
                 reason = f"{segment.block_count} small blocks"
             else:
                 continue
@@ -339,6 +366,16 @@ class _Draft:
         limit = self.policy.local_retention.age
         will_be_cold = self.has_cold and (segment.in_manifest or self.policy.offload.after is not None)
         return will_be_cold and limit is not None and to_us(limit) - self.age_us(segment) < COMPRESS_PAYS_US
+
+    # -- merge and scrub -------------------------------------------------------------------------
+
+    def _maintain(self) -> Iterator[Action]:
+        if not self.has_cold:
+            return
+        yield from merges(self.facts, self.policy, self.now_us, self.start_offset)
+        due = scrub(self.facts, self.policy, self.now_us, self.start_offset)
+        if due is not None:
+            yield due
 
 
 def _relieve_disk(facts: StoreFacts, drafts: list[_Draft]) -> None:
@@ -383,7 +420,7 @@ def _behind(item: SegmentFact | ColdObjectFact, start_offset: int) -> bool:
     return item.base_offset < item.end_offset <= start_offset
 
 
-def _has_small_blocks(segment: SegmentFact) -> bool:
+def has_small_blocks(segment: SegmentFact) -> bool:
     """Whether merging pays; only for the file as appended, so that no result is encoded again and again."""
     small = segment.raw_bytes < segment.block_count * SMALL_BLOCK_BYTES
     return segment.generation == 0 and segment.block_count > 1 and small

@@ -1,4 +1,4 @@
-"""The rules of a policy: when a topic's data is sealed, compressed, offloaded, evicted and expired.
+"""The rules of a policy: when a topic's data is sealed, compressed, offloaded, evicted, merged, scrubbed and expired.
 
 Every age counts from the last append of a segment, except ``retention`` with ``by = "timestamp"``. Limits in
 bytes hold for each partition, as Kafka's ``retention.bytes`` does. ``None`` (written ``off``) means never, or
@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..units import DurationOrOff, PositiveDurationOrOff, PositiveSizeOrOff, SizeOrOff
+from ..units import DurationOrOff, PositiveDurationOrOff, PositiveSize, PositiveSizeOrOff, SizeOrOff
 
 
 class _Rule(BaseModel):
@@ -77,6 +77,25 @@ class Retention(_Rule):
     by: Literal["append", "timestamp"] = "append"
 
 
+class Merge(_Rule):
+    """Join small neighbours in the cold tier into objects of at most ``target_bytes``, so long after their last append.
+
+    An object of half the target or more is left as it is.
+    """
+
+    limits = ("target_bytes", "after")
+    target_bytes: PositiveSizeOrOff = 256 << 20
+    after: DurationOrOff = timedelta(hours=6)
+
+
+class Scrub(_Rule):
+    """Look at every cold object again, once in ``every``, so many bytes of objects a pass and partition."""
+
+    limits = ("every",)
+    every: PositiveDurationOrOff = timedelta(days=30)
+    bytes_per_pass: PositiveSize = 1 << 30
+
+
 class Policy(BaseModel):
     """All rules of one topic, resolved. Nothing expires unless a ``retention`` says so."""
 
@@ -87,6 +106,8 @@ class Policy(BaseModel):
     offload: Offload = Offload()
     local_retention: LocalRetention = LocalRetention(age=timedelta(hours=6), bytes=50 << 30)
     retention: Retention = Retention()
+    merge: Merge = Merge()
+    scrub: Scrub = Scrub()
 
 
 PRESETS: Mapping[str, Policy] = MappingProxyType(

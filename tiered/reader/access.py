@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from ..cold.cache_disk import DiskCache
+from ..cold.counters import BucketCounts
+from ..cold.fetch import Fetcher
+from ..cold.fetch_counters import FetchCounters
 from ..cold.object_store import ObjectStore
 from ..cold.open import open_object_store
 from ..cold.options import ColdOptions
-from ..cold.parquet_footer import FooterCache
 from ..cold.partition import ColdPartition
 from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
 from ..warm.directory import SegmentName, list_segments
@@ -23,9 +26,29 @@ from ..warm.segment_reader import SegmentFile
 SEGMENTS_OPEN_MAX = 1024
 ACTIVE_OPEN_MAX = 256
 _GENERATION_MAX = 10**9
+_AHEAD_BYTES_MIN = 16 << 20
 
 _Identity = tuple[int, int, int]
 OpenBucket = Callable[[str, ColdOptions], ObjectStore]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """What is kept of what was fetched.
+
+    Attributes
+    ----------
+    directory
+        Of the disk cache; None: there is none. It is used where the directory that it lies in is there.
+    disk_bytes
+        Budget of the disk cache.
+    memory_bytes
+        Budget for what is kept in memory, and as much again, but not less than 16 MiB, for what is fetched ahead.
+    """
+
+    directory: Path | None = None
+    disk_bytes: int = 0
+    memory_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +59,7 @@ class Places:
     cold_url: str | None
     cold_options: ColdOptions
     use_mmap: bool = True
+    cache: CacheOptions = CacheOptions()
 
 
 class TierAccess:
@@ -63,11 +87,26 @@ class TierAccess:
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         self._active_lock = threading.Lock()
         self._partitions: dict[tuple[UUID, int], ColdPartition] = {}
-        self.footers = FooterCache()
+        self.fetch_counters = FetchCounters()
+        self.fetcher = self._fetcher(places)
         self._directories: dict[tuple[str, int], Path] = {}
         self._listings: dict[Path, tuple[SegmentName, ...]] = {}
         self._lock = threading.Lock()
         self._object_store: ObjectStore | None = None
+        self._counts_of_closed = BucketCounts()
+
+    def _fetcher(self, places: Places) -> Fetcher:
+        cache, disk = places.cache, None
+        if cache.directory is not None and cache.disk_bytes:
+            disk = DiskCache(cache.directory, cache.disk_bytes, counters=self.fetch_counters)
+        return Fetcher(
+            lambda: self.object_store,
+            threads=places.cold_options.read_threads,
+            memory_bytes=cache.memory_bytes,
+            ahead_bytes=max(cache.memory_bytes, _AHEAD_BYTES_MIN),
+            disk=disk,
+            counters=self.fetch_counters,
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return TierAccess, (self.places,)
@@ -78,6 +117,11 @@ class TierAccess:
         if self.places.cold_url is None and self._find_places is not None:
             self.places = self._find_places()
         return self.places.cold_url is not None
+
+    def look_again(self, find_places: Callable[[], Places]) -> None:
+        """Take limits and the like from elsewhere, for connections that are made from now on."""
+        self._find_places = find_places
+        self.places = find_places()
 
     @property
     def object_store(self) -> ObjectStore:
@@ -91,6 +135,22 @@ class TierAccess:
         """Return another connection to the bucket, for the caller to close."""
         assert self.places.cold_url is not None
         return self._open_bucket(self.places.cold_url, options)
+
+    def disconnect(self, store: ObjectStore) -> None:
+        """Close what `connect` returned; its requests stay counted."""
+        store.close()
+        with self._lock:
+            self._counts_of_closed += _counts_of(store)
+
+    @property
+    def bucket_counts(self) -> BucketCounts:
+        """What this process has asked of the bucket so far; nothing where it is no S3."""
+        with self._lock:
+            return self._counts_of_closed + _counts_of(self._object_store)
+
+    def known_cold(self, meta: TopicMeta, partition: int) -> ColdPartition | None:
+        """Return the manifest of a partition as far as it was looked at before; connects to nothing."""
+        return self._partitions.get((meta.topic_id, partition))
 
     def directory(self, topic: str, partition: int) -> Path | None:
         """Return the local directory of a partition, or None where there is no local store."""
@@ -172,11 +232,18 @@ class TierAccess:
             return self._partitions[key]
 
     def close(self) -> None:
-        """Let go of everything; what readers hold stays readable."""
+        """Let go of everything, and end the threads; what readers hold stays readable."""
+        self.fetcher.close()
         with self._lock, self._active_lock:
             self._segments.clear()
             self._active.clear()
             self._partitions.clear()
             if self._object_store is not None:
                 self._object_store.close()
+                self._counts_of_closed += _counts_of(self._object_store)
                 self._object_store = None
+
+
+def _counts_of(store: ObjectStore | None) -> BucketCounts:
+    counts = getattr(store, "counts", None)  # of S3 alone
+    return counts if isinstance(counts, BucketCounts) else BucketCounts()

@@ -1,19 +1,20 @@
-"""Read one split: the only code that turns stored records into rows."""
+"""Read splits: the only code that turns stored records into rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import pyarrow as pa
 
-from ..cold.parquet_reader import read_object
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
 from ..format.block import FLAG_OFFSETS
 from ..warm.catalog import TopicMeta
 from .access import TierAccess
+from .ahead import SplitsAhead
 from .rows import Query, RowAssembler
 from .snapshot import snapshot_partition
-from .splits import ColdSource, HotSource, Split, WarmSource
+from .splits import HotSource, Split, Tier, WarmSource
 
 _MOVES_MAX = 8
 
@@ -21,7 +22,38 @@ Piece = tuple[int, pa.RecordBatch | None]
 """The offset up to which a source has been read, and the rows found on the way."""
 
 
-def read_split(access: TierAccess, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
+def read_splits(
+    access: TierAccess,
+    meta: TopicMeta,
+    splits: Sequence[Split],
+    query: Query,
+    *,
+    check: Callable[[], None],
+    eager: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of splits one after the other; what lies in the bucket is fetched ahead of that.
+
+    Parameters
+    ----------
+    check
+        Called before each split; raises where the store is closed.
+    eager
+        Whether all rows are wanted, as far as is known.
+
+    Raises
+    ------
+    OffsetOutOfRange, CorruptionError, ColdStorageError
+    """
+    cold = any(split.tier is Tier.COLD for split in splits)
+    with SplitsAhead(access.fetcher, meta, splits, query, eager=eager) if cold else nullcontext() as ahead:
+        for split in splits:
+            check()
+            yield from read_split(access, meta, split, query, ahead)
+
+
+def read_split(
+    access: TierAccess, meta: TopicMeta, split: Split, query: Query, ahead: SplitsAhead | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows in offset order, batches of a block or a part of a row group.
 
     Records that moved tier since the split was planned are looked up again, from the same next offset.
@@ -33,13 +65,14 @@ def read_split(access: TierAccess, meta: TopicMeta, split: Split, query: Query) 
     CorruptionError, ColdStorageError
     """
     assembler = RowAssembler(split.topic, split.partition, meta.schema, query)
+    access.fetch_counters.add_split(split.tier.value)
     parts = [split]
     moves = 0
     while parts:
         part = parts.pop(0)
         reached = part.start_offset
         try:
-            for reached, batch in _read_source(access, meta, part, query, assembler):  # noqa: B007
+            for reached, batch in _read_source(access, meta, part, query, assembler, ahead):  # noqa: B007
                 if batch is not None and batch.num_rows:
                     yield batch
         except (FileNotFoundError, ObjectNotFound) as missing:
@@ -54,7 +87,13 @@ def read_split(access: TierAccess, meta: TopicMeta, split: Split, query: Query) 
 def _relocate(access: TierAccess, meta: TopicMeta, part: Split) -> tuple[Split, ...]:
     """Find where the records of a split lie now."""
     fresh = snapshot_partition(
-        access, meta, part.partition, view=None, start_offset=part.start_offset, end_offset=part.end_offset
+        access,
+        meta,
+        part.partition,
+        view=None,
+        start_offset=part.start_offset,
+        end_offset=part.end_offset,
+        fresh=True,
     )
     if fresh.end_offset < part.end_offset:
         raise OffsetOutOfRange(
@@ -67,14 +106,19 @@ def _relocate(access: TierAccess, meta: TopicMeta, part: Split) -> tuple[Split, 
 
 
 def _read_source(
-    access: TierAccess, meta: TopicMeta, split: Split, query: Query, assembler: RowAssembler
+    access: TierAccess,
+    meta: TopicMeta,
+    split: Split,
+    query: Query,
+    assembler: RowAssembler,
+    ahead: SplitsAhead | None,
 ) -> Iterator[Piece]:
     source = split.source
     if isinstance(source, HotSource):
         return _read_hot(split, source, assembler)
     if isinstance(source, WarmSource):
         return _read_warm(access, split, source, query, assembler)
-    return _read_cold(access, meta, split, source, query, assembler)
+    return _read_cold(access, meta, split, query, assembler, ahead)
 
 
 def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Iterator[Piece]:
@@ -119,26 +163,16 @@ def _read_cold(
     access: TierAccess,
     meta: TopicMeta,
     split: Split,
-    source: ColdSource,
     query: Query,
     assembler: RowAssembler,
+    ahead: SplitsAhead | None,
 ) -> Iterator[Piece]:
-    columns = [name for name in (*meta.schema.names, "timestamp") if name in assembler.needed]
-    batches = read_object(
-        access.object_store,
-        source.key,
-        source.entry,
-        meta.schema,
-        columns=["offset", *columns],
-        start_offset=split.start_offset,
-        end_offset=split.end_offset,
-        start_timestamp_us=query.start_timestamp_us,
-        end_timestamp_us=query.end_timestamp_us,
-        footers=access.footers,
-    )
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
+    # What has moved since the splits were planned is in nobody's plan.
+    if ahead is None or not ahead.expects(split):
+        with SplitsAhead(access.fetcher, meta, [split], query, eager=True) as alone:
+            yield from _read_cold(access, meta, split, query, assembler, alone)
+        return
+    for batch in ahead.batches(split):
         named = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
         reached = batch.column("offset")[-1].as_py() + 1
         yield reached, assembler.sparse(named, batch.num_rows, split.start_offset, split.end_offset)

@@ -161,6 +161,11 @@ def _wanted(schema: _Identity, query: Query) -> tuple[pa.Schema, frozenset[str]]
     return rows, frozenset(needed)
 
 
+def needed_columns(schema: pa.Schema, query: Query) -> frozenset[str]:
+    """Return the columns that must be decoded for a query of a topic with this schema."""
+    return _wanted(_Identity(schema), query)[1]
+
+
 def _instant(microseconds: int) -> pa.Scalar:
     return pa.scalar(microseconds, pa.int64()).cast(TIMESTAMP)
 

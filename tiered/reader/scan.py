@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +13,10 @@ from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..warm.catalog import TopicMeta
 from .access import TierAccess
-from .read import read_split
+from .read import read_split, read_splits
 from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot
-from .splits import Split, Tier
+from .splits import ColdSource, Split, Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,20 @@ class TierShare:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan will read, from where; print it, or use `to_json`."""
+    """What a scan will read, from where; print it, or use `to_json`.
+
+    Attributes
+    ----------
+    committed_us
+        For each partition whose end is known from the bucket alone: when its manifest was last published,
+        microseconds since the epoch. The scan shows nothing that was appended later; whether there is
+        anything, only the writer's host can tell. Empty where the local tiers are there.
+    """
 
     topic: str
     ranges: dict[int, tuple[int, int]]
     tiers: tuple[TierShare, ...]
+    committed_us: dict[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -42,6 +52,7 @@ class ScanPlan:
             "topic": self.topic,
             "ranges": {str(partition): list(ends) for partition, ends in self.ranges.items()},
             "tiers": [asdict(share) for share in self.tiers],
+            "committed_us": {str(partition): at for partition, at in self.committed_us.items()},
         }
 
     def __str__(self) -> str:
@@ -50,7 +61,34 @@ class ScanPlan:
             f"  {share.tier:<5} {share.splits:>4} splits {share.records:>12,} records {share.bytes:>15,} bytes"
             for share in self.tiers
         ]
+        if self.committed_us:
+            lines.append(f"  by the bucket alone, as published at {_text(min(self.committed_us.values()))}")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanObject:
+    """A Parquet object that holds rows of a scan, for engines that read it themselves.
+
+    Attributes
+    ----------
+    url
+        ``s3://bucket/…``, ``file:///…``; its columns are the topic's, then ``offset`` and ``timestamp``.
+    start_offset, end_offset
+        The rows of the scan in it, by offset, end exclusive.
+    whole
+        Whether these are all of its rows; else filter by ``offset``.
+    records, bytes
+        Rows and size of the whole object.
+    """
+
+    url: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    whole: bool
+    records: int
+    bytes: int
 
 
 class Scan:
@@ -81,6 +119,24 @@ class Scan:
         """Return the splits, in the order of their rows: what Spark makes its partitions of."""
         return [split for snapshot in self._snapshots for split in snapshot.splits]
 
+    def objects(self) -> list[ScanObject]:
+        """Return the objects of the bucket that the scan reads, in the order of its rows.
+
+        Of a store that was opened by the URL of its bucket they hold every row of the scan; of a local one, those
+        that are in no local file. Bounds on timestamps and a key filter rows, and leave out no object.
+        """
+        found = []
+        for split in self.splits():
+            if isinstance(split.source, ColdSource):
+                entry = split.source.entry
+                url = f"{self._access.object_store.url.rstrip('/')}/{split.source.key}"
+                start, end = split.start_offset, split.end_offset
+                whole = (start, end) == (entry.base_offset, entry.end_offset)
+                found.append(
+                    ScanObject(url, split.partition, start, end, whole, entry.record_count, entry.bytes)
+                )
+        return found
+
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
         """Start and end offset of each partition as the snapshot found them."""
@@ -99,9 +155,10 @@ class Scan:
         OffsetOutOfRange, CorruptionError, ColdStorageError, StoreClosed
         """
         self._check()
-        return coalesce(
-            limited((batch for split in self.splits() for batch in self.read(split)), self._limit)
+        rows = read_splits(
+            self._access, self._meta, self.splits(), self._query, check=self._check, eager=self._limit is None
         )
+        return coalesce(limited(rows, self._limit))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a pyarrow stream."""
@@ -137,7 +194,9 @@ class Scan:
                     sum(item.bytes for item in found),
                 )
             )
-        return ScanPlan(self._meta.name, self.offsets, tuple(shares))
+        known = {item.partition: item.committed_us for item in self._snapshots}
+        committed_us = {partition: at for partition, at in known.items() if at is not None}
+        return ScanPlan(self._meta.name, self.offsets, tuple(shares), committed_us)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows by the Arrow C stream interface."""
@@ -149,3 +208,7 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"<Scan of {self._meta.name!r}: {len(self.splits())} splits>"
+
+
+def _text(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cold.commit import FIRST_LINEAGE
-from ..errors import CorruptionError, OffsetOutOfRange
+from ..cold.partition import ColdPartition
+from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
 from ..format.manifest import Head
 from ..hot.partition_writer import HotView
 from ..warm.catalog import TopicMeta
@@ -25,12 +26,20 @@ _LOOKS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """The log ``[start_offset, end_offset)`` of one partition at one moment, and the splits wanted of it."""
+    """The log ``[start_offset, end_offset)`` of one partition at one moment, and the splits wanted of it.
+
+    Attributes
+    ----------
+    committed_us
+        When the manifest was last published that the end offset was taken from: what is newer is not known.
+        None where the local tiers know the end.
+    """
 
     partition: int
     start_offset: int
     end_offset: int
     splits: tuple[Split, ...]
+    committed_us: int | None = None
 
 
 def snapshot_partition(
@@ -41,8 +50,12 @@ def snapshot_partition(
     view: HotView | None,
     start_offset: int | None = None,
     end_offset: int | None = None,
+    fresh: bool = False,
 ) -> PartitionSnapshot:
     """Take a snapshot; the bucket is asked only for what the local tiers do not have.
+
+    Beside a local store, a range whose start is given is looked up in the head as this process last read it, where
+    that names all of it: objects below its end are replaced and deleted, but never changed.
 
     Parameters
     ----------
@@ -50,6 +63,8 @@ def snapshot_partition(
         The active end as the writer in this process sees it; None in other processes.
     start_offset, end_offset
         The range wanted; None for the log's own bounds. An end beyond the log's is cut to it.
+    fresh
+        Read the head again, as something that it named is gone.
 
     Raises
     ------
@@ -58,7 +73,7 @@ def snapshot_partition(
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     for _ in range(_LOOKS_MAX):
-        found = _look(access, meta, partition, view, start_offset, end_offset)
+        found = _look(access, meta, partition, view, start_offset, end_offset, fresh=fresh)
         if start_offset is not None and start_offset < found.start_offset:
             raise OffsetOutOfRange(
                 f"offset {start_offset} of topic {meta.name!r} partition {partition} is gone; the log has "
@@ -76,18 +91,21 @@ def snapshot_partition(
         if wanted < last
         else []
     )
-    return PartitionSnapshot(partition, found.start_offset, found.end_offset, tuple(splits))
+    return PartitionSnapshot(
+        partition, found.start_offset, found.end_offset, tuple(splits), found.committed_us
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What every tier holds of the wanted range, and the bounds of the log."""
+    """What every tier holds of the wanted range, and the bounds of the log; see `PartitionSnapshot`."""
 
     start_offset: int
     end_offset: int
     hot: list[Extent]
     warm: list[Extent]
     cold: list[Extent]
+    committed_us: int | None = None
 
 
 def _look(
@@ -97,11 +115,14 @@ def _look(
     view: HotView | None,
     start: int | None,
     end: int | None,
+    *,
+    fresh: bool,
 ) -> _Found:
     """Look at each tier once, newest first."""
     local = _local_extents(access, meta, partition, view, start or 0, end)
     log_start, log_end = local.start_offset, local.end_offset
     cold: list[Extent] = []
+    committed_us: int | None = None
     wanted = max(log_start, start or 0)
     if log_end is None or _uncovered((*local.hot, *local.warm), wanted, _least(end, log_end)):
         directory = access.directory(meta.name, partition)
@@ -109,23 +130,89 @@ def _look(
             # What was expired since the view was taken is no hole: the start offset moved before the files went.
             log_start = max(log_start, read_start_offset(directory))
         manifest = access.cold(meta, partition) if access.has_cold else None
-        loaded = manifest.load() if manifest is not None else None
-        if manifest is not None and loaded is None and directory is None:
-            # Elsewhere the local files show that something is missing; here it would look like an empty log.
-            loaded = manifest.check_unpublished()
-        if manifest is not None and loaded is not None:
-            ours = _end_of_lineage(loaded.head, directory)
-            log_start = max(log_start, min(loaded.head.start_offset, ours))
-            log_end = ours if log_end is None else log_end
-            entries = manifest.entries(
-                loaded.head, max(log_start, start or 0), min(_least(end, log_end), ours)
-            )
-            cold = [
-                Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
-                       ColdSource(manifest.keys.data(entry.name), entry))
-                for entry in entries
-            ]  # fmt: skip
-    return _Found(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold)
+        if manifest is not None:
+            published = None
+            if directory is not None and start is not None and log_end is not None and not fresh:
+                published = _remembered(manifest, directory, local, log_start, start, _least(end, log_end))
+            published = published or _published(manifest, directory, log_start, log_end, start, end)
+            log_start, log_end, cold = published.start_offset, published.end_offset, published.cold
+            committed_us = published.committed_us
+    return _Found(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold, committed_us)
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """The bounds of the log as the bucket corrects them, and what it has of the wanted range."""
+
+    start_offset: int
+    end_offset: int | None
+    cold: list[Extent]
+    committed_us: int | None = None
+
+
+def _remembered(
+    manifest: ColdPartition, directory: Path, local: _Local, log_start: int, start: int, end: int
+) -> _Published | None:
+    """Return what the head as it was last read has of a range, if that is all that the local tiers lack."""
+    loaded = manifest.remembered
+    if loaded is None:
+        return None
+    try:
+        found = _named(manifest, loaded.head, directory, log_start, local.end_offset, start, end)
+    except ObjectNotFound:
+        return None
+    whole = not _uncovered((*local.hot, *local.warm, *found.cold), start, end)
+    return found if whole and found.start_offset <= start else None
+
+
+def _published(
+    manifest: ColdPartition,
+    directory: Path | None,
+    log_start: int,
+    log_end: int | None,
+    start: int | None,
+    end: int | None,
+) -> _Published:
+    """Return what the head of this moment has of a range."""
+    loaded = manifest.load()
+    if loaded is None and directory is None:
+        # Elsewhere the local files show that something is missing; here it would look like an empty log.
+        loaded = manifest.check_unpublished()
+    for _ in range(_LOOKS_MAX):
+        if loaded is None:
+            return _Published(log_start, log_end, [])
+        try:
+            return _named(manifest, loaded.head, directory, log_start, log_end, start, end)
+        except ObjectNotFound as missing:
+            # A page is gone: another took its place since the head was read, or it is lost.
+            before, loaded = loaded, manifest.load()
+            lost = missing
+            if loaded is not None and loaded.head.commit_id == before.head.commit_id:
+                break
+    raise lost
+
+
+def _named(
+    manifest: ColdPartition,
+    head: Head,
+    directory: Path | None,
+    log_start: int,
+    log_end: int | None,
+    start: int | None,
+    end: int | None,
+) -> _Published:
+    """Return what a head names of a range."""
+    ours = _end_of_lineage(head, directory)
+    log_start = max(log_start, min(head.start_offset, ours))
+    committed_us = head.committed_us if log_end is None else None
+    log_end = ours if log_end is None else log_end
+    entries = manifest.entries(head, max(log_start, start or 0), min(_least(end, log_end), ours))
+    cold = [
+        Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
+               ColdSource(manifest.keys.data(entry.name), entry))
+        for entry in entries
+    ]  # fmt: skip
+    return _Published(log_start, log_end, cold, committed_us)
 
 
 def published_end(head: Head, lineage_epoch: int) -> int:

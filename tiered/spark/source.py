@@ -132,6 +132,8 @@ class TieredReader(DataSourceReader):
             plan = ReadPlan(
                 store._access.places, topic._meta, scan._query, projection, options.fail_on_data_loss
             )
+            if (found := scan.explain()).committed_us:
+                _log.info("%s", found)  # says how far behind the writer this read can be
             tasks = plan_tasks(scan.splits(), options.split_bytes, options.tasks_min)
             return [TieredPartition(plan, task) for task in tasks]
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
+from ..cold.compare import aligned
+from ..cold.merge import merged_facts
 from ..cold.object_store import ObjectStore
 from ..cold.parquet_footer import Footer, parse_footer
 from ..cold.parquet_format import MAGIC, column_chunks, facts_of, make_entry, object_schema
 from ..cold.parquet_reader import read_object
 from ..cold.partition import ColdPartition
+from ..cold.scrub import check_piece, check_size, pieces
 from ..errors import CorruptionError
 from ..format.manifest import ObjectEntry, RowGroup
 from ..warm.catalog import TopicMeta
@@ -22,14 +26,13 @@ from .notes import Notes
 from .report import Item, Problem
 from .segments import SegmentLook
 
-_READ_BYTES = 8 << 20
 _TAIL_BYTES_MAX = 256 << 20
 
 
 def look_at_object(
-    cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry, twin: SegmentLook | None, notes: Notes
+    cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry, twins: Sequence[SegmentLook], notes: Notes
 ) -> None:
-    """Read an object whole and compare it with the manifest, with itself and with the segment `twin`.
+    """Read an object whole and compare it with the manifest, with itself and with its local segments `twins`.
 
     An object that is missing because the manifest does not name it any more is no problem.
     """
@@ -40,16 +43,13 @@ def look_at_object(
     found.objects += 1
     try:
         with found.guard(Item.OBJECT, where, position=0, offsets=risk):
-            size = cold.store.stat(key).size
-            if size != entry.bytes:
-                raise CorruptionError(
-                    f"has {size} bytes, the manifest says {entry.bytes}", position=min(size, entry.bytes)
-                )
+            check_size(cold.store, key, entry)
             _pieces(cold.store, key, entry, where, found)
             if not found.problems:
                 _contents(cold.store, key, entry, meta, where)
-            if not found.problems and twin is not None:
-                _compare(cold.store, key, entry, meta, twin, where, found)
+            if not found.problems:
+                for twin in twins:
+                    _compare(cold.store, key, entry, meta, twin, where, found)
     finally:
         if found.problems and not _named(cold, entry):
             found.problems.clear()
@@ -67,21 +67,9 @@ def _named(cold: ColdPartition, entry: ObjectEntry) -> bool:
 
 def _pieces(store: ObjectStore, key: str, entry: ObjectEntry, where: str, notes: Notes) -> None:
     """Check every row group and the tail against the manifest's checksums."""
-    pieces = [
-        (group.position, group.length, group.crc, "row group", (group.base_offset, group.end_offset))
-        for group in entry.row_groups
-    ]
-    whole = (entry.base_offset, entry.end_offset)
-    pieces.append((entry.tail_position, entry.bytes - entry.tail_position, entry.tail_crc, "footer", whole))
-    for position, length, crc, name, offsets in pieces:
-        with notes.guard(Item.OBJECT, where, position=position, offsets=offsets):
-            actual = 0
-            for at in range(position, position + length, _READ_BYTES):
-                data = store.get_range(key, at, min(_READ_BYTES, position + length - at))
-                notes.read(where, len(data))
-                actual = crc32c(data, actual)
-            if actual != crc:
-                raise CorruptionError(f"{name} fails its checksum", position=position)
+    for piece in pieces(entry):
+        with notes.guard(Item.OBJECT, where, position=piece.position, offsets=piece.offsets):
+            check_piece(store, key, piece, partial(notes.read, where))
 
 
 def _contents(store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta, where: str) -> None:
@@ -104,6 +92,13 @@ def _contents(store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta,
     if again != entry:
         names = [name for name in entry.__dataclass_fields__ if getattr(again, name) != getattr(entry, name)]
         raise CorruptionError(f"object and manifest disagree about {', '.join(names)}", position=at)
+    if about.merged:
+        merged_facts([entry], about.merged)
+        if any(
+            left.origin_hash and right.prev_origin_hash not in ("", left.origin_hash)
+            for left, right in pairwise(about.merged)
+        ):
+            raise CorruptionError("its segments do not follow each other", position=at)
     if (about.facts.topic_id, about.facts.partition) != (meta.topic_id, _partition_of(key)):
         raise CorruptionError("object of another topic or partition", position=at)
     if not object_schema(meta.schemas[entry.schema_id]).equals(about.schema):
@@ -199,23 +194,3 @@ def segment_rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) 
             batch = batch.filter(keep)
         if batch.num_rows:
             yield batch
-
-
-def aligned(
-    left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]
-) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """Cut two streams of rows into pairs of the same length.
-
-    Raises
-    ------
-    CorruptionError
-        One of them has more rows.
-    """
-    a, b = next(left, None), next(right, None)
-    while a is not None and b is not None:
-        rows = min(a.num_rows, b.num_rows)
-        yield a.slice(0, rows), b.slice(0, rows)
-        a = a.slice(rows) if rows < a.num_rows else next(left, None)
-        b = b.slice(rows) if rows < b.num_rows else next(right, None)
-    if a is not None or b is not None:
-        raise CorruptionError("segment and object hold different numbers of records")

@@ -248,5 +248,5 @@ def _deep_objects(
     }
     head, _ = _head(cold, None, notes.inner())
     for entry in _entries(cold, head, notes.inner())[0]:
-        twin = next((local[item] for item in entry.segment_ids if item in local), None)
-        look_at_object(cold, meta, entry, twin, notes)
+        twins = [local[item] for item in entry.segment_ids if item in local]
+        look_at_object(cold, meta, entry, twins, notes)

@@ -213,6 +213,7 @@ class _Round:
             looks[place + 1] if place + 1 < len(looks) else None,
             _entry_of(look, facts),
             look.header.segment_id if look.header is not None else None,
+            _merged_of(look, facts),
         )
         try:
             kept = rebuild_footer(self._shop, damaged)
@@ -227,11 +228,19 @@ class _Round:
         except TieredError as second:
             why = f"its blocks: {reason}; the bucket: {second}"
             return Repair(problem.where, f"repair of: {problem.reason}", "refused", why)
-        assert damaged.entry is not None
-        return Repair(problem.where, f"fetched again from {damaged.entry.name}", "done", kept=kept)
+        source = damaged.entry or damaged.merged
+        assert source is not None
+        return Repair(problem.where, f"fetched again from {source.name}", "done", kept=kept)
 
 
 def _entry_of(look: SegmentLook, facts: PartitionFacts) -> ObjectEntry | None:
-    """Return the entry of the manifest that holds the whole segment of a place."""
+    """Return the entry of the manifest that holds the whole segment of a place, and no other."""
     found = (entry for entry in facts.entries or () if entry.base_offset == look.name.base_offset)
-    return next((entry for entry in found if entry.sealed), None)
+    return next((entry for entry in found if entry.sealed and len(entry.segment_ids) == 1), None)
+
+
+def _merged_of(look: SegmentLook, facts: PartitionFacts) -> ObjectEntry | None:
+    """Return the entry of a merged object that holds the records of a place."""
+    base = look.name.base_offset
+    found = (entry for entry in facts.entries or () if entry.base_offset <= base < entry.end_offset)
+    return next((entry for entry in found if entry.sealed and len(entry.segment_ids) > 1), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ..cold.commit import Committer
 from ..cold.parquet_format import object_schema
 from ..cold.parquet_object import write_object
@@ -124,35 +126,62 @@ def upload_again(
     Fenced, ColdStorageError
     """
     where = cold.where(cold.keys.data(entry.name))
-    look = next(
-        (
-            item
-            for item in segments
-            if item.header is not None and item.header.segment_id in entry.segment_ids
-        ),
-        None,
-    )
-    if look is None or len(entry.segment_ids) != 1:
+    looks = _sources(entry, segments)
+    if not looks:
         raise CorruptionError("the disk does not have its records any more", where=where)
-    notes = Notes()
-    newest = look is segments[-1]
-    again = look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes)
-    if notes.problems or again.header is None or again.end_offset < entry.end_offset:
-        raise CorruptionError(f"{look.path} is no better", where=where)
-    facts = _facts(again, entry)
+    again = [_look_again(look, newest=look is segments[-1]) for look in looks]
+    facts = [_facts(again[0], entry)] if len(again) == 1 else [_sealed_facts(look) for look in again]
+    if len(again) == 1 and again[0].end_offset < entry.end_offset:
+        raise CorruptionError(f"{looks[0].path} is no better", where=where)
     committer = committer_of(shop, meta, cold.partition)
-    name = committer.new_object_name(facts.base_offset)
-    schema = meta.schemas[facts.schema_id]
+    names = [committer.new_object_name(item.base_offset) for item in facts]
     try:
-        with cold.store.upload(cold.keys.data(name)) as upload:
-            rows = segment_rows(SegmentFile.open(look.path), schema, facts.base_offset, facts.end_offset)
-            fresh = write_object(upload, object_schema(schema), rows, facts, name=name, sealed=entry.sealed)
+        fresh = [
+            _upload(cold, meta, look, item, name, sealed=entry.sealed)
+            for look, item, name in zip(looks, facts, names, strict=True)
+        ]
     except BaseException:
-        committer.release([name])
+        committer.release(names)
         raise
     schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
-    committer.publish_objects([fresh], schemas)
-    return Repair(where, f"uploaded again as {name} from {look.path.name}", "done", kept=where)
+    committer.publish_objects(fresh, schemas)
+    source = ", ".join(look.path.name for look in looks)
+    return Repair(where, f"uploaded again as {', '.join(names)} from {source}", "done", kept=where)
+
+
+def _sources(entry: ObjectEntry, segments: tuple[SegmentLook, ...]) -> list[SegmentLook]:
+    """Return the local segments of which an object holds the records; none unless all of them are here."""
+    looks = [
+        look for look in segments if look.header is not None and look.header.segment_id in entry.segment_ids
+    ]
+    if len(entry.segment_ids) == 1:
+        return looks[:1]
+    edges = [(look.name.base_offset, look.end_offset) for look in looks]
+    whole = bool(edges) and (edges[0][0], edges[-1][1]) == (entry.base_offset, entry.end_offset)
+    return looks if whole and all(a[1] == b[0] for a, b in pairwise(edges)) else []
+
+
+def _look_again(look: SegmentLook, *, newest: bool) -> SegmentLook:
+    notes = Notes()
+    again = look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes)
+    if notes.problems or again.header is None:
+        raise CorruptionError(f"{look.path} is no better")
+    return again
+
+
+def _sealed_facts(look: SegmentLook) -> SegmentFacts:
+    if look.footer is None:
+        raise CorruptionError(f"{look.path} is not the segment that was uploaded")
+    return look.footer.facts
+
+
+def _upload(
+    cold: ColdPartition, meta: TopicMeta, look: SegmentLook, facts: SegmentFacts, name: str, *, sealed: bool
+) -> ObjectEntry:
+    schema = meta.schemas[facts.schema_id]
+    with cold.store.upload(cold.keys.data(name)) as upload:
+        rows = segment_rows(SegmentFile.open(look.path), schema, facts.base_offset, facts.end_offset)
+        return write_object(upload, object_schema(schema), rows, facts, name=name, sealed=sealed)
 
 
 def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:

@@ -6,13 +6,14 @@ damaged file aside; so a kill at any instruction leaves the damaged file, or a w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
 import pyarrow as pa
 
+from ..cold.compare import aligned
 from ..cold.parquet_inspect import read_facts
 from ..cold.parquet_reader import read_object
 from ..cold.partition import ColdPartition
@@ -29,7 +30,7 @@ from ..warm.rewrite import TARGET_BLOCK_BYTES, same_records
 from ..warm.segment_reader import SegmentFile
 from .aside import Workshop, move_aside
 from .notes import Notes
-from .objects import aligned, look_at_object, segment_rows
+from .objects import look_at_object, segment_rows
 from .segments import SegmentLook, Walk, look_at_segment, walk_blocks
 
 _COPY_BYTES = 4 << 20
@@ -37,7 +38,10 @@ _COPY_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A damaged segment, its neighbours here, and the entry of the manifest that covers it; None if unknown."""
+    """A damaged segment, its neighbours here, and the entry of the manifest that covers it; None if unknown.
+
+    ``entry`` holds the segment and nothing else; ``merged`` holds others too.
+    """
 
     path: Path
     name: SegmentName
@@ -45,6 +49,7 @@ class Damaged:
     after: SegmentLook | None
     entry: ObjectEntry | None
     segment_id: UUID | None
+    merged: ObjectEntry | None = None
 
     @property
     def end_offset(self) -> int | None:
@@ -151,20 +156,24 @@ def fetch_segment(shop: Workshop, damaged: Damaged, cold: ColdPartition, meta: T
         The object does not hold exactly this segment, or does not verify.
     ColdStorageError, DiskFull
     """
-    entry, where = damaged.entry, str(damaged.path)
-    if entry is None or not entry.sealed or len(entry.segment_ids) != 1:
+    entry, where = damaged.entry or damaged.merged, str(damaged.path)
+    if entry is None or not entry.sealed:
         raise CorruptionError("the bucket does not have the whole segment", where=where)
     key = cold.keys.data(entry.name)
     notes = Notes()
-    look_at_object(cold, meta, entry, None, notes)
+    look_at_object(cold, meta, entry, (), notes)
     if notes.problems or notes.unknown:
         reason = notes.problems[0].reason if notes.problems else notes.unknown[0].reason
         raise CorruptionError(f"its object is no better: {reason}", where=cold.where(key))
-    facts = read_facts(cold.store, key).facts
+    found = read_facts(cold.store, key).segments
+    facts = next((item for item in found if item.base_offset == damaged.name.base_offset), found[0])
     links = [(facts.origin_hash, damaged.link_after), (facts.prev_origin_hash, damaged.link_before)]
-    fits = (entry.base_offset, entry.end_offset) == (damaged.name.base_offset, damaged.end_offset)
+    offsets = (facts.base_offset, facts.end_offset)
+    fits = offsets == (damaged.name.base_offset, damaged.end_offset)
     broken = any(mine and theirs and mine != theirs for mine, theirs in links)
-    known = any(mine and mine == theirs for mine, theirs in links) or damaged.segment_id in entry.segment_ids
+    known = any(mine and mine == theirs for mine, theirs in links) or damaged.segment_id in (
+        facts.segment_id, *facts.replaces,
+    )  # fmt: skip
     if not fits or broken or not known:
         raise CorruptionError(
             "nothing proves that the object is the segment that belongs here", where=cold.where(key)
@@ -183,8 +192,19 @@ def fetch_segment(shop: Workshop, damaged: Damaged, cold: ColdPartition, meta: T
         prev_origin_hash=facts.prev_origin_hash,
         schema=body_schema(meta.schemas[facts.schema_id]),
     )
-    rows = read_object(cold.store, key, entry, meta.schemas[facts.schema_id])
-    return _replace(shop, damaged, _encoded(header, facts, rows), check=(cold, entry, meta))
+    schema = meta.schemas[facts.schema_id]
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        return read_object(
+            cold.store, key, entry, schema, start_offset=facts.base_offset, end_offset=facts.end_offset
+        )
+
+    def check(path: Path) -> None:
+        for left, right in aligned(segment_rows(SegmentFile.open(path), schema, *offsets), rows()):
+            if not same_records(left, right):
+                raise CorruptionError("what was written differs from its object")
+
+    return _replace(shop, damaged, _encoded(header, facts, rows()), check)
 
 
 def _writer_epoch(damaged: Damaged) -> int:
@@ -231,7 +251,7 @@ def _replace(
     shop: Workshop,
     damaged: Damaged,
     contents: Iterator[list[bytes]],
-    check: tuple[ColdPartition, ObjectEntry, TopicMeta] | None = None,
+    check: Callable[[Path], None] = lambda _: None,
 ) -> str:
     """Put a file of these contents in the place of the damaged one, which is moved aside."""
     fs, path = shop.fs, damaged.path
@@ -251,7 +271,8 @@ def _replace(
     finally:
         fs.close(fd)
     try:
-        _check_new(temporary, name, check)
+        _check_new(temporary, name)
+        check(temporary)
     except BaseException:
         fs.unlink(temporary)
         raise
@@ -262,19 +283,9 @@ def _replace(
     return kept
 
 
-def _check_new(
-    path: Path, name: SegmentName, check: tuple[ColdPartition, ObjectEntry, TopicMeta] | None
-) -> None:
+def _check_new(path: Path, name: SegmentName) -> None:
     """Read what was written before it gets its name."""
     notes = Notes()
     look_at_segment(path, newest=False, end_hint=None, deep=True, notes=notes, name=name)
     if notes.problems or notes.unknown:
         raise CorruptionError(f"what was written does not verify ({(*notes.problems, *notes.unknown)[0]})")
-    if check is not None:
-        cold, entry, meta = check
-        schema = meta.schemas[entry.schema_id]
-        rows = read_object(cold.store, cold.keys.data(entry.name), entry, schema)
-        segment = SegmentFile.open(path)
-        for left, right in aligned(segment_rows(segment, schema, entry.base_offset, entry.end_offset), rows):
-            if not same_records(left, right):
-                raise CorruptionError("what was written differs from its object")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
+from .asking import ASKED_FILE
 from .filesystem import FileSystem, NoRoom, read_whole, write_atomically
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
@@ -71,9 +72,9 @@ def list_segments(directory: Path) -> Listing:
 
 
 def remove_half_written(fs: FileSystem, directory: Path) -> None:
-    """Remove what a killed re-encoding left half made; the writer's own files, generation 0, are left alone."""
+    """Remove what a killed tierer left half made; the writer's own files, generation 0, are left alone."""
     for name in os.listdir(directory):
-        if name.endswith(".log.tmp") and not name.endswith("-0.log.tmp"):
+        if (name.endswith(".log.tmp") and not name.endswith("-0.log.tmp")) or name == f".{ASKED_FILE}.tmp":
             fs.unlink(directory / name)
 
 

@@ -12,6 +12,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -167,6 +168,12 @@ def sync_before_reading(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(fd)
+
+
+def mark_used(path: Path, used_ns: int) -> None:
+    """Set the time of modification of a cached file: a hint for eviction, so that it fails is no error."""
+    with suppress(OSError):
+        os.utime(path, ns=(used_ns, used_ns))
 
 
 class NoRoom:

@@ -25,16 +25,19 @@ TARGET_BLOCK_BYTES = 1 << 20
 
 
 def merged_batches(
-    segment: SegmentFile, target_bytes: int = TARGET_BLOCK_BYTES
+    segment: SegmentFile,
+    target_bytes: int = TARGET_BLOCK_BYTES,
+    offsets: tuple[int, int] | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield a segment's records as body batches of about `target_bytes`, with their last append time.
 
-    Batches are verified, dense in offsets, and in order.
+    Batches are verified, dense in offsets, and in order. With `offsets` they are of the blocks that overlap
+    this range, which may begin before it and end after it.
     """
     schema = segment.header.schema
     pending: list[pa.RecordBatch] = []
     pending_bytes, append_us = 0, 0
-    for block in segment.blocks(segment.header.base_offset, segment.end_offset):
+    for block in segment.blocks(*(offsets or (segment.header.base_offset, segment.end_offset))):
         columns = segment.decode(block)
         batch = pa.RecordBatch.from_arrays([columns[i] for i in range(len(schema))], schema=schema)
         if pending and pending_bytes + batch.nbytes > target_bytes * 5 // 4:

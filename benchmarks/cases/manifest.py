@@ -1,0 +1,151 @@
+"""The manifest of one partition with very many objects: commits, status and plans stay short."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import tiered
+from tests.fast_s3 import FastS3, fast_s3
+from tiered.cold.commit import Committer
+from tiered.cold.layout import ObjectName
+from tiered.format.manifest import ObjectEntry, RowGroup
+from tiered.format.manifest_codec import encode_head
+from tiered.gather import LocalSegments, partition_facts, read_published
+from tiered.policies.facts import StoreFacts
+from tiered.policies.plan import make_plan
+
+from ..harness import Bench, Case, Sample, Target, Variant
+
+_RECORDS = 1000  # of one object
+_OBJECT_BYTES = 200 << 20
+_AT_ONCE = 64
+
+
+def manifest(bench: Bench) -> Case:
+    """100,000 objects of 200 MiB in one partition, 20 TB, in a bucket on this machine; none of them is read."""
+    count = bench.size(100_000, 500)
+    server = bench.exit.enter_context(fast_s3())
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        os.environ.setdefault(name, "benchmark")
+    reached = tiered.Settings.model_validate({"cold": {"endpoint_url": server.url, "region": "us-east-1"}})
+    store = tiered.open(bench.folder / "store", cold="s3://bucket/bench", settings=reached)
+    bench.exit.enter_context(store)
+    topic = store.create_topic("many")
+    topic.append(b"the first, which is shipped as a tail", sync=True)
+    store.tier()
+    actions, meta = store._tierer._actions, topic._meta
+    committer = store._tierer.claims.committer(meta, 0, lambda: actions.local(meta, 0), topic._writers[0])
+    # From here on the log is the manifest's alone: no disk has what its objects hold.
+    _fill(committer, count)
+    head = committer.last_head()
+    bases = itertools.count(head.end_offset, _RECORDS)
+
+    def commit() -> None:
+        committer.publish_objects([_entry(committer, next(bases))])
+
+    def plan() -> None:
+        published = read_published(store._access, meta, 0, local_offset=head.end_offset)
+        facts = partition_facts(meta, 0, LocalSegments(0, ()), published)
+        make_plan(StoreFacts((facts,), has_cold=True, now_us=time.time_ns() // 1000), reached.policy_for)
+
+    def elsewhere(work: Callable[[tiered.Store], object]) -> Callable[[], None]:
+        def run() -> None:
+            with tiered.open("s3://bucket/bench", settings=reached) as opened:
+                work(opened)
+
+        return run
+
+    return Case(
+        f"A partition of {count:,} objects",
+        "ms",
+        (
+            Variant("commit of one object more", _timed(server, commit, 20)),
+            Variant(
+                "open elsewhere and offsets()",
+                _timed(server, elsewhere(lambda x: x.topic("many").offsets()), 5),
+            ),
+            Variant("open elsewhere and status()", _timed(server, elsewhere(lambda x: x.status()), 5)),
+            Variant("facts and plan of a pass", _timed(server, plan, 5)),
+            Variant("splits of one offset, nothing known", _timed(server, elsewhere(_one_offset(count)), 5)),
+            Variant(
+                "splits of everything, nothing known",
+                _timed(server, elsewhere(lambda x: x.topic("many").scan().splits()), 1),
+            ),
+        ),
+        tuple(
+            Target(name, 1000, at_most=True)
+            for name in (
+                "commit of one object more",
+                "open elsewhere and status()",
+                "facts and plan of a pass",
+            )
+        ),
+        f"The head has {len(encode_head(head)):,} bytes and names {len(head.pages)} pages of "
+        f"{sum(ref.bytes for ref in head.pages) // max(1, sum(ref.count for ref in head.pages))} bytes an object.",
+        higher_is_better=False,
+    )
+
+
+def _one_offset(count: int) -> Callable[[tiered.Store], object]:
+    middle = count // 2 * _RECORDS
+    return lambda store: store.topic("many").scan(start_offset=middle, end_offset=middle + 1).splits()
+
+
+def _timed(server: FastS3, work: Callable[[], object], times: int) -> Callable[[Path], Sample]:
+    def measure(_: Path) -> Sample:
+        server.reset()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        begun = time.perf_counter()
+        for _ in range(times):
+            work()
+        each = (time.perf_counter() - begun) / times * 1000
+        asked = {name: value for name, value in server.counts().items() if not name.startswith("bytes")}
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        return Sample(each, {"requests": sum(asked.values()) / times, "growth MiB": grown})
+
+    return measure
+
+
+def _fill(committer: Committer, count: int) -> None:
+    base = committer.last_head().end_offset
+    for first in range(0, count, _AT_ONCE):
+        number = min(_AT_ONCE, count - first)
+        committer.publish_objects(
+            [_entry(committer, base + _RECORDS * i) for i in range(first, first + number)]
+        )
+
+
+def _entry(committer: Committer, base: int) -> ObjectEntry:
+    """Return what the manifest would say of an object of 13 row groups."""
+    groups, now_us = 13, time.time_ns() // 1000
+    edges = [base + _RECORDS * i // groups for i in range(groups + 1)]
+    length = _OBJECT_BYTES // groups
+    return ObjectEntry(
+        name=str(ObjectName(base, committer.epoch, uuid4())),
+        base_offset=base,
+        end_offset=base + _RECORDS,
+        record_count=_RECORDS,
+        min_timestamp_us=now_us,
+        max_timestamp_us=now_us,
+        last_append_us=now_us,
+        segment_ids=(uuid4(),),
+        generation=0,
+        sealed=True,
+        bytes=groups * length + 4096,
+        schema_id=0,
+        tail_position=groups * length,
+        tail_crc=uuid4().int & 0xFFFFFFFF,
+        content_hash=uuid4().hex * 2,
+        origin_hash=uuid4().hex * 2,
+        row_groups=tuple(
+            RowGroup(edges[i], edges[i + 1], edges[i + 1] - edges[i], i * length, length,
+                     uuid4().int & 0xFFFFFFFF, now_us, now_us)
+            for i in range(groups)
+        ),
+    )  # fmt: skip

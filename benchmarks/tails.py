@@ -1,0 +1,295 @@
+"""How far the bucket is behind, and what a cold read costs the appends beside it: ``python -m benchmarks.tails``.
+
+``lag`` appends at steady rates and asks the bucket ten times a second how far it is. What counts is from the call of
+append until the head in the bucket covers the record: what a disk that is lost at that moment takes with it.
+
+``beside`` times appends at a steady rate while nobody reads and while everything is read from the bucket, in turns.
+
+Both use a small S3 server in memory on this machine: no network is in the figures. The short default shows that it
+works; ``--seconds 600`` is the ten minutes that the documentation states.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import boto3
+from rich.console import Console
+from rich.table import Table
+
+import tiered
+from tests.fast_s3 import FastS3, fast_s3
+from tiered.cold.bucket import Bucket
+from tiered.cold.open import open_object_store
+from tiered.cold.options import ColdOptions
+from tiered.cold.partition import ColdPartition
+from tiered.policies.cost import S3_STANDARD
+
+URL = "s3://bucket/bench"
+_TICK_SECONDS = 0.01
+_DAY_SECONDS = 86_400
+_WRITES = ("PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "ListObjectsV2")
+_READS = ("GetObject", "HeadObject")
+
+# Else only the first read of everything comes from the bucket.
+_NO_CACHE = {"cache_bytes": 0, "cache_memory_bytes": 0}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one of the two; return the exit code."""
+    options = _parser().parse_args(arguments)
+    with _server() as server:
+        rows = lag(server, options) if options.what == "lag" else beside(server, options)
+        if options.json:
+            sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+            return 0
+        table = Table(*rows[0], title=f"{options.what}, {options.seconds:g} s each")
+        for row in rows:
+            table.add_row(
+                *(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values())
+            )
+        Console(width=150).print(table)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tails", description=__doc__)
+    parser.add_argument("what", choices=["lag", "beside"])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (default 20)")
+    parser.add_argument(
+        "--rate",
+        type=int,
+        action="append",
+        metavar="N",
+        help="records a second (default 1, 100, 10000; beside: 1000)",
+    )
+    parser.add_argument("--tail-interval", default="10s", help='offload.tail_interval (default "10s")')
+    parser.add_argument("--records", type=int, default=1_000_000, help="beside: what is in the bucket alone")
+    parser.add_argument("--rounds", type=int, default=3, help="beside: turns of each kind")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return parser
+
+
+@contextmanager
+def _server() -> Iterator[FastS3]:
+    os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
+    with fast_s3() as server:
+        boto3.client("s3", endpoint_url=server.url).create_bucket(Bucket="bucket")
+        yield server
+
+
+def _settings(server: FastS3, tail_interval: str, **rules: Any) -> tiered.Settings:
+    offload = {"after": "10m", "tail_interval": tail_interval}
+    return tiered.Settings.model_validate(
+        {
+            "store": _NO_CACHE,
+            "cold": {"endpoint_url": server.url},
+            "policies": {"default": {"offload": offload, **rules}},
+        }
+    )
+
+
+# -- lag ---------------------------------------------------------------------------------------------
+
+
+def lag(server: FastS3, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row of figures for each rate."""
+    rows = []
+    for rate in options.rate or [1, 100, 10_000]:
+        with tempfile.TemporaryDirectory(prefix="tiered-bench-") as folder:
+            rows.append(_lag_at(server, Path(folder), rate, options))
+    return rows
+
+
+def _lag_at(server: FastS3, folder: Path, rate: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Append at a rate, and ask the bucket how far it is."""
+    url = f"{URL}-{rate}-{time.time_ns()}"
+    chosen = _settings(server, options.tail_interval)
+    starts: list[float] = []
+    offsets: list[int] = []
+    lags: list[float] = []
+    with tiered.open(folder / "store", cold=url, settings=chosen, daemon=True) as store:
+        topic = store.create_topic("bench")
+        topic.append(b"opens the segment", sync=True)
+        store._tierer.tail_pass()
+        ended = threading.Event()
+        watching = threading.Thread(target=_watch, args=(server, url, ended, starts, offsets, lags))
+        server.reset()
+        watching.start()
+        begun = time.perf_counter()
+        appended = 0
+        while (now := time.perf_counter() - begun) < options.seconds:
+            due = int(now * rate) + 1
+            if due > appended:
+                starts.append(time.perf_counter())
+                offsets.append(1 + appended)
+                for _ in range(due - appended):
+                    topic.append(b"%0100d" % appended)
+                appended = due
+            time.sleep(min(_TICK_SECONDS, max(0.0, (appended / rate) - (time.perf_counter() - begun))))
+        seconds = time.perf_counter() - begun
+        counts = server.counts()
+        ended.set()
+        watching.join()
+        uploads = store._passes.state().tails.actions.get("ship_tail", 0) if store._passes else 0
+    lags.sort()
+    writes = sum(counts.get(name, 0) for name in _WRITES) * _DAY_SECONDS / seconds
+    reads = max(0, sum(counts.get(name, 0) for name in _READS) - len(lags)) * _DAY_SECONDS / seconds
+    return {
+        "records/s": rate,
+        "tail_interval": options.tail_interval,
+        "lag max, s": lags[-1],
+        "lag median, s": lags[len(lags) // 2],
+        "appended/s": appended / seconds,
+        "tails": uploads,
+        "writes/day": writes,
+        "reads/day": reads,
+        "USD/day": writes * S3_STANDARD.writes_1000_usd / 1000 + reads * S3_STANDARD.reads_1000_usd / 1000,
+    }
+
+
+def _watch(
+    server: FastS3,
+    url: str,
+    ended: threading.Event,
+    starts: list[float],
+    offsets: list[int],
+    lags: list[float],
+) -> None:
+    """Note ten times a second how old the first record is that the head in the bucket does not cover."""
+    bucket = open_object_store(url, ColdOptions(endpoint_url=server.url))
+    (topic,) = Bucket(bucket).topics().values()
+    cold = ColdPartition(bucket, "bench", UUID(topic["id"]), 0)
+    while not ended.wait(0.1):
+        loaded = cold.load()
+        now, end = time.perf_counter(), loaded.head.end_offset if loaded else 0
+        # The records of one turn of the loop were appended at about the same time: the turn that holds `end`.
+        turn = max(0, bisect_right(offsets, end) - 1)
+        last = turn == len(offsets) - 1
+        missing = turn < len(starts) and not (last and end > offsets[turn])
+        lags.append(now - starts[turn] if missing else 0.0)
+
+
+# -- a cold read beside appends ------------------------------------------------------------------------
+
+
+def beside(server: FastS3, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row of figures for each kind of company, from several turns."""
+    rate = (options.rate or [1000])[0]
+    found: dict[str, list[float]] = {"nobody reads": [], "another process reads": [], "a thread reads": []}
+    read: dict[str, int] = dict.fromkeys(found, 0)
+    with tempfile.TemporaryDirectory(prefix="tiered-bench-") as folder:
+        still = {"compress": "off", "local_retention": {"age": "0s"}, "roll": {"bytes": "16MiB"}}
+        chosen = _settings(server, options.tail_interval, **still)
+        path = Path(folder) / "store"
+        with tiered.open(path, cold=URL, settings=chosen, daemon=True) as store:
+            topic = store.create_topic("bench")
+            for start in range(0, options.records, 50_000):
+                topic.append_many([b"%0100d" % number for number in range(start, start + 50_000)])
+            topic.roll()
+            later = int(time.time() * 1000) + 3_600_000
+            for _ in range(2):
+                store.tier(later)
+            for _ in range(options.rounds):
+                for name in found:
+                    with _company(name, server, topic) as records:
+                        found[name] += _timed_appends(topic, rate, options.seconds / options.rounds)
+                    read[name] += records()
+    rows = []
+    for name, latencies in found.items():
+        latencies.sort()
+        at = {
+            share: latencies[min(len(latencies) - 1, int(len(latencies) * share))]
+            for share in (0.5, 0.99, 0.999)
+        }
+        rows.append(
+            {
+                "beside": name,
+                "appends": len(latencies),
+                "p50, ms": 1e3 * at[0.5],
+                "p99, ms": 1e3 * at[0.99],
+                "p99.9, ms": 1e3 * at[0.999],
+                "max, ms": 1e3 * latencies[-1],
+                "records read": read[name],
+            }
+        )
+    return rows
+
+
+def _timed_appends(topic: tiered.Topic, rate: int, seconds: float) -> list[float]:
+    """Append at a steady rate; return how long each call took, with what it was late for others' sake."""
+    latencies = []
+    begun = time.perf_counter()
+    for number in range(int(rate * seconds)):
+        due = begun + number / rate
+        while (left := due - time.perf_counter()) > 0:
+            time.sleep(left)
+        topic.append(b"%0100d" % number)
+        # From when it was due: one slow append must not hide that the next ones came late.
+        latencies.append(time.perf_counter() - due)
+    return latencies
+
+
+_READER = """
+import sys, tiered
+store = {"cache_bytes": 0, "cache_memory_bytes": 0}
+settings = tiered.Settings.model_validate({"store": store, "cold": {"endpoint_url": sys.argv[2]}})
+with tiered.open(sys.argv[1], settings=settings) as store:
+    while True:
+        for batch in store.topic("bench").scan().to_batches():
+            print(batch.num_rows, flush=True)
+"""
+
+
+@contextmanager
+def _company(name: str, server: FastS3, topic: tiered.Topic) -> Iterator[Any]:
+    """Read everything again and again meanwhile; yield what returns the records that were read."""
+    if name == "nobody reads":
+        yield lambda: 0
+        return
+    counted = [0]
+    if name == "a thread reads":
+        ended = threading.Event()
+
+        def work() -> None:
+            while not ended.is_set():
+                for batch in topic.scan().to_batches():
+                    counted[0] += batch.num_rows
+                    if ended.is_set():
+                        return
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        yield lambda: counted[0]
+        ended.set()
+        thread.join()
+        return
+    with tempfile.TemporaryFile() as output:
+        reader = subprocess.Popen([sys.executable, "-c", _READER, URL, server.url], stdout=output)
+        time.sleep(2)  # for its imports
+
+        def records() -> int:
+            return counted[0]
+
+        yield records
+        reader.kill()
+        reader.wait()
+        output.seek(0)
+        counted[0] = sum(int(line) for line in output.read().split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""``tiered config``: where each value comes from, mistakes in one line, doubts as warnings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cli.test_app import one_error
+from tiered.settings import Settings, Sources
+from tiered.settings_sources import provenance
+from tiered.toml_lines import key_lines
+
+Run = Callable[..., Any]
+
+TOML = """\
+# comment = 1
+[store]
+path = "/srv/events"
+sync = "always"
+
+[policies.default]
+preset = "cost-optimized"
+retention = { age = "90d" }
+[policies."audit-*"]
+roll = "off"
+compress = {
+  codec = "lz4" }
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tiered.toml"
+    path.write_text(TOML.replace("{\n ", "{"))
+    return path
+
+
+def shown(run: Run, *arguments: Any, **options: Any) -> dict[str, tuple[Any, str]]:
+    result = run("config", "show", "--json", *arguments, **options)
+    assert result.exit_code == 0, result.stderr
+    return {item["key"]: (item["value"], item["source"]) for item in json.loads(result.stdout)["settings"]}
+
+
+def test_every_value_names_its_source(tiered_: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_STORE__SYNC_INTERVAL", "1s")
+    found = shown(tiered_, "--config", config, "--cold", "memory://x", store=False)
+    of = str(config)
+    assert found["store.path"] == ("/srv/events", f"{of} line 3")
+    assert found["store.sync"] == ("always", f"{of} line 4")
+    assert found["store.sync_interval"] == ("1s", "environment TIERED_STORE__SYNC_INTERVAL")
+    assert found["store.block_bytes"] == ("1MiB", "default")
+    assert found["cold.url"] == ("memory://x", "option --cold")
+    assert found["policies.default.retention.age"] == ("12w6d", f"{of} line 8")
+    assert found["policies.default.retention.by"] == ("append", "default")
+    assert found["policies.default.roll.bytes"] == ("512MiB", f"preset cost-optimized, {of} line 7")
+    assert found["policies.default.merge.after"] == ("6h", "default")
+    # A glob has what it says, and the rest from default.
+    assert found['policies."audit-*".roll.age'] == ("off", f"{of} line 10")
+    assert found['policies."audit-*".compress.codec'] == ("lz4", f"{of} line 11")
+    assert found['policies."audit-*".retention.age'] == ("12w6d", f"{of} line 8")
+    assert found['policies."audit-*".offload.after'] == ("0s", f"preset cost-optimized, {of} line 7")
+
+
+def test_a_topic_is_shown_with_the_policy_that_it_has(tiered_: Run, config: Path) -> None:
+    assert {key.rpartition(".")[0].rpartition(".")[0] for key in shown(
+        tiered_, "--config", config, "--topic", "audit-eu")} == {'policies."audit-*"'}  # fmt: skip
+    text = tiered_("config", "show", "--config", config, "--topic", "orders").stdout
+    assert text.startswith("topic orders: policies.default\n")
+
+
+def test_shown_values_are_those_in_effect(config: Path) -> None:
+    """For each topic the rules are what `Settings.policy_for` gives."""
+    sources = Sources.read(config, {})
+    settings = Settings.from_sources(sources)
+    assert settings == Settings.load(config)
+    found = {item.key: item.value for item in provenance(settings, sources)}
+    for pattern, topic in (("default", "orders"), ('"audit-*"', "audit-eu")):
+        policy = settings.policy_for(topic).model_dump(mode="json")
+        for rule, values in policy.items():
+            for key, value in values.items():
+                assert found[f"policies.{pattern}.{rule}.{key}"] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[store]\n\nsync = "none"\n', "store.sync: 'none' is not one of these: always, interval, never, cold (line 3)"),
+        ("[store]\nsnyc = 1\n", "store.snyc: unknown key; did you mean sync? (line 2)"),
+        ('[policies.default]\nroll = { age = "1 fortnight" }\n', "unknown unit 'fortnight'"),
+        ('[policies."a*"]\nretention = { age = "1h" }\nlocal_retention = { age = "2h" }\n',
+         'policies."a*": local_retention.age (2h) is longer than retention.age (1h); write 1h or less (line 1)'),
+        ('[policies.default]\nretention = { age = "1h" }\noffload = { after = "1h" }\n', "would follow retention.age (1h)"),
+        ("[store\n", "line 1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_with_its_place(tiered_: Run, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    line = one_error(tiered_("config", "check", "--config", path))
+    assert message in line
+    assert str(path) in line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # Each table is right for itself; the glob inherits what it contradicts.
+        ('[policies.default]\nlocal_retention = { age = "6h" }\n[policies."x-*"]\nretention = { age = "1h" }\n',
+         'policies."x-*": local_retention.age (6h) is longer than retention.age (1h); write 1h or less (local_retention: FILE line 2, retention: FILE line 4)'),
+        ('[policies.default]\nretention = { age = "5m" }\n',
+         "policies.default: offload.after (10m) would follow retention.age (5m), so nothing is offloaded; write less, or \"off\" (offload: default, retention: FILE line 2)"),
+        ('[policies."a*"]\n[policies."audit-*"]\n', 'policies."audit-*" never applies, as policies."a*" matches first'),
+        ('[store]\nsync = "cold"\n[policies.default]\noffload = "off"\n', "exclude each other"),
+    ],
+)  # fmt: skip
+def test_a_doubt_is_a_warning_with_its_places(tiered_: Run, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text(text)
+    result = tiered_("config", "check", "--config", path)
+    assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr.replace(str(path), "FILE")
+
+
+def test_a_mistyped_variable_is_doubted(tiered_: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tiered_("config", "check", "--config", config).stderr == ""
+    monkeypatch.setenv("TIERED_STOER__PATH", "/x")
+    assert (
+        "environment TIERED_STOER__PATH sets nothing" in tiered_("config", "check", "--config", config).stderr
+    )
+
+
+_names = st.sampled_from(["a", "b", "c", "d-e", "ü"])
+_values = st.sampled_from(['"x"', "1", '"""\n\n[no]\nz = 1\n"""', "[\n  1, # x = 2\n]", '{ k = "v" }', "'#'"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["", "# note", "[t"]), _names, _values), max_size=8))
+def test_each_key_is_on_the_line_on_which_it_was_written(parts: list[tuple[str, str, str]]) -> None:
+    lines: list[str] = []
+    expected: dict[tuple[str, ...], int] = {}
+    above: tuple[str, ...] = ()
+    for number, (before, name, value) in enumerate(parts):
+        if before == "[t":
+            above = (f"t{number}",)
+            lines.append(f"[{above[0]}]")
+            expected[above] = len(lines)
+        elif before or number % 2:
+            lines.append(before)
+        if (*above, name) in expected:
+            continue
+        expected[(*above, name)] = len(lines) + 1
+        key = name if name.isascii() else f'"{name}"'
+        lines += f"{key} = {value}".split("\n")
+    found = key_lines("\n".join(lines))
+    assert {key: line for key, line in found.items() if key[-1] != "k"} == expected

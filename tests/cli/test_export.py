@@ -1,0 +1,174 @@
+"""`tiered export`: an Iceberg table names the objects of a topic, and is read as the topic is (needs pyiceberg)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.cli.test_app import one_error
+from tests.conftest import Clock
+from tests.store.helpers import OFFLOAD_US, open_store, tier
+from tiered.cold.parquet_format import object_schema, with_field_ids
+from tiered.export import export_iceberg, iceberg_schema
+
+pytest.importorskip("pyiceberg")
+Run = Callable[..., Any]
+
+WIDE = pa.schema(
+    [
+        ("text", pa.string()),
+        ("tiny", pa.int8()),
+        ("price", pa.decimal128(12, 2)),
+        ("day", pa.date32()),
+        ("local", pa.timestamp("us")),
+        ("tags", pa.list_(pa.struct([("name", pa.string()), ("weights", pa.list_(pa.float64()))]))),
+        ("counts", pa.map_(pa.string(), pa.int64())),
+        ("after", pa.int64()),
+    ]
+)
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "text": None if number % 3 == 0 else f"row {number}",
+        "tiny": number % 100,
+        "price": Decimal(number) / 4,
+        "day": date(2025, 1, 1) + timedelta(days=number),
+        "local": datetime(2025, 1, 1) + timedelta(hours=number),
+        "tags": [{"name": "a", "weights": [0.5 * number]}, None],
+        "counts": [("n", number)],
+        "after": number * 10,
+    }
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.utils.config import Config
+
+    (tmp_path / "warehouse").mkdir()
+    for name, value in {
+        "TYPE": "sql",
+        "URI": f"sqlite:///{tmp_path}/catalog.db",
+        "WAREHOUSE": f"file://{tmp_path}/warehouse",
+    }.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__DEFAULT__{name}", value)
+    # Read from the environment once, when pyiceberg is imported.
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    return load_catalog("default")
+
+
+@pytest.fixture
+def writer(tmp_path: Path, clock: Clock) -> Iterator[tiered.Store]:
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        store.create_topic("wide", partitions=2, schema=WIDE)
+        yield store
+
+
+def offload(store: tiered.Store, clock: Clock, numbers: range) -> None:
+    topic = store.topic("wide")
+    for number in numbers:
+        topic.append(row(number) | dict.fromkeys(topic.schema.names[len(WIDE) :]), partition=number % 2)
+    topic.roll()
+    tier(store, clock, OFFLOAD_US)
+
+
+def same(catalog: Any, store: tiered.Store, table: str = "logs.wide") -> pa.Table:
+    """Compare the table, as pyiceberg reads it, with a scan; return it."""
+    with tiered.open(store._access.places.cold_url) as bucket:
+        expected = bucket.topic("wide").scan().to_arrow().drop(["topic"])
+    found = catalog.load_table(table).scan().to_arrow()
+    order = [("partition", "ascending"), ("offset", "ascending")]
+    found = found.select(expected.schema.names).sort_by(order)
+    assert found.to_pylist() == expected.sort_by(order).to_pylist()
+    return found
+
+
+def export(store: tiered.Store, catalog: Any = "default") -> Any:
+    with tiered.open(store._access.places.cold_url) as bucket:
+        return export_iceberg(bucket.topic("wide"), "logs.wide", catalog)
+
+
+def test_the_table_is_the_topic_and_follows_it(writer: tiered.Store, catalog: Any, clock: Clock) -> None:
+    """Every type, nested ids, columns that came later, objects that went; a repeat changes nothing."""
+    offload(writer, clock, range(20))
+    first = export(writer, catalog)
+    assert (first.added, first.removed, first.records) == (2, 0, 20)
+    found = same(catalog, writer)
+    assert found.schema.field("timestamp").type == pa.timestamp("us", "UTC")
+    assert found.schema.field("price").type == pa.decimal128(12, 2)
+    again = export(writer)
+    assert (again.added, again.removed, again.metadata) == (0, 0, first.metadata)
+
+    writer.topic("wide").add_columns(pa.schema([("more", pa.list_(pa.int32())), ("last", pa.string())]))
+    offload(writer, clock, range(20, 30))
+    assert (export(writer).added, export(writer).added) == (2, 0)
+    assert "last" in same(catalog, writer).schema.names
+
+    for partition in range(2):
+        writer.topic("wide").delete_before(10, partition)
+    tier(writer, clock, OFFLOAD_US)
+    later = export(writer)
+    assert (later.added, later.removed, later.records) == (0, 2, 10)
+    same(catalog, writer)
+    assert catalog.load_table("logs.wide").properties["gc.enabled"] == "false"
+
+
+def test_bounds_prune_objects(writer: tiered.Store, catalog: Any, clock: Clock) -> None:
+    for start in range(0, 40, 10):
+        offload(writer, clock, range(start, start + 10))
+    export(writer)
+    table = catalog.load_table("logs.wide")
+    for condition, count in (
+        ("partition = 1", 4), ("offset >= 15", 2), ("after < 50", 2), ("text = 'row 1'", 1), ("price > 9", 2),
+    ):  # fmt: skip
+        assert len(list(table.scan(row_filter=condition).plan_files())) == count, condition
+
+
+def test_the_ids_are_those_in_the_objects() -> None:
+    """A nested column in the middle counts what is in it, before the next column."""
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    stored = pyarrow_to_schema(with_field_ids(object_schema(WIDE)))
+    assert {name: stored.find_field(name).field_id for name in stored._name_to_id} == {
+        name: number for name, number in iceberg_schema(WIDE)._name_to_id.items() if name != "partition"
+    }
+
+
+def test_the_command(writer: tiered.Store, tiered_: Run, catalog: Any, clock: Clock, tmp_path: Path) -> None:
+    offload(writer, clock, range(6))
+    url = f"file://{tmp_path}/bucket"
+    listed = tiered_("export", "wide", "--path", url, store=False)
+    assert listed.exit_code == 0
+    assert sum(line.endswith(".parquet") for line in listed.stdout.splitlines()) == 2
+    objects = json.loads(tiered_("export", "wide", "--json", "--path", url, store=False).stdout)["objects"]
+    assert sorted((item["partition"], item["start_offset"], item["end_offset"]) for item in objects) == [
+        (0, 0, 3), (1, 0, 3),
+    ]  # fmt: skip
+    # Of a local store, the bucket that it remembers.
+    done = tiered_("export", "wide", "--iceberg", "logs.wide")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("logs.wide names 2 objects with 6 records: 2 added, 0 removed")
+    same(catalog, writer)
+    # What another topic made is not touched.
+    writer.create_topic("other").append(b"x")
+    writer.topic("other").roll()
+    tier(writer, clock, OFFLOAD_US)
+    assert "was not made from topic" in one_error(tiered_("export", "other", "--iceberg", "logs.wide"))
+    assert "no Iceberg catalog" in one_error(
+        tiered_("export", "wide", "--iceberg", "logs.wide", "--catalog", "nowhere")
+    )
+    assert "namespace.name" in one_error(tiered_("export", "wide", "--iceberg", "wide"))
+
+
+def test_a_local_store_is_refused(writer: tiered.Store) -> None:
+    with pytest.raises(tiered.ConfigError, match="URL of its bucket"):
+        export_iceberg(writer.topic("wide"), "logs.wide")

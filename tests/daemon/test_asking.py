@@ -1,0 +1,196 @@
+"""The seam between a writer and a tierer that are two processes: what is asked, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.store.helpers import HOUR_US, local_segments, open_store, stepwise, values
+from tiered.errors import CorruptionError
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.reader.splits import Tier
+from tiered.warm.asking import ASKED_FILE, Asked, ask, take_asked
+from tiered.warm.filesystem import OsFileSystem
+
+FS = OsFileSystem()
+ROLL = {"roll": {"bytes": "256MiB", "age": "1h"}}
+
+
+@dataclass
+class Pair:
+    """A writer and a tierer of one store, as two processes have them: each with locks of its own."""
+
+    path: Path
+    clock: Clock
+    writer: tiered.Store
+    tierer: tiered.Store
+
+    @property
+    def topic(self) -> tiered.Topic:
+        return self.writer.topic("t")
+
+    @property
+    def partition(self) -> PartitionWriter:
+        return self.topic._writers[0]
+
+    @property
+    def directory(self) -> Path:
+        return self.path / "topics" / "t" / "0"
+
+    def a_pass(self, ahead_us: int = 0) -> list[str]:
+        report = self.tierer.tier((self.clock() + ahead_us) // 1000)
+        assert report.failed == ()
+        return [action.kind for action, _ in report.done]
+
+    def tick(self) -> None:
+        """What the writer's own thread does every ``sync_interval``."""
+        self.writer._flush_in_background()
+
+
+@contextmanager
+def pair(path: Path, cold: str | None, clock: Clock, **rules: object) -> Iterator[Pair]:
+    # Only the tierer has the rules: what the writer does, it does because it was asked.
+    with ExitStack() as stack:
+        writer = stack.enter_context(open_store(path, cold, clock))
+        writer.create_topic("t").append_many([b"%d" % number for number in range(10)])
+        writer.flush()
+        tierer = open_store(path, None, clock, settings=stepwise(**rules), tierer=True)
+        yield Pair(path, clock, writer, stack.enter_context(tierer))
+
+
+@pytest.fixture
+def sealing(tmp_path: Path, clock: Clock) -> Iterator[Pair]:
+    """Its tierer wants what is an hour old sealed."""
+    with pair(tmp_path / "data", f"file://{tmp_path}/cold", clock, **ROLL) as found:
+        yield found
+
+
+def test_an_idle_writer_seals_when_the_tierer_asks(sealing: Pair) -> None:
+    """Then the segment is offloaded and evicted, and the writer reads on and appends on."""
+    assert sealing.a_pass(2 * HOUR_US) == ["seal"]
+    assert len(local_segments(sealing.path, "t")) == 1, "only the writer may seal while it holds its lock"
+    sealing.tick()
+    assert len(local_segments(sealing.path, "t")) == 2
+    assert not (sealing.directory / ASKED_FILE).exists()
+    assert "offload" in sealing.a_pass(5 * HOUR_US)
+    sealing.partition.recent.clear()  # or memory would answer
+    assert "evict_local" in sealing.a_pass(10 * HOUR_US)
+    assert len(local_segments(sealing.path, "t")) == 1
+    sealing.topic.append(b"10", sync=True)
+    assert values(sealing.topic) == [b"%d" % number for number in range(11)]
+
+
+def test_a_writer_reads_on_where_another_process_encodes_again_and_evicts(sealing: Pair) -> None:
+    """It holds the segment open and in its listing; a snapshot from before and one from after both read all."""
+    sealing.topic.roll()
+    sealing.partition.recent.clear()  # or memory would answer
+    expected = values(sealing.topic)
+    before = sealing.topic.scan()
+    assert "compress" in sealing.a_pass(2 * HOUR_US)
+    during = sealing.topic.scan()
+    assert values(sealing.topic) == expected
+    sealing.a_pass(5 * HOUR_US)
+    assert "evict_local" in sealing.a_pass(10 * HOUR_US)
+    assert [values(before), values(during), values(sealing.topic)] == [expected] * 3
+    assert sealing.topic.scan().splits()[0].tier is Tier.COLD
+
+
+def test_a_tail_pass_right_after_a_roll_ships_the_sealed_segment(sealing: Pair) -> None:
+    """Behind it lies an empty one, which has nothing to ship."""
+    sealing.topic.roll()
+    report = sealing.tierer._tierer.tail_pass().report
+    assert [(action.base_offset, action.end_offset) for action, _ in report.done] == [(0, 10)]
+    assert sealing.tierer._tierer.tail_pass().report.done == ()
+
+
+@pytest.mark.parametrize("with_bucket", [True, False])
+def test_retention_reaches_a_store_whose_writer_never_closes(
+    tmp_path: Path, clock: Clock, with_bucket: bool
+) -> None:
+    """The tierer asks, the writer moves the start offset, and the files go; nobody waits for the writer."""
+    cold = f"file://{tmp_path}/cold" if with_bucket else None
+    with pair(tmp_path / "data", cold, clock, retention={"age": "1d"}, offload="off") as found:
+        found.topic.roll()
+        clock.advance(20 * 3600)
+        found.topic.append(b"new", sync=True)
+        assert found.a_pass(10 * HOUR_US) == ["expire"]
+        found.tick()
+        assert found.topic.offsets()[0].start == 10
+        found.a_pass(11 * HOUR_US)
+        assert local_segments(found.path, "t") == [f"{10:020}-0.log"]
+        assert values(found.topic) == [b"new"]
+        found.topic.append(b"newer", sync=True)
+        assert values(found.topic) == [b"new", b"newer"]
+
+
+def test_what_is_asked_too_late_or_of_somebody_else_changes_nothing(sealing: Pair) -> None:
+    """Of another segment, of the topic that had this name before, beyond the end, or not a document at all."""
+    meta, active = sealing.topic._meta, sealing.partition.active_segment_id
+    sealing.topic.append(b"pending")
+    for asked in (Asked(meta.topic_id, uuid4()), Asked(uuid4(), active, 5)):
+        ask(FS, sealing.directory, asked)
+        sealing.tick()
+        assert sealing.partition.active_segment_id == active
+        assert sealing.partition.start_offset == 0
+    ask(FS, sealing.directory, Asked(meta.topic_id, start_offset=1 << 40))
+    sealing.tick()
+    assert sealing.partition.start_offset <= sealing.partition.durable_offset
+    for damaged in (b"", b"{}", b"\xff", b'{"crc32c": 1, "format": 1}'):
+        (sealing.directory / ASKED_FILE).write_bytes(damaged)
+        sealing.tick()
+        assert not (sealing.directory / ASKED_FILE).exists()
+    assert sealing.partition.active_segment_id == active
+
+
+def test_a_request_does_not_outlive_the_writer_that_it_was_for(sealing: Pair) -> None:
+    """The next writer may come after the policy was changed."""
+    sealing.a_pass(2 * HOUR_US)
+    assert (sealing.directory / ASKED_FILE).exists()
+    half_made = sealing.directory / f".{ASKED_FILE}.tmp"
+    half_made.write_bytes(b"a tierer was killed")
+    sealing.a_pass(2 * HOUR_US)
+    assert not half_made.exists()
+    sealing.writer.close()
+    with open_store(sealing.path, None, sealing.clock) as again:
+        again.topic("t").append(b"10", sync=True)
+        assert not (sealing.directory / ASKED_FILE).exists()
+        again._flush_in_background()
+        assert len(local_segments(sealing.path, "t")) == 1
+
+
+def test_a_request_that_cannot_be_taken_does_not_stand_in_the_way_of_a_flush(sealing: Pair) -> None:
+    """A directory instead of a file: it can be neither read nor removed."""
+    (sealing.directory / ASKED_FILE).mkdir()
+    sealing.topic.append(b"10")
+    with pytest.raises(tiered.ReadOnly, match=f"cannot take away .*{ASKED_FILE}"):
+        sealing.tick()
+    assert sealing.partition.durable_offset == 11
+
+
+def test_requests_add_up_until_they_are_taken(tmp_path: Path) -> None:
+    topic, segment = uuid4(), uuid4()
+    ask(FS, tmp_path, Asked(topic, segment))
+    ask(FS, tmp_path, Asked(topic, start_offset=7))
+    ask(FS, tmp_path, Asked(topic, start_offset=3))
+    assert take_asked(FS, tmp_path) == Asked(topic, segment, 7)
+    assert take_asked(FS, tmp_path) is None
+    ask(FS, tmp_path, Asked(topic, segment))
+    ask(FS, tmp_path, Asked(uuid4(), start_offset=3))
+    found = take_asked(FS, tmp_path)
+    assert found is not None
+    assert (found.seal, found.start_offset) == (None, 3), "what was asked of the topic before is void"
+
+
+def test_verify_finds_nothing_wrong_with_a_request(sealing: Pair) -> None:
+    sealing.a_pass(2 * HOUR_US)
+    assert (sealing.directory / ASKED_FILE).exists()
+    assert sealing.tierer.verify(deep=True).problems == ()
+    (sealing.directory / ASKED_FILE).write_bytes(b"damaged")
+    assert not any(isinstance(item, CorruptionError) for item in sealing.tierer.verify(deep=True).problems)

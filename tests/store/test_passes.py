@@ -1,0 +1,427 @@
+"""The loop that runs passes: what a tail pass costs, how it lives through trouble, and what it shows."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.store.helpers import values
+from tests.store.watched import Killed, WatchedBucket, away, host, open_at, published, settings
+from tiered.pass_state import PassEvent
+from tiered.passes import Passes, every
+from tiered.policies.actions import Expire
+from tiered.policies.executor import TierReport
+from tiered.store import Host
+from tiered.warm import directory
+
+
+class Loop:
+    """The loop of a store without threads, and the time that it goes by."""
+
+    def __init__(self, store: tiered.Store, clock: Clock, interval: float = 30.0) -> None:
+        self.clock = clock
+        self.events: list[PassEvent] = []
+        self.passes = Passes(
+            store._tierer,
+            store.topics,
+            store._settings.policy_for,
+            schedule=every(interval, draw=lambda: 0.5),
+            clock=clock,
+            monotonic=lambda: clock() / 1e6,
+            draw=lambda: 0.5,
+            observe=self.events.append,
+        )
+        self.go(1.0)  # finds the topics, and does the first full pass
+
+    def go(self, seconds: float) -> list[str]:
+        """Let time pass, and run what falls due on the way."""
+        ran: list[str] = []
+        until = self.clock() + round(seconds * 1e6)
+        while True:
+            ran += self.passes.run_due()
+            left = (until - self.clock()) / 1e6
+            if left <= 0:
+                return ran
+            self.clock.advance(min(left, max(0.001, self.passes.due_in())))
+
+
+@contextmanager
+def looping(
+    tmp_path: Path, clock: Clock, partitions: int = 1
+) -> Iterator[tuple[WatchedBucket, tiered.Topic, Loop]]:
+    """A store with a topic, its bucket, and a loop whose only full pass is behind it."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t", partitions=partitions)
+        yield bucket, topic, Loop(store, clock, interval=1e9)
+        bucket.hook = lambda request: None
+
+
+def test_a_tail_costs_two_requests_where_there_is_news_and_none_elsewhere(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The object and the head; no look before, no check afterwards; the first pass alone claims and asks."""
+    with looping(tmp_path, clock, partitions=3) as (bucket, topic, loop):
+        for partition in range(3):
+            topic.append(b"first", partition=partition, sync=True)
+        loop.go(11)
+        for number in range(3):
+            bucket.asked.clear()
+            topic.append(b"%d" % number, partition=1, sync=True)
+            loop.go(10)
+            assert [request.rpartition("/")[2].partition("-")[0] for request in bucket.asked] == [
+                f"{number + 1:020}", "head.json"
+            ]  # fmt: skip
+            assert [request.split()[0] for request in bucket.asked] == ["put", "put"]
+        bucket.asked.clear()
+        assert loop.go(100) == ["tails"] * 10
+        assert bucket.asked == []
+        assert published(bucket, partition=1) == [b"first", b"0", b"1", b"2"]
+        state = loop.passes.state()
+        assert (state.lag_records, state.lag_seconds) == (0, 0.0)
+        assert state.tails.actions == {"ship_tail": 6}
+
+
+def test_an_hour_of_tails_stays_a_few_objects_and_its_seal_makes_one(tmp_path: Path, clock: Clock) -> None:
+    """A tail takes small ones before it along; the whole replaces what is left, in one commit."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        loop.go(1)
+        for number in range(120):
+            topic.append(b"%d" % number, sync=True)
+            loop.go(10)
+        scan = topic._store._access.cold(topic._meta, 0).load()
+        assert scan is not None
+        assert len(scan.head.inline) <= 14
+        assert scan.head.pages == ()
+        sent = sum(len(data) for key, data in bucket.writes if key.endswith("head.json")) / 120
+        assert sent < 14_000
+        assert published(bucket) == [b"%d" % number for number in range(120)]
+        topic.roll()
+        before = len(bucket.writes)
+        assert topic._store.tier((clock() + 5 * 3_600_000_000) // 1000).failed == ()
+        assert sum(key.endswith("head.json") for key, _ in bucket.writes[before:]) == 1
+        after = topic._store._access.cold(topic._meta, 0).load()
+        assert after is not None
+        assert [entry.sealed for entry in after.head.inline] == [True]
+        assert published(bucket) == [b"%d" % number for number in range(120)]
+
+
+def test_an_outage_is_waited_out_and_one_pass_catches_up(tmp_path: Path, clock: Clock) -> None:
+    """While nobody answers there is a request now and then, later and later; then an object a partition."""
+    with looping(tmp_path, clock, partitions=2) as (bucket, topic, loop):
+        for partition in range(2):
+            topic.append(b"0", partition=partition, sync=True)
+        loop.go(11)
+        bucket.hook = away
+        for number in range(1, 31):
+            for partition in range(2):
+                topic.append(b"%d" % number, partition=partition, sync=True)
+            loop.go(20)
+        state = loop.passes.state()
+        assert state.bucket_away
+        assert (state.lag_records, round(state.lag_seconds)) == (60, 600)
+        assert loop.events[-1].errors
+        bucket.asked.clear()
+        loop.go(60)
+        assert 5 <= len(bucket.asked) <= 20
+        bucket.hook = lambda request: None
+        before = len(bucket.asked)
+        loop.go(6)
+        news = bucket.asked[before:]
+        assert sum(item.endswith(".parquet") for item in news) == 2
+        assert len(news) <= 8
+        assert loop.passes.state().lag_records == 0
+        for partition in range(2):
+            assert published(bucket, partition=partition) == [b"%d" % number for number in range(31)]
+
+
+def test_one_partition_in_trouble_backs_off_and_the_others_go_on(tmp_path: Path, clock: Clock) -> None:
+    """What fails is tried later and later (promise P11); it is counted, and forgotten once it succeeds."""
+    with looping(tmp_path, clock, partitions=2) as (bucket, topic, loop):
+
+        def refuse(request: str) -> None:
+            if "/1/" in request:
+                raise tiered.ColdStorageError("403 for this one")
+
+        bucket.hook = refuse
+        for number in range(20):
+            for partition in range(2):
+                topic.append(b"%d" % number, partition=partition, sync=True)
+            loop.go(10)
+        assert published(bucket, partition=0) == [b"%d" % number for number in range(20)]
+        tried = sum("/1/" in request for request in bucket.asked)
+        assert 4 <= tried <= 16
+        state = loop.passes.state()
+        assert set(state.tails.errors) == {"ColdStorageError"}
+        assert state.tails.waiting == 1
+        assert not state.bucket_away
+        bucket.hook = lambda request: None
+        loop.go(31)
+        assert published(bucket, partition=1) == [b"%d" % number for number in range(20)]
+        assert loop.passes.state().tails.waiting == 0
+
+
+def test_a_disk_that_does_not_read_one_partition_holds_up_no_other(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither tails nor full passes: what is wrong is told, and the rest is done (promise P11)."""
+    with looping(tmp_path, clock, partitions=2) as (bucket, topic, loop):
+        for partition in range(2):
+            topic.append(b"%d" % partition, partition=partition)
+        topic.flush()
+
+        def read_whole(path: Path) -> bytes:
+            if path.parent.name == "0":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return path.read_bytes()
+
+        monkeypatch.setattr(directory, "read_whole", read_whole)
+        loop.go(11)
+        assert published(bucket, partition=1) == [b"1"]
+        assert "Input/output error" in loop.events[-1].errors[0]
+        _, problems = topic._store._tierer.full_pass()
+        assert ["Input/output error" in str(problem) for problem in problems] == [True]
+        assert topic._store._tierer.lags()[0].partition == 1
+
+
+def test_an_expiry_of_a_deleted_topic_is_none_of_the_topic_that_took_its_name(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """It was planned, then the topic was deleted and created again: the offsets of the new one are others."""
+    expiring = tiered.Settings.model_validate(
+        {"policies": {"default": {"retention": {"age": "1h"}, "local_retention": "off", "offload": "off"}}}
+    )
+    with open_at(tmp_path / "data", WatchedBucket(), clock, settings=expiring) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"old"] * 3)
+        topic.roll()
+        plan = store.plan((clock() + 2 * 3_600_000_000) // 1000)
+        assert [(action.kind, action.end_offset) for action in plan.actions] == [("expire", 3)]
+        store.delete_topic("t")
+        store.create_topic("t").append_many([b"new"] * 5)
+        for action in plan.actions:
+            assert isinstance(action, Expire)
+            assert store._tierer._actions.expire(action) == 0
+        assert values(store.topic("t")) == [b"new"] * 5
+
+
+def test_a_long_upload_of_a_full_pass_holds_up_no_tail(tmp_path: Path, clock: Clock) -> None:
+    """The whole of a sealed segment is on its way for minutes; what is appended meanwhile is published on time."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        for number in range(2):
+            topic.append(b"%d" % number, sync=True)
+            loop.go(11)
+        topic.roll()
+        stalled, go_on = threading.Event(), threading.Event()
+
+        def stall(request: str) -> None:
+            if threading.current_thread() is not main and request.endswith(".parquet"):
+                stalled.set()
+                assert go_on.wait(30)
+
+        main = threading.current_thread()
+        bucket.hook = stall
+        later = (clock() + 5 * 3_600_000_000) // 1000
+        reports: list[TierReport] = []
+        full = threading.Thread(target=lambda: reports.append(topic._store.tier(later)))
+        full.start()
+        try:
+            assert stalled.wait(30)
+            topic.append(b"meanwhile", sync=True)
+            bucket.hook = lambda request: None
+            topic._store._tierer.tail_pass()
+            assert published(bucket)[-1] == b"meanwhile"
+        finally:
+            go_on.set()
+            full.join()
+        assert reports[0].failed == ()
+        assert published(bucket) == [b"0", b"1", b"meanwhile"]
+
+
+def test_a_fenced_store_changes_nothing(tmp_path: Path, clock: Clock) -> None:
+    """Its next tail finds the newer lineage in the bucket, and marks the partition; nothing is published again."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        topic.append(b"ours", sync=True)
+        loop.go(11)
+        restored = tiered.restore("memory://watched", tmp_path / "elsewhere", host=host(bucket, clock))
+        restored.topic("t").append(b"theirs", sync=True)
+        restored._tierer.tail_pass()
+        topic.append(b"too late", sync=True)
+        known = dict(bucket.objects)
+        loop.go(60)
+        heads = {key: data for key, (data, _) in bucket.objects.items() if key.endswith(".json")}
+        assert heads == {key: data for key, (data, _) in known.items() if key.endswith(".json")}
+        asked = len(bucket.asked)
+        loop.go(60)
+        assert len(bucket.asked) == asked
+        with pytest.raises(tiered.Fenced):
+            topic.append(b"again", sync=True)
+        assert published(bucket) == [b"ours", b"theirs"]
+        restored.close()
+
+
+def test_killed_at_any_request_and_gone_on_by_another(tmp_path: Path, clock: Clock) -> None:
+    """A tierer beside the writer dies before each of its requests in turn; nothing is lost, or there twice."""
+    with looping(tmp_path, clock) as (bucket, topic, _):
+        wanted: list[bytes] = []
+        for step in range(12):
+            for _ in range(3):
+                wanted.append(b"%d" % len(wanted))
+                topic.append(wanted[-1], sync=True)
+            clock.advance(10)
+            left = step
+
+            def kill(request: str) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    raise Killed
+
+            bucket.hook = kill
+            try:
+                with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+                    beside._tierer.tail_pass()
+            except Killed:
+                pass
+            bucket.hook = lambda request: None
+            with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+                report = beside._tierer.tail_pass()
+                assert (report.report.failed, dict(report.problems)) == ((), {})
+            assert published(bucket) == wanted
+
+
+def test_what_the_loop_is_told(tmp_path: Path, clock: Clock) -> None:
+    """Pause leaves a topic alone, trigger makes all due, stop ends the threads; an observer may fail."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        topic.append(b"1", sync=True)
+        bucket.asked.clear()
+        loop.passes.pause(["t"])
+        assert loop.go(30) == ["tails"] * 3
+        assert bucket.asked == []
+        assert loop.passes.state().paused == {"t"}
+        loop.passes.pause([])
+
+        def fail(event: PassEvent) -> None:
+            raise RuntimeError(event.kind)
+
+        loop.passes.observe = fail
+        loop.passes.trigger()
+        assert sorted(loop.passes.run_due()) == ["full", "tails"]
+        assert published(bucket) == [b"1"]
+        assert loop.passes.state().full.passes == 2
+
+
+def test_full_passes_back_off_too(tmp_path: Path, clock: Clock) -> None:
+    """An action that fails is left out of some passes, and what publishes after it waits with it."""
+    bucket = WatchedBucket()
+    with open_at(
+        tmp_path / "data", bucket, clock, settings=settings(after="0s", tail_interval="off")
+    ) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1")
+        topic.roll()
+
+        def refuse(request: str) -> None:
+            if request.endswith(".parquet"):
+                raise tiered.ColdStorageError("403")
+
+        bucket.hook = refuse
+        loop = Loop(store, clock, interval=1.0)
+        assert loop.go(100).count("full") >= 95
+        assert 5 <= bucket.uploads() <= 15
+        bucket.hook = lambda request: None
+        loop.go(31)
+        assert published(bucket) == [b"1"]
+
+
+def test_the_lag_is_the_age_of_the_oldest_append_that_is_not_published(tmp_path: Path, clock: Clock) -> None:
+    """Not that of its segment, in status and in the loop's state; the clock of the appends counts."""
+    with looping(tmp_path, clock) as (_, topic, loop):
+        topic.append(b"1", sync=True)
+        loop.go(11)
+        assert [row.lag_seconds for row in topic._store.status()] == [0.0]
+        clock.advance(100)
+        topic.append(b"2", sync=True)
+        clock.advance(5)
+        topic.append(b"3", sync=True)
+        clock.advance(2)
+        (row,) = topic._store.status()
+        assert (row.lag_records, row.lag_seconds) == (2, 7.0)
+        state = loop.passes.state()
+        assert (state.lag_records, state.lag_seconds) == (2, 7.0)
+
+
+def test_daemon_true_runs_them_on_threads_and_close_ends_them(tmp_path: Path) -> None:
+    """The real thing: real time, real threads."""
+    bucket = WatchedBucket()
+    quick = settings(tail_interval="20ms")
+    store = tiered.open(
+        tmp_path / "data", cold="memory://watched", settings=quick, daemon=True,
+        host=Host(open_bucket=lambda url, options: bucket),
+    )  # fmt: skip
+    with store:
+        topic = store.create_topic("t")
+        for number in range(3):
+            topic.append(b"%d" % number, sync=True)
+            until(lambda: bucket.uploads() > 0 and store.status().partitions[0].lag_records == 0)
+        assert store._passes is not None
+        assert {thread.name for thread in store._passes._threads} == {"tiered-full", "tiered-tails"}
+    assert not any(thread.is_alive() for thread in store._passes._threads)
+    assert published(bucket) == [b"0", b"1", b"2"]
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_stop_has_a_deadline(tmp_path: Path, clock: Clock) -> None:
+    """A request that never ends is left behind, and said."""
+    go_on = threading.Event()
+
+    class Stuck:
+        def full_pass(self, now: object = None, **_: object) -> None:
+            assert go_on.wait(30)
+
+        def lags(self) -> list[object]:
+            return []
+
+    passes = Passes(
+        Stuck(),
+        list,
+        lambda _: tiered.Settings().policy_for("t"),
+        schedule=lambda: 0.0,
+        clock=clock,  # type: ignore[arg-type]
+    )
+    passes.start()
+    until(lambda: passes.state().full.running)
+    assert passes.stop(0.01) is False
+    go_on.set()
+    assert passes.stop(30) is True
+
+
+def test_a_reader_of_the_bucket_alone_is_told_of_when_it_is(tmp_path: Path, clock: Clock) -> None:
+    """The time of the last commit of each partition, in `explain`; with the local tiers there is nothing to tell."""
+    with looping(tmp_path, clock, partitions=2) as (bucket, topic, loop):
+        for partition in range(2):
+            topic.append(b"x", partition=partition, sync=True)
+        loop.go(11)
+        committed_us = loop.events[-1].started_us
+        clock.advance(500)
+        assert topic.scan().explain().committed_us == {}
+        with tiered.open("memory://watched", host=host(bucket, clock)) as store:
+            plan = store.topic("t").scan().explain()
+            assert plan.committed_us == dict.fromkeys(range(2), committed_us)
+            assert plan.to_json()["committed_us"] == {"0": committed_us, "1": committed_us}
+            assert "by the bucket alone, as published at 2025-06-15T" in str(plan)

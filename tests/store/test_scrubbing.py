@@ -1,0 +1,169 @@
+"""A scrub finds what the bucket lost or changed, pass by pass, says it, and deletes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.fast_s3 import fast_s3
+from tests.store.helpers import HOUR_US, open_store, tier
+from tests.store.test_merging import entries_of, fill, head_of, kinds, merging, names_in, offload_all
+from tiered.errors import ColdStorageError
+
+DAY_US = 24 * HOUR_US
+PARTS = 5
+
+
+def scrubbing(bytes_per_pass: str = "1GiB") -> tiered.Settings:
+    return merging(merge="off", scrub={"every": "30d", "bytes_per_pass": bytes_per_pass})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/bucket"
+
+
+@pytest.fixture
+def store(tmp_path: Path, url: str, clock: Clock) -> Any:
+    with open_store(tmp_path / "data", url, clock, settings=scrubbing()) as found:
+        fill(found, PARTS)
+        offload_all(found, clock)
+        yield found
+
+
+def failed(store: tiered.Store, clock: Clock, ahead_us: int) -> list[str]:
+    return [message for _, message in store.tier((clock() + ahead_us) // 1000).failed]
+
+
+def test_every_kind_of_damage_is_found_said_and_left(
+    store: tiered.Store, tmp_path: Path, url: str, clock: Clock
+) -> None:
+    """A flipped bit in a row group and in a footer, a cut, a missing object; the sound one is not accused."""
+    entries = entries_of(url)
+    paths = [next((tmp_path / "bucket").rglob(entry.name)) for entry in entries]
+    for path, position in ((paths[0], 50), (paths[1], entries[1].tail_position + 3)):
+        content = bytearray(path.read_bytes())
+        content[position] ^= 4
+        path.write_bytes(content)
+    paths[2].write_bytes(paths[2].read_bytes()[:-7])
+    paths[3].unlink()
+    assert failed(store, clock, 29 * DAY_US) == []
+    (message,) = failed(store, clock, 30 * DAY_US)
+    assert message.startswith(
+        "CorruptionError: row group fails its checksum, and 3 more objects are damaged in"
+    )
+    (row,) = store.status()
+    cut = entries[2].bytes - 7
+    assert [line.partition(entry.name)[2] for line, entry in zip(row.damaged, entries, strict=False)] == [
+        " at byte 0: row group fails its checksum (offsets 0 to 50)",
+        f" at byte {entries[1].tail_position}: footer fails its checksum (offsets 50 to 100)",
+        f" at byte {cut}: has {cut} bytes, the manifest says {cut + 7} (offsets 100 to 150)",
+        ": is missing (offsets 150 to 200)",
+    ]
+    assert row.scrubbed_us == clock() + 30 * DAY_US
+    assert failed(store, clock, 30 * DAY_US) == [], "a round is looked at once"
+    assert len(names_in(url)) == PARTS - 1
+    assert entries_of(url) == entries
+    # Repaired, or gone with the records: said no more.
+    topic = store.topic("t")
+    topic.delete_before(200)
+    tier(store, clock, 31 * DAY_US)
+    (row,) = store.status()
+    assert row.damaged == ()
+    assert failed(store, clock, 61 * DAY_US) == []
+
+
+def test_a_round_goes_on_where_the_last_pass_stopped(
+    store: tiered.Store, tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through restarts, and over a bucket that does not answer; without its file a round begins anew."""
+    store.close()
+    entries = entries_of(url)
+    budget = f"{2 * max(entry.bytes for entry in entries)}"
+    looked: list[str] = []
+
+    def scrub(ahead_us: int = 30 * DAY_US, *, away: str = "") -> list[str]:
+        from tiered.cold import file_store
+
+        stat = file_store.FileStore.stat
+
+        def watched(self: Any, key: str) -> Any:
+            name = key.rpartition("/")[2]
+            if name == away:
+                raise ColdStorageError("503", retryable=True)
+            if name.endswith(".parquet"):
+                looked.append(name)
+            return stat(self, key)
+
+        looked.clear()
+        with open_store(tmp_path / "data", None, clock, settings=scrubbing(budget)) as again:
+            with monkeypatch.context() as patch:
+                patch.setattr(file_store.FileStore, "stat", watched)
+                again.tier((clock() + ahead_us) // 1000)
+        return looked
+
+    names = [entry.name for entry in entries]
+    assert scrub() == names[:2]
+    assert scrub(away=names[3]) == names[2:3]
+    assert scrub() == names[3:]
+    assert scrub() == []
+    assert scrub(59 * DAY_US) == []
+    assert scrub(60 * DAY_US) == names[:2]
+    next((tmp_path / "data").rglob("scrub.json")).write_bytes(b"{")
+    assert scrub(60 * DAY_US) == names[:2]
+
+
+def test_what_the_server_keeps_a_checksum_of_is_read_every_fourth_round_only(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Its word costs no byte, and tells an object that was replaced by another of its size."""
+    with fast_s3() as server:
+        url = "s3://bucket/prefix"
+        settings = tiered.Settings.model_validate(
+            {**scrubbing().to_json(), "cold": {"endpoint_url": server.url, "region": "us-east-1"}}
+        )
+        with open_store(tmp_path / "data", url, clock, settings=settings) as store:
+            fill(store, PARTS)
+            offload_all(store, clock)
+            cold = store._access.cold(store.topic("t")._meta, 0)
+            loaded = cold.load()
+            assert loaded is not None
+            entries = cold.entries(loaded.head)
+            total = sum(entry.bytes for entry in entries)
+            read = []
+            for number in range(1, 5):
+                report = tier(store, clock, 30 * number * DAY_US)
+                assert kinds(report) == ["scrub"]
+                read.append(report.bytes)
+            assert read == [0, 0, 0, total]
+            key = cold.keys.data(entries[1].name)
+            content = bytearray(cold.store.get(key).data)
+            content[9] ^= 1
+            cold.store.put(key, content)
+            (message,) = failed(store, clock, 150 * DAY_US)
+            assert f"row group fails its checksum in {url}/{key} at byte 0" in message
+
+
+def test_an_object_that_is_replaced_while_it_is_scrubbed_is_no_problem(
+    store: tiered.Store, tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention moves on, and a sweep deletes it, between the look at the manifest and the look at the object."""
+    from tiered import scrubbing as module
+
+    scrub_object = module.scrub_object
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(module, "scrub_object", scrub_object)
+        store.topic("t").delete_before(50)
+        store._tierer._actions.committer(store.topic("t")._meta, 0).raise_start_offset(50)
+        next((tmp_path / "bucket").rglob(arguments[2].name)).unlink()
+        return scrub_object(*arguments, **options)
+
+    monkeypatch.setattr(module, "scrub_object", late)
+    report = tier(store, clock, 30 * DAY_US)
+    assert kinds(report) == ["scrub"]
+    assert head_of(url).start_offset == 50

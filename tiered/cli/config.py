@@ -1,0 +1,104 @@
+"""``tiered config``."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ..format.schema import check_topic_name
+from ..settings import Settings, Sources, dotted
+from ..settings_sources import Setting, doubts, pattern_of, policy_provenance, provenance
+from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
+from .output import count, print_json, print_table
+
+_OPTIONS = {"argument store.path": "option --path", "argument cold.url": "option --cold"}
+
+
+class Task(StrEnum):
+    """What to do with the settings."""
+
+    CHECK = "check"
+    SHOW = "show"
+
+
+def config(
+    task: Annotated[
+        Task,
+        typer.Argument(
+            metavar="check|show",
+            help="check: look for mistakes. show: print every value in effect, and where it comes from.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC", help="Show the rules of this topic only.", autocompletion=complete_topic
+        ),
+    ] = None,
+    config_file: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Check a tiered.toml and the environment, or show what is in effect; open no store.
+
+    A mistake is one line: source, key, what to write instead; the exit code is 1. What is allowed and hardly meant,
+    such as rules of two tables that contradict each other, is a warning on stderr.
+    """
+    if topic is not None:
+        check_topic_name(topic)
+    sources = Sources.read(config_file, overrides_of(path, cold))
+    settings = Settings.from_sources(sources)
+    warnings = doubts(settings, sources, os.environ)
+    if task is Task.CHECK:
+        _print_check(sources, settings, warnings, as_json)
+        return
+    pattern = None if topic is None else pattern_of(settings, topic)
+    found = (
+        list(provenance(settings, sources))
+        if pattern is None
+        else list(policy_provenance(settings, sources, pattern))
+    )
+    _print_settings(found, topic, pattern, as_json)
+
+
+def _print_check(sources: Sources, settings: Settings, warnings: list[str], as_json: bool) -> None:
+    if as_json:
+        print_json({"path": sources.path or None, "warnings": warnings})
+        return
+    for text in warnings:
+        typer.echo(f"warning: {text}", err=True)
+    tables = count(len(settings.policies), "policy table")
+    typer.echo(
+        f"{sources.path or 'environment'}: no mistake found; {tables}, {count(len(warnings), 'warning')}"
+    )
+
+
+def _print_settings(found: list[Setting], topic: str | None, pattern: str | None, as_json: bool) -> None:
+    rows = [(item.key, item.value, _OPTIONS.get(item.source, item.source)) for item in found]
+    if as_json:
+        values: dict[str, Any] = {
+            "settings": [{"key": key, "value": value, "source": source} for key, value, source in rows]
+        }
+        if topic is not None and pattern is not None:
+            values = {"topic": topic, "policy": dotted(("policies", pattern)), **values}
+        print_json(values)
+        return
+    if topic is not None and pattern is not None:
+        typer.echo(f"topic {topic}: {dotted(('policies', pattern))}")
+    print_table(("key", "value", "from"), [(key, _text(value), source) for key, value, source in rows])
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={item}" for name, item in value.items()) or "-"
+    return str(value)

@@ -1,0 +1,56 @@
+"""``tiered daemon``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from ..daemon import Daemon
+from ..daemon.logs import set_up_logging, take_down_logging
+from ..daemon.notify import Notifier
+from ..settings import Settings
+from .options import ColdUrl, ConfigFile, StorePath, overrides_of
+
+
+class LogKind(Enum):
+    """How lines of the log are written."""
+
+    human = "human"
+    json = "json"
+
+
+def daemon(
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    log: Annotated[
+        LogKind | None,
+        typer.Option(
+            "--log", help="Write lines for people, or JSON. Default: daemon.log", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Run passes beside the writer until SIGTERM: full ones by the schedule, tails every offload.tail_interval.
+
+    It waits for a store that is not there yet, and for another daemon of the same store to end. SIGTERM and SIGINT
+    let what is under way end within daemon.stop_deadline; a second one ends it at once. SIGHUP reads the
+    configuration again. The log goes to stderr; daemon.metrics answers /healthz, /readyz and /metrics, by default on
+    127.0.0.1:9464.
+    """
+    overrides: dict[str, Any] = overrides_of(path, cold)
+    if log is not None:
+        overrides["daemon"] = {"log": log.value}
+
+    def load() -> Settings:
+        return Settings.load(config, **overrides)
+
+    handler = set_up_logging(load().daemon.log, sys.stderr)
+    try:
+        code = Daemon(load, notifier=Notifier.of(os.environ)).run()
+    finally:
+        take_down_logging(handler)
+    raise typer.Exit(code)

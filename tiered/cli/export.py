@@ -1,0 +1,90 @@
+"""``tiered export``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ..errors import ConfigError
+from ..export import export_iceberg
+from ..settings import Settings
+from ..store import Store, open_store
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    TopicName,
+    Verbose,
+    load_settings,
+    open_for_reading,
+)
+from .output import count, print_json, spinner
+
+Table = Annotated[
+    str | None,
+    typer.Option(
+        "--iceberg",
+        metavar="TABLE",
+        help="Bring this Iceberg table up to date: namespace.name.",
+        show_default=False,
+    ),
+]
+CatalogName = Annotated[
+    str, typer.Option("--catalog", metavar="NAME", help="The catalog, as pyiceberg is configured.")
+]
+
+
+def export(
+    topic: TopicName,
+    iceberg: Table = None,
+    catalog: CatalogName = "default",
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """List the Parquet objects that hold a topic in its bucket, or register them in an Iceberg table; copy nothing.
+
+    Without --iceberg: one URL a line, for DuckDB, Polars, Spark and their like. With it, a table names exactly these
+    objects afterwards: run it again to follow the topic.
+    """
+    with _bucket(load_settings(config, path, cold)) as store, spinner() as progress:
+        progress.add_task("reading manifests")
+        if iceberg is not None:
+            done = export_iceberg(store.topic(topic), iceberg, catalog)
+        else:
+            scan = store.topic(topic).scan()
+            objects = scan.objects()
+    if iceberg is None:
+        if as_json:
+            print_json({"topic": topic, "objects": [asdict(item) for item in objects]})
+        else:
+            for item in objects:
+                typer.echo(item.url)
+        return
+    if as_json:
+        print_json(done.to_json())
+        return
+    typer.echo(
+        f"{done.table} names {count(done.objects, 'object')} with {count(done.records, 'record')}: {done.added:,} added, "
+        f"{done.removed:,} removed; metadata at {done.metadata}"
+    )
+
+
+def _bucket(settings: Settings) -> Store:
+    """Open the bucket of a store, whose place may be given or remembered by a local store."""
+    if "://" in settings.store.path:
+        return open_for_reading(settings)
+    with open_for_reading(settings) as local:
+        place = local._access.places
+    if place.cold_url is None:
+        raise ConfigError(f"the store {settings.store.path} has no bucket, so there is nothing to export")
+    endpoint = {"endpoint_url": place.cold_options.endpoint_url, "region": place.cold_options.region}
+    cold = settings.cold.model_copy(
+        update={name: text for name, text in endpoint.items() if text is not None}
+    )
+    return open_store(place.cold_url, settings=settings.model_copy(update={"cold": cold}), read_only=True)

@@ -1,0 +1,77 @@
+"""``tiered pause`` and ``tiered resume``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..store import Store
+from .options import (
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    Verbose,
+    complete_topic,
+    load_settings,
+    open_for_tiering,
+)
+
+OneTopic = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TOPIC]", help="Name of the topic.", show_default=False, autocompletion=complete_topic
+    ),
+]
+
+
+def pause(
+    topic: OneTopic = None,
+    whole_store: Annotated[bool, typer.Option("--all", help="The whole store.")] = False,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; status and plan show it.", show_default=False)
+    ] = "",
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    _verbose: Verbose = False,
+) -> None:
+    """Let passes leave a topic alone: nothing of it is moved or deleted, by any process, until it is resumed.
+
+    It is remembered in the store and takes effect with the next pass. Appends and reads go on. Local files are not
+    evicted meanwhile, so watch the disk.
+    """
+    _check_one(topic, whole_store)
+    with open_for_tiering(load_settings(config, path, cold)) as store:
+        made = store.pause(topic, reason=reason)
+    typer.echo(f"{topic or store.url} is {made}")
+
+
+def resume(
+    topic: OneTopic = None,
+    whole_store: Annotated[
+        bool, typer.Option("--all", help="End the pause of the whole store; topics paused by name stay so.")
+    ] = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    _verbose: Verbose = False,
+) -> None:
+    """End a pause: the next pass goes on with all that is due."""
+    _check_one(topic, whole_store)
+    with open_for_tiering(load_settings(config, path, cold)) as store:
+        found = store.resume(topic)
+        typer.echo(f"{topic or store.url} {'goes on' if found else 'was not paused'}")
+        for line in _still_paused(store, topic):
+            typer.echo(line)
+
+
+def _check_one(topic: str | None, whole_store: bool) -> None:
+    if (topic is None) != whole_store:
+        raise typer.BadParameter("name a topic, or write --all", param_hint="TOPIC")
+
+
+def _still_paused(store: Store, topic: str | None) -> list[str]:
+    if topic is not None:
+        return []
+    return [f"{name} stays {pause}" for name, pause in store._tierer.pauses.among(store.topics()).items()]

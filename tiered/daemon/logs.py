@@ -1,0 +1,174 @@
+"""What the daemon writes to its log: a line an action, for people or as JSON; what repeats itself, seldom."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from ..policies.executor import Outcome
+from ..units import approximate_size
+
+REPEAT_SECONDS = 300.0
+_REPEATS_KEPT_MAX = 1000
+_ROOT = "tiered"
+actions_log = logging.getLogger("tiered.daemon.actions")
+
+
+class Handler(logging.StreamHandler[TextIO]):
+    """The daemon's own, so that it can be found and replaced."""
+
+
+def set_up_logging(kind: str, stream: TextIO) -> Handler:
+    """Send what this package logs to `stream`, a line each; warnings of libraries too.
+
+    Parameters
+    ----------
+    kind
+        ``human`` or ``json``.
+    """
+    handler = Handler(stream)
+    handler.setFormatter(JsonLine() if kind == "json" else HumanLine())
+    handler.addFilter(Repeats())
+    root, ours = logging.getLogger(), logging.getLogger(_ROOT)
+    for logger in (root, ours):
+        for old in [item for item in logger.handlers if isinstance(item, Handler)]:
+            logger.removeHandler(old)
+    root.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    # It names each failed action in a line of its own, and so does `log_outcome`; what has a traceback stays.
+    logging.getLogger("tiered.policies.executor").addFilter(_has_traceback)
+    return handler
+
+
+def take_down_logging(handler: Handler) -> None:
+    """Undo `set_up_logging`."""
+    logging.getLogger().removeHandler(handler)
+    logging.getLogger("tiered.policies.executor").removeFilter(_has_traceback)
+
+
+def _has_traceback(record: logging.LogRecord) -> bool:
+    return record.exc_info is not None
+
+
+def log_outcome(outcome: Outcome) -> None:
+    """Log what became of one action."""
+    action = outcome.action
+    topic, partition, offsets = action.place()
+    fields: dict[str, Any] = {
+        "action": action.kind,
+        "topic": None if action.whole_store else action.topic,
+        "partition": None if action.whole_store else action.partition,
+        "base_offset": None if action.whole_store else action.base_offset,
+        "end_offset": None if action.whole_store else action.end_offset,
+        "bytes": outcome.bytes,
+        "seconds": round(outcome.seconds, 6),
+        "reason": action.reason,
+        "outcome": outcome.result,
+    }
+    where = "" if action.whole_store else f" {topic}/{partition} {offsets}"
+    text = f"{action.kind}{where} {outcome.result}"
+    if outcome.result == "done":
+        text += f": {approximate_size(outcome.bytes)} in {outcome.seconds:.2f} s ({action.reason})"
+        actions_log.info(text, extra={"fields": fields})
+        return
+    fields["error" if outcome.result == "failed" else "why"] = outcome.message
+    level = logging.WARNING if outcome.result == "failed" else logging.INFO
+    text += f": {outcome.message} ({action.reason})"
+    # What a pass says of the same error afterwards is the same news.
+    actions_log.log(level, text, extra={"fields": fields, "repeats": outcome.message})
+
+
+class Repeats(logging.Filter):
+    """Lets a warning through once in `seconds`, and says how often it was held back.
+
+    Two are the same if they say the same about the same thing. Lines about what was done all go through.
+    """
+
+    def __init__(
+        self, seconds: float = REPEAT_SECONDS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Decide about a record, and note in it how often it was held back."""
+        key = self._key(record)
+        if key is None:
+            return True
+        now = self._monotonic()
+        with self._lock:
+            since, held = self._known.get(key, (float("-inf"), 0))
+            if now - since < self._seconds:
+                self._known[key] = since, held + 1
+                return False
+            self._known.pop(key, None)
+            self._known[key] = now, 0  # the newest last
+            while len(self._known) > _REPEATS_KEPT_MAX:
+                del self._known[next(iter(self._known))]
+        record.held_back = held
+        return True
+
+    def _key(self, record: logging.LogRecord) -> str | None:
+        said = getattr(record, "repeats", None)
+        if said is not None:
+            return str(said)
+        if record.levelno < logging.WARNING:
+            return None
+        if record.name == "tiered.passes" and isinstance(record.args, tuple) and len(record.args) == 2:
+            return str(record.args[1])  # the error without the kind of pass that met it
+        return f"{record.name}: {record.getMessage()}"
+
+
+class HumanLine(logging.Formatter):
+    """``2027-01-31T12:00:00.000Z info offload orders/0 [0, 1000) done: 12MiB in 0.80 s (…)``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        text = f"{_time(record)} {record.levelname.lower()} {_one_line(record.getMessage())}"
+        if record.exc_info:
+            last = traceback.extract_tb(record.exc_info[2])[-1:]
+            place = "".join(f" at {item.filename}:{item.lineno}" for item in last)
+            text += _one_line(f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}{place}")
+        return text + _held(record)
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and an action's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        values: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            values["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
+        if getattr(record, "held_back", 0):
+            values["held_back"] = getattr(record, "held_back", 0)
+        return json.dumps(values, ensure_ascii=False, default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    when = datetime.fromtimestamp(record.created, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _held(record: logging.LogRecord) -> str:
+    held = getattr(record, "held_back", 0)
+    return f" (and {held} times more since it was last said)" if held else ""

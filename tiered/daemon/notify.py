@@ -1,0 +1,73 @@
+"""Tells systemd how the service does, as sd_notify(3) does: a datagram to the socket in ``NOTIFY_SOCKET``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+log = logging.getLogger("tiered.daemon.notify")
+
+
+class Notifier:
+    """Sends states to a service manager; silent where there is none.
+
+    Parameters
+    ----------
+    address
+        A path, or ``@name`` in the abstract namespace; empty where nobody listens.
+    watchdog_seconds
+        How often the manager wants to hear of us, or None.
+    """
+
+    def __init__(self, address: str = "", watchdog_seconds: float | None = None) -> None:
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self.watchdog_seconds = watchdog_seconds
+        self._status = ""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Notifier:
+        """Return what a process with these variables is to use."""
+        pid, period = environment.get("WATCHDOG_PID"), environment.get("WATCHDOG_USEC", "")
+        mine = pid is None or pid == str(os.getpid())
+        watchdog = int(period) / 1e6 if mine and period.isdecimal() and int(period) else None
+        return cls(environment.get("NOTIFY_SOCKET", ""), watchdog)
+
+    def ready(self) -> None:
+        """Say that the service is up, or is done with a reload."""
+        self._send("READY=1")
+
+    def reloading(self) -> None:
+        """Say that the configuration is being read again; `ready` ends that."""
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}")
+
+    def stopping(self) -> None:
+        """Say that the service is about to end."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """Pat the watchdog."""
+        if self.watchdog_seconds is not None:
+            self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> None:
+        """Show a line beside the service, where it is another than before."""
+        if text != self._status:
+            self._status = text
+            self._send("STATUS=" + " ".join(text.split()))
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(
+                socket.AF_UNIX, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0)
+            ) as peer:
+                # Who does not listen must not hold up the passes.
+                peer.setblocking(False)
+                peer.sendto(message.encode(), self._address)
+        except OSError as error:
+            log.debug("%s was not told %s: %s", self._address, message.partition("=")[0], error)

@@ -1,0 +1,337 @@
+"""The daemon: opens the store beside its writer, runs passes, obeys signals, outlives errors (promise P11).
+
+::
+
+    waiting ──▶ running ──▶ stopping ──▶ 0
+       └──── SIGTERM, SIGINT ────▲        a second one: at once, 128 and its number
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
+from ..metrics import exposition, registry_for
+from ..passes import Backoff, Passes
+from ..policies.rules import Policy
+from ..schedules import first_seconds, schedule_of
+from ..settings import Settings
+from ..status_page import page, page_state
+from ..store import Store, open_store
+from ..units import format_duration
+from ..warm.catalog import STORE_FILE
+from ..warm.lock import FileLock
+from ..web import Views, Web, read_token
+from .health import Health
+from .logs import log_outcome
+from .notify import Notifier
+from .reload import check_can_change
+from .watched import WatchedWork
+
+log = logging.getLogger("tiered.daemon")
+
+DAEMON_LOCK = "daemon.lock"
+DEFAULT_ADDRESS = "127.0.0.1:9464"
+_TICK_SECONDS = 1.0
+_STATUS_SECONDS = 10.0
+_CLOCK_STEP_SECONDS = 1.0
+_Opened = TypeVar("_Opened")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class _NotYet(TieredError):
+    """Nothing to work with so far."""
+
+
+class Daemon:
+    """One daemon for one store.
+
+    Parameters
+    ----------
+    load
+        Reads the settings; asked again at SIGHUP.
+    notifier
+        Tells the service manager.
+    clock
+        Microseconds since the epoch.
+    leave
+        Ends the process at once, with an exit code: what is not done is left behind.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Settings],
+        *,
+        notifier: Notifier | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        leave: Callable[[int], Any] = os._exit,
+    ) -> None:
+        self._load = load
+        self._notify = notifier or Notifier()
+        self._clock = clock
+        self._leave = leave
+        self._settings = load()
+        self._health = Health(self._settings.daemon.stuck_after.total_seconds())
+        # `put` may be called by a signal handler at any time; an Event's lock would not survive that.
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._ending = False
+        self._store: Store | None = None
+        self._passes: Passes | None = None
+        self._registry: Any = None
+        self._no_metrics: ConfigError | None = None
+        self._web: Web | None = None
+        self._status_due = 0.0
+        self._clock_drift = 0.0
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Run until SIGTERM or SIGINT; return the exit code.
+
+        Raises
+        ------
+        ConfigError, UnsupportedFormat
+            Nothing that waiting would cure.
+        """
+        with self._signals_taken():
+            self._web = self._listen()
+            try:
+                # Before the store is there: whoever starts first must not fail for it.
+                self._notify.ready()
+                with self._only_daemon() as goes_on:
+                    if goes_on:
+                        self._run_passes()
+                return 0
+            finally:
+                if self._web is not None:
+                    self._web.close()
+
+    def _run_passes(self) -> None:
+        """Open the store, and run passes over it until a signal ends that."""
+        store = self._opened()
+        if store is None:
+            return
+        self._store = store
+        store._tierer.observe_action = log_outcome
+        daemon = self._settings.daemon
+        work = WatchedWork(store._tierer, self._health)
+        if store._access.has_cold:
+            work.bucket_answers()
+        self._passes = Passes(
+            work,
+            store.topics,
+            self._policy,
+            schedule=schedule_of(daemon, self._clock),
+            clock=self._clock,
+            first_seconds=first_seconds(daemon),
+        )
+        try:
+            self._registry = registry_for(store, self._passes)
+        except ConfigError as error:
+            log.warning("%s", error)
+            self._no_metrics = error
+        self._clock_drift = self._drift()
+        self._passes.start()
+        self._health.set_unready("")
+        when = daemon.cron or f"every {format_duration(daemon.interval)}"
+        log.info("tiering %s to %s, %s", store.url, store._access.places.cold_url or "no bucket", when)
+        while not self._ended(_TICK_SECONDS):
+            self._tick()
+        self._stop(store, self._passes)
+
+    def _policy(self, topic: str) -> Policy:
+        return self._settings.policy_for(topic)  # the newest, after a reload
+
+    def _stop(self, store: Store, passes: Passes) -> None:
+        """End what is under way, or leave it: any action may be killed at any instruction (promise P6)."""
+        deadline = self._settings.daemon.stop_deadline.total_seconds()
+        log.info("stopping: what is under way has %g s", deadline)
+        if passes.stop(deadline):
+            store.close()
+            log.info("stopped")
+            return
+        running = ", ".join(str(action) for action, _ in store._tierer.running.now()) or "a look at the store"
+        log.warning("stopped by the deadline, leaving behind: %s", running)
+        logging.shutdown()
+        # The interpreter would wait for the threads of the executor.
+        self._leave(0)
+
+    # -- before passes can run -------------------------------------------------------------------
+
+    @contextmanager
+    def _only_daemon(self) -> Iterator[bool]:
+        """Wait until the store is there and no other daemon runs for it; yield False where a signal ended that."""
+        path = Path(self._settings.store.path).absolute()
+        if "://" in self._settings.store.path:
+            raise ConfigError("store.path: a daemon needs the local store, not the URL of a bucket")
+
+        def lock() -> FileLock:
+            if not (path / STORE_FILE).is_file():
+                raise _NotYet(f"there is no store at {path} yet; its writer makes one")
+            return FileLock.acquire(path / DAEMON_LOCK, f"the daemon of the store {path}")
+
+        held = self._patiently(lock)
+        try:
+            yield held is not None
+        finally:
+            if held is not None:
+                held.release()
+
+    def _opened(self) -> Store | None:
+        return self._patiently(
+            lambda: open_store(self._settings.store.path, settings=self._settings, tierer=True)
+        )
+
+    def _patiently(self, work: Callable[[], _Opened]) -> _Opened | None:
+        """Try until it works; None where a signal came first."""
+        backoff = Backoff(lambda: 1.0, 5.0)
+        while True:
+            try:
+                return work()
+            except (ConfigError, UnsupportedFormat):
+                raise
+            except (TieredError, OSError) as error:
+                self._wait_for(error)
+                backoff.fail("", time.monotonic())
+            while (left := backoff.until("") - time.monotonic()) > 0:
+                if self._ended(min(left, _TICK_SECONDS)):
+                    return None
+                self._look([])
+
+    def _wait_for(self, error: Exception) -> None:
+        text = f"waiting: {error}"
+        if isinstance(error, StoreLocked):
+            text = f"waiting, ready to take over: {error}"
+        self._health.set_unready(text)
+        self._notify.status(text)
+        log.warning("%s", text)
+
+    # -- while they run --------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        assert self._store is not None
+        assert self._passes is not None
+        self._look(self._passes.gone())
+        drift = self._drift()
+        if abs(drift - self._clock_drift) > _CLOCK_STEP_SECONDS:
+            # The clock was set, or the machine slept: the passes wait by another clock.
+            self._clock_drift = drift
+            self._passes.reschedule(schedule_of(self._settings.daemon, self._clock))
+        now = time.monotonic()
+        if now >= self._status_due:
+            self._status_due = now + _STATUS_SECONDS
+            self._notify.status(self._summary(self._passes))
+
+    def _look(self, gone: list[str]) -> None:
+        """See to health and the watchdog; the main loop's sign of life."""
+        traffic: object = None
+        if self._store is not None and self._store._access.has_cold:
+            traffic = repr(getattr(self._store._access.object_store, "counts", None))
+        self._health.look(gone, str(traffic))
+        if not self._health.problems():
+            self._notify.alive()
+
+    def _drift(self) -> float:
+        return self._clock() / 1e6 - time.monotonic()
+
+    def _summary(self, passes: Passes) -> str:
+        unready = self._health.unready()
+        if unready:
+            return "; ".join(unready)
+        state = passes.state()
+        lag = (
+            f"{state.lag_records} records behind, {state.lag_seconds:.0f} s"
+            if state.lag_records
+            else "up to date"
+        )
+        return f"{state.full.passes} passes; bucket {lag}"
+
+    # -- signals ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _signals_taken(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._ending and number != signal.SIGHUP:
+            self._leave(128 + number)
+        self._signals.put(number)
+
+    def _ended(self, seconds: float) -> bool:
+        """Wait for a signal, for so long at most; return whether one ends the daemon."""
+        if self._notify.watchdog_seconds is not None:
+            seconds = min(seconds, self._notify.watchdog_seconds / 3)
+        try:
+            number = self._signals.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        if number == signal.SIGHUP:
+            self._reload()
+            return False
+        self._ending = True
+        log.info("%s", signal.Signals(number).name)
+        self._health.set_unready("stopping")
+        self._notify.stopping()
+        return True
+
+    def _reload(self) -> None:
+        self._notify.reloading()
+        try:
+            new = self._load()
+            check_can_change(self._settings, new)
+            token = read_token(new.daemon.token_file)
+        except TieredError as error:
+            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (a line, no traceback)
+        else:
+            self._settings = new
+            self._health.stuck_seconds = new.daemon.stuck_after.total_seconds()
+            if self._web is not None:
+                self._web.use_token(token)
+            if self._store is not None and self._passes is not None:
+                self._store._use(new)
+                self._passes.reschedule(schedule_of(new.daemon, self._clock))
+            log.info("the configuration was read again")
+        self._notify.ready()
+
+    # -- what is answered ------------------------------------------------------------------------
+
+    def _listen(self) -> Web | None:
+        chosen = self._settings.daemon.metrics
+        if chosen == "off":
+            return None
+        token = read_token(self._settings.daemon.token_file)
+        views = Views(self._health.problems, self._health.unready, self._metrics, page, self._state)
+        try:
+            web = Web.open(chosen or DEFAULT_ADDRESS, views, token)
+        except ConfigError as error:
+            if chosen is not None:
+                raise
+            # Nobody asked for it: a second store's daemon on this host must not fail for the first one's port.
+            log.warning("no health and metrics over HTTP: %s", error)
+            return None
+        log.info("http://%s answers /healthz, /readyz and /metrics", web.address)
+        return web
+
+    def _metrics(self) -> tuple[bytes, str] | None:
+        if self._no_metrics is not None:
+            raise self._no_metrics
+        return None if self._registry is None else exposition(self._registry)
+
+    def _state(self) -> dict[str, Any] | None:
+        if self._store is None or self._passes is None:
+            return None
+        return page_state(self._store, self._passes)

@@ -1,0 +1,341 @@
+"""The log of a partition as it was at an earlier time, from what objects say of themselves; for `restore`.
+
+A bucket keeps no earlier heads. It needs none: the log only grows, so what it was at a time T is told by the objects whose
+last record had been appended by T. Those that the head names now are the prefix of its entries. Beyond them, and
+before them, the *orphans* tell: tails that a whole segment replaced since, objects that retention or ``delete_before``
+removed, those of a log that another restore to a time had cut. The sweep leaves each for its grace, and so::
+
+    now - grace <= T   ⇒   what the head named at T was unnamed, if it was, less than the grace ago   ⇒   it is there,
+                           and no sweep, however long it stalled, holds it for due
+
+That is why nothing older than the grace is asked for: an orphan of before may be deleted by a sweep that has
+chosen it and stands still between its last look and its DELETE. Within the grace, adopting orphans breaks
+no promise of the sweep (P6).
+
+How exact it is. The end: the last object that had been appended to by T, hence by the interval at which tails are
+shipped, or by segments where they are not. The start: as the newest object knew it that was sealed by T, so what
+``delete_before`` or retention removed in the life of one segment before T may be back; of two, where nothing was
+appended to the newest one since.
+
+Lineages. A restore that began after T is as if it had never been, one from before T holds: of what an older lineage wrote
+beyond its start, nothing was ever part of the log. When a lineage began stands in its first object, whose segment the
+restore made, and in the head if it had gone back. The new lineage begins where the log leaves the one that it had last: at the restored end, or
+where a lineage begins that is undone. So a disk of any older lineage finds in the bucket exactly what is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from .cold.bucket import DELETED, LINEAGE, Bucket
+from .cold.layout import parse_object_name, topic_key
+from .cold.parquet_inspect import read_facts, rebuild_entry
+from .cold.partition import ColdPartition
+from .errors import ColdStorageError, CorruptionError, ObjectNotFound
+from .format.facts import SegmentFacts
+from .format.manifest import Head, ObjectEntry
+from .warm.catalog import TopicMeta
+
+_CONNECTIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An object that may hold a part of the log as it was.
+
+    Attributes
+    ----------
+    lineage
+        Epoch of the lineage that wrote an orphan; what the head names is part of the log, whoever wrote it.
+    entry
+        Of an object that the head names; None for an orphan.
+    rank
+        Which of two objects of one range is the later one.
+    """
+
+    name: str
+    base_offset: int
+    end_offset: int
+    last_append_us: int
+    lineage: int
+    entry: ObjectEntry | None
+    rank: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A log as it was, end exclusive.
+
+    Attributes
+    ----------
+    pieces
+        Which hold it, end to end; the first may begin before the start offset.
+    lineage_start
+        Where a lineage begins that goes on from this log.
+    """
+
+    start_offset: int
+    end_offset: int
+    lineage_start: int
+    pieces: tuple[Piece, ...]
+
+
+def view_at(
+    head: Head, pieces: Sequence[Piece], began_us: Mapping[int, int], at_us: int, where: str = ""
+) -> View:
+    """Return the log at `at_us`, from where the objects that are left reach back to.
+
+    Parameters
+    ----------
+    head
+        As it is now.
+    pieces
+        Every object that is left, named or not.
+    began_us
+        When lineages of `head` began, by epoch, as far as known.
+
+    Raises
+    ------
+    ColdStorageError
+        Records of that time are in no object.
+    """
+    undone = _undone(head, began_us, at_us)
+    held = [(epoch, start) for epoch, start in head.lineages[1:] if epoch not in undone]
+    fitting = [
+        piece
+        for piece in pieces
+        if piece.last_append_us <= at_us
+        and (piece.entry is not None or all(piece.lineage >= e or piece.end_offset <= s for e, s in held))
+    ]
+    chain = _longest(fitting)
+    if chain and chain[0].base_offset > head.start_offset:
+        raise ColdStorageError(
+            f"offsets {head.start_offset} to {chain[0].base_offset} of {where} as they were are in no object"
+        )
+    if chain:
+        start, end = chain[0].base_offset, chain[-1].end_offset
+    else:
+        start = end = min((piece.base_offset for piece in pieces), default=head.start_offset)
+    return View(start, end, min([end, *undone.values()]), chain)
+
+
+def _undone(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, int]:
+    """Return the lineages that had not begun yet, with their offsets; the first one always had."""
+    undone: dict[int, int] = {}
+    earliest = 1 << 62  # of this lineage and all later ones
+    for epoch, start in reversed(head.lineages[1:]):
+        earliest = min(earliest, began_us.get(epoch, earliest))
+        if earliest > at_us:
+            undone[epoch] = start
+    return undone
+
+
+def _longest(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """Return the chain of pieces, end to end, that reaches farthest, then farthest back, from the fewest records of
+    orphans, then with the fewest pieces.
+
+    An orphan that does for what the head names was never published, and a sweep may be about to delete it. Whatever
+    replaces objects covers all of each, so of two ways the one with fewer pieces is the later one.
+    """
+    best: dict[int, tuple[tuple[int, int, int], tuple[int, ...], Piece]] = {}
+    for piece in sorted(pieces, key=lambda item: (item.base_offset, item.end_offset)):
+        before = best.get(piece.base_offset)
+        start, adopted, length = before[0] if before else (piece.base_offset, 0, 0)
+        adopted += piece.end_offset - piece.base_offset if piece.entry is None else 0
+        cost = start, adopted, length + 1
+        known = best.get(piece.end_offset)
+        if known is None or (cost, known[1]) < (known[0], piece.rank):
+            best[piece.end_offset] = cost, piece.rank, piece
+    chain: list[Piece] = []
+    end = max(best, default=-1)
+    while end in best:
+        chain.append(best[end][2])
+        end = chain[-1].base_offset
+    return tuple(reversed(chain))
+
+
+def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
+    """Return `head`, whose newest lineage the caller has just begun, with the log as it was at `at_us`.
+
+    Orphans that it needs are read as a whole and verified, since what the manifest said of them is lost. Changes nothing.
+
+    Raises
+    ------
+    ColdStorageError, CorruptionError, UnsupportedFormat
+    """
+    *earlier, (epoch, _) = head.lineages
+    before = replace(head, lineages=tuple(earlier))
+    named = cold.entries(head)
+    orphans = _orphans(cold, {entry.name for entry in named})
+    began = _began(cold, before, named, orphans.values())
+    pieces = [_named(entry) for entry in named]
+    pieces += [_orphan(name, facts) for name, facts in orphans.items()]
+    where = cold.where(cold.keys.prefix)
+    view = view_at(before, pieces, began, at_us, where)
+    start = max(view.start_offset, _known_start(cold, view, pieces, orphans, at_us))
+    start = min(start, view.end_offset)
+    chain = [piece for piece in view.pieces if piece.end_offset > start]
+    fresh = [piece.name for piece in chain if piece.entry is None]
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        rebuilt = dict(
+            zip(
+                fresh,
+                pool.map(lambda name: rebuild_entry(cold.store, cold.keys.data(name)), fresh),
+                strict=True,
+            )
+        )
+    return replace(
+        head,
+        start_offset=start,
+        end_offset=view.end_offset,
+        lineages=(*earlier, (epoch, view.lineage_start)),
+        rewinds=(*head.rewinds, (epoch, now_us)),
+        pages=(),
+        inline=tuple(piece.entry or rebuilt[piece.name] for piece in chain),
+    )
+
+
+def _orphans(cold: ColdPartition, named: set[str]) -> dict[str, SegmentFacts]:
+    """Return what the objects say that the head does not name; only the footer of each is read."""
+    prefix = cold.keys.data_prefix
+    names = [info.key.removeprefix(prefix) for info in cold.store.list(prefix)]
+    wanted = [name for name in names if name not in named and parse_object_name(name) is not None]
+
+    def look(name: str) -> SegmentFacts | None:
+        try:
+            return read_facts(cold.store, prefix + name).facts
+        except ObjectNotFound:
+            return None  # swept since it was listed, hence long unnamed
+
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        found = zip(wanted, pool.map(look, wanted), strict=True)
+        return {
+            name: facts
+            for name, facts in found
+            if facts is not None and (facts.topic_id, facts.partition) == (cold.topic_id, cold.partition)
+        }
+
+
+def _began(
+    cold: ColdPartition, head: Head, named: Sequence[ObjectEntry], orphans: Iterable[SegmentFacts]
+) -> dict[int, int]:
+    """Return when lineages began: as the head says, or the first object of each that is left."""
+    first = [
+        next((entry for entry in named if entry.base_offset >= start), None) for _, start in head.lineages[1:]
+    ]
+    known = [read_facts(cold.store, cold.keys.data(entry.name)).facts for entry in first if entry is not None]
+    began: dict[int, int] = {}
+    for facts in (*known, *orphans):
+        began[facts.lineage_epoch] = min(facts.created_us, began.get(facts.lineage_epoch, facts.created_us))
+    # The better word: an object merged across the border of two lineages was created before the later one began.
+    return began | dict(head.rewinds)
+
+
+def _known_start(
+    cold: ColdPartition,
+    view: View,
+    pieces: Sequence[Piece],
+    orphans: Mapping[str, SegmentFacts],
+    at_us: int,
+) -> int:
+    """Return the start offset as the newest object knew it that was sealed by then.
+
+    What was sealed later may have been so after the very deletion that is to be undone. A segment was sealed when the
+    next one was created, and that was by then where a part of the log is of it.
+    """
+
+    def facts_of(piece: Piece) -> SegmentFacts:
+        if piece.entry is None:
+            return orphans[piece.name]
+        return read_facts(cold.store, cold.keys.data(piece.name)).facts
+
+    followers = [piece for piece in pieces if piece.base_offset == view.end_offset]
+    for piece in reversed(view.pieces):
+        if piece.entry is None or piece.entry.sealed:
+            facts = facts_of(piece)
+            sealed = any(
+                item.segment_id != facts.segment_id and item.created_us <= at_us
+                for item in map(facts_of, followers)
+            )
+            # Of an orphan that is a tail nothing else is known.
+            if sealed and (facts.start_offset or piece.entry is not None):
+                return facts.start_offset
+        followers = [piece]
+    return 0
+
+
+def _named(entry: ObjectEntry) -> Piece:
+    return Piece(entry.name, entry.base_offset, entry.end_offset, entry.last_append_us, 0, entry, (1,))
+
+
+def _orphan(name: str, facts: SegmentFacts) -> Piece:
+    parsed = parse_object_name(name)
+    assert parsed is not None
+    rank = (0, len(facts.replaces), facts.generation, parsed.epoch)
+    return Piece(
+        name, facts.base_offset, facts.end_offset, facts.last_append_us, facts.lineage_epoch, None, rank
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAt:
+    """A topic of a time; `rivals` bear its name now and did not then."""
+
+    meta: TopicMeta
+    deleted: bool = False
+    rivals: tuple[UUID, ...] = ()
+
+
+def topics_at(bucket: Bucket, at_us: int) -> Iterator[TopicAt]:
+    """Yield the topics as they were, deleted since or not, and those that were created since under free names.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    live = bucket.topics()
+    for name in bucket.names():
+        found = [bucket.read_topic(name, topic_id) for topic_id in bucket.topic_ids(name)]
+        # A topic that was deleted before it reached the bucket has a tombstone and nothing else.
+        known = [topic for topic in found if topic is not None and "created_us" in topic]
+        then = [
+            topic for topic in known if topic["created_us"] <= at_us and topic.get(DELETED, at_us + 1) > at_us
+        ]
+        chosen = max(
+            then, key=lambda topic: (topic.get(LINEAGE, 1), topic["created_us"]), default=live.get(name)
+        )
+        if chosen is not None:
+            rivals = [
+                UUID(topic["id"]) for topic in known if DELETED not in topic and topic["id"] != chosen["id"]
+            ]
+            where = f"{bucket.store.url}/{name}/topic.json"
+            yield TopicAt(TopicMeta.from_json(chosen, where=where), DELETED in chosen, tuple(rivals))
+
+
+def revive_topic(bucket: Bucket, topic: TopicAt, lineage: int, now_us: int) -> None:
+    """Make a deleted topic that of a new lineage, then delete those that took its name.
+
+    In between, the higher lineage is the one that readers see.
+
+    Raises
+    ------
+    Fenced
+        A still newer lineage has it.
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    key = topic_key(topic.meta.name, topic.meta.topic_id)
+
+    def change(current: dict[str, Any] | None) -> dict[str, Any]:
+        if current is None:
+            raise CorruptionError("topic.json vanished", where=f"{bucket.store.url}/{key}")
+        bucket._check_lineage(key, current, lineage)
+        return {name: value for name, value in current.items() if name != DELETED} | {LINEAGE: lineage}
+
+    if topic.deleted:
+        bucket._update(key, change)
+    for rival in topic.rivals:
+        bucket.tombstone(topic.meta.name, rival, deleted_us=now_us, lineage=lineage)

@@ -1,0 +1,44 @@
+"""Which actions are under way, for those who watch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .actions import Action
+
+
+class Running:
+    """The actions that executors carry out right now. Thread-safe.
+
+    Parameters
+    ----------
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._begun: dict[int, tuple[Action, float]] = {}
+
+    @contextmanager
+    def during(self, action: Action) -> Iterator[None]:
+        """Count `action` as under way until the block ends."""
+        place = threading.get_ident()  # a thread carries out one action at a time
+        with self._lock:
+            self._begun[place] = action, self._clock()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._begun[place]
+
+    def now(self) -> list[tuple[Action, float]]:
+        """Return what is under way, the oldest first, and since how many seconds."""
+        with self._lock:
+            begun = list(self._begun.values())
+        now = self._clock()
+        return [(action, now - since) for action, since in sorted(begun, key=lambda item: item[1])]
