@@ -135,11 +135,11 @@ def _undone(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, in
 
 
 def _longest(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """Return the chain of pieces, end to end, that reaches farthest, then farthest back, from the fewest records of
-    orphans, then with the fewest pieces.
+    """Return the chain of pieces, end to end, that reaches farthest, then farthest back.
 
-    An orphan that does for what the head names was never published, and a sweep may be about to delete it. Whatever
-    replaces objects covers all of each, so of two ways the one with fewer pieces is the later one.
+    Of two, the one with fewer records of orphans: an orphan that would do for what the head names was never
+    published, and a sweep may be about to delete it. Then the one with fewer pieces: whatever replaces objects covers
+    all of each, so that is the later one.
     """
     best: dict[int, tuple[tuple[int, int, int], tuple[int, ...], Piece]] = {}
     for piece in sorted(pieces, key=lambda item: (item.base_offset, item.end_offset)):
