@@ -34,10 +34,15 @@ settings.load_profile(os.environ.get("TIERED_TEST_PROFILE", "ci"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Collect seldom, and never again what is loaded by now: a fifth of the whole run went into looking at it."""
+    """Collect seldom, and never again what is loaded by now: looking at it took a good part of the run."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def pytest_unconfigure() -> None:
+    """Let libraries that count their objects at exit find none left."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)

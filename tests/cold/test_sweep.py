@@ -657,5 +657,5 @@ class Sweeps(RuleBasedStateMachine):
 
 TestSweeps = Sweeps.TestCase
 TestSweeps.settings = settings(
-    max_examples=3 * settings.default.max_examples, stateful_step_count=50, deadline=None
+    max_examples=settings.default.max_examples, stateful_step_count=50, deadline=None
 )
