@@ -11,6 +11,7 @@ from crc32c import crc32c
 
 from tests.cold.memory_store import MemoryStore
 from tiered.cold.cache_disk import DiskCache
+from tiered.cold.cache_memory import Ident
 from tiered.cold.fetch import Admission, Fetcher
 from tiered.cold.fetch_plan import Piece
 from tiered.errors import ColdStorageError, CorruptionError
@@ -131,6 +132,22 @@ def test_an_outage_is_everybodys_and_an_interrupt_ones_own(failure: BaseExceptio
             assert second.exception() is not failure
     assert fetch(fetcher, 3) == wanted(3)
     assert fetcher._flights == {}
+
+
+def test_an_interrupt_between_two_pieces_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetcher = Fetcher(bucket, memory_bytes=1 << 20)
+    held = fetcher._held
+
+    def interrupted(ident: Ident, wanted: Piece) -> memoryview | None:
+        if wanted == piece(2):
+            raise KeyboardInterrupt
+        return held(ident, wanted)
+
+    monkeypatch.setattr(fetcher, "_held", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(fetcher, 1, 2)
+    assert fetcher._flights == {}
+    assert fetch(fetcher, 1) == wanted(1)
 
 
 def test_what_is_damaged_in_the_bucket_is_an_error_and_not_kept(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from tiered.settings import Settings
 from tiered.verify.repair import repair_store
 from tiered.verify.report import Repair, VerifyReport
 from tiered.verify.verifier import verify_store
+from tiered.warm.directory import read_marks, write_marks
+from tiered.warm.filesystem import OsFileSystem
 
 
 def access_of(place: Place, **cold: str) -> Any:
@@ -201,6 +203,16 @@ def test_a_lost_head_is_proposed_first_and_rebuilt_when_asked_for(place: Place, 
     check_whole(place, report)
     if damage is not missing:
         assert [item.read_bytes() for item in place.bucket.glob(".damaged/*-head.json")] == [spoilt]
+
+
+def test_what_a_rebuilt_head_adopted_is_no_old_orphan_to_the_next_sweep(place: Place) -> None:
+    """A sweep had seen an orphan long ago: once it is named and unnamed again, its readers have the whole grace."""
+    directory = place.data / "topics" / "orders" / "0"
+    name = str(place.objects()[2].relative_to(place.bucket))
+    write_marks(OsFileSystem(), directory, {name: 1.0})
+    spoil(place.cold() / "head.json", missing)
+    assert len(done(repair(place, rebuild_manifest=True))) == 1
+    assert read_marks(directory) == {}
 
 
 def test_a_head_is_not_rebuilt_over_a_gap(place: Place) -> None:

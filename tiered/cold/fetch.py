@@ -102,23 +102,24 @@ class Fetcher:
         found: dict[Ident, memoryview] = {}
         mine: dict[Ident, Piece] = {}
         others: dict[Ident, tuple[Piece, Future[memoryview]]] = {}
-        for piece in pieces:
-            ident = (key, piece.start, piece.length)
-            if ident in mine:
-                continue
-            held = self._held(ident, piece)
-            with self._lock:
-                # Looked at twice: it may have landed between a first look and the lock.
-                if held is None and self._memory.get(ident) is not None and ident not in self._flights:
-                    held = self._held(ident, piece)
-                if held is not None:
-                    found[ident] = held
-                elif ident in self._flights:
-                    others[ident] = piece, self._flights[ident]
-                else:
-                    self._flights[ident] = Future()
-                    mine[ident] = piece
         try:
+            # Within the try: Ctrl-C between two pieces must not leave a flight that others wait for, for ever.
+            for piece in pieces:
+                ident = (key, piece.start, piece.length)
+                if ident in mine:
+                    continue
+                held = self._held(ident, piece)
+                with self._lock:
+                    # Looked at twice: it may have landed between a first look and the lock.
+                    if held is None and self._memory.get(ident) is not None and ident not in self._flights:
+                        held = self._held(ident, piece)
+                    if held is not None:
+                        found[ident] = held
+                    elif ident in self._flights:
+                        others[ident] = piece, self._flights[ident]
+                    else:
+                        self._flights[ident] = Future()
+                        mine[ident] = piece
             self._land(key, size, mine, found, gap_bytes, admission)
         except BaseException as error:
             self._fail(mine, error)

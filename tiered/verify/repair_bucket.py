@@ -15,7 +15,7 @@ from ..format.manifest import ObjectEntry
 from ..format.schema import schema_to_text
 from ..gather import local_segments
 from ..warm.catalog import TopicMeta
-from ..warm.directory import read_lineage, read_start_offset
+from ..warm.directory import read_lineage, read_start_offset, write_marks
 from ..warm.segment_reader import SegmentFile
 from .aside import Workshop
 from .notes import Notes
@@ -73,8 +73,16 @@ def rebuild_head(
         return Repair(
             where, f"would publish {action}", "proposed", f"{warning}; add --rebuild-manifest to do it"
         )
+    _forget_orphans(shop, meta, cold.partition)
     kept = publish_rebuilt(cold, head, shop.clock)
     return Repair(where, f"published {action}", "done", warning, kept)
+
+
+def _forget_orphans(shop: Workshop, meta: TopicMeta, partition: int) -> None:
+    """Let the sweep's grace count anew: what it knew as an orphan may be named from now on, and be one again later."""
+    directory = shop.access.directory(meta.name, partition)
+    assert directory is not None
+    write_marks(shop.fs, directory, {})
 
 
 def _check_lineage(
@@ -106,6 +114,7 @@ def repair_page(shop: Workshop, cold: ColdPartition, meta: TopicMeta, name: str)
     ref = next((ref for ref in loaded.head.pages if ref.name == name), None) if loaded is not None else None
     if ref is None:
         raise CorruptionError("the manifest does not name it any more", where=where)
+    _forget_orphans(shop, meta, cold.partition)
     fresh = rebuild_page(committer_of(shop, meta, cold.partition), ref)
     return Repair(where, f"made again from {fresh.count} objects as {fresh.name}", "done", kept=where)
 
