@@ -188,7 +188,7 @@ class S3Upload:
         where = f"{self._client.url}/{self._key}"
         self._client.check_encrypted(answer, where)
         modified = parsedate_to_datetime(date).timestamp()
-        return ObjectInfo(self._key, self._size, etag_of(answer, where), modified)
+        return ObjectInfo(self._key, self._size, etag_of(answer, where, retryable=True), modified)
 
     def _expected(self, parts: list[Part]) -> set[str]:
         """Return the checksums that prove these bytes: of the whole, and of the parts' checksums."""
@@ -226,7 +226,9 @@ class S3Upload:
                 f"{where} arrived damaged: its CRC32C differs; upload it again", retryable=True
             )
         self._client.check_encrypted(answer, where)
-        return ObjectInfo(self._key, self._size, etag_of(answer, where), answer["LastModified"].timestamp())
+        return ObjectInfo(
+            self._key, self._size, etag_of(answer, where, retryable=True), answer["LastModified"].timestamp()
+        )
 
     def _reads_back(self, parts: list[Part]) -> bool:
         """Whether the server gives back the bytes of every part; several are read at a time."""
