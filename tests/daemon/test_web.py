@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests.daemon.conftest import wait_until
 from tiered import web
 from tiered.web import Views, Web
 
@@ -147,7 +148,14 @@ def test_who_stalls_or_crowds_does_not_hold_up_the_others(monkeypatch: pytest.Mo
             assert ask(server, "/healthz")[0] == 200
         for peer in stalled:
             assert peer.recv(1000) == b"", "cut off without an answer"
-        assert ask(server, "/healthz")[0] == 200
+
+        def answers() -> bool:
+            # A peer sees the end a moment before the server counts its connection as gone.
+            with suppress(OSError):
+                return ask(server, "/healthz")[0] == 200
+            return False
+
+        wait_until(answers, "no answer though nobody crowds any more")
 
 
 def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
