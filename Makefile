@@ -5,16 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11 python
-# Two processes suit two cores; Spark's tests all go to one of them.
-WORKERS := 2
+# Three processes keep two cores busy, as tests also wait; Spark's tests all go to one of them.
+WORKERS := 3
 # How long `make torture` may take, about, on two quiet processors: each kind of test has its share.
 MINUTES := 25
+# Tests start hundreds of interpreters: without this setting each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE =
 # What `make torture` counts, and the tests that count in their short form too.
 TALLY := $(CURDIR)/build/tally.jsonl
 COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/torture tests/verify
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench torture lock clean
+.PHONY: help demo test lint format docs bench torture terraform checkov lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
@@ -35,8 +37,9 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## write docs/api.md and docs/cli.md anew
+docs: $(VENV)/.dev ## write the generated pages and tables anew
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/deploy.py
 
 bench: $(VENV)/.dev ## the benchmarks
 	$(BIN)/python -m benchmarks --write-docs
@@ -45,14 +48,25 @@ torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go i
 	mkdir -p build && rm -f $(TALLY)
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
-	TIERED_TEST_TALLY=$(TALLY) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
+	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
 	$(BIN)/python docs/tally.py $(TALLY)
+
+terraform: $(VENV)/.dev ## the module in terraform/, applied to a local server; needs the CLI and its AWS provider
+	$(BIN)/python -m pytest tests/terraform/test_apply.py
+
+checkov: .venv-checkov/.installed ## a security scan of terraform/, in an environment of its own: its dependencies are many
+	.venv-checkov/bin/checkov --directory terraform --framework terraform --quiet --compact --skip-download
+
+.venv-checkov/.installed: $(VENV)/.dev
+	$(BIN)/python -m venv .venv-checkov
+	.venv-checkov/bin/python -m pip install --quiet --disable-pip-version-check 'checkov>=3.2'
+	@touch $@
 
 lock: ## resolve uv.lock anew
 	uv lock --upgrade
 
 clean: ## remove what was built and installed
-	rm -rf $(VENV) dist build .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .venv-checkov dist build .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache spark-warehouse
 	find tiered tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -153,7 +153,7 @@ def _api() -> Lines:
     yield "## Opening a store"
     yield from _function("tiered.open", tiered.open)
     yield from _function("tiered.restore", tiered.restore)
-    for cls in (tiered.Store, tiered.Topic, tiered.Scan):
+    for cls in (tiered.Store, tiered.Topic, tiered.Producer, tiered.Scan, tiered.Server):
         yield from _class(cls)
     yield "## Values"
     yield ""
@@ -280,15 +280,15 @@ def _toml(settings: tiered.Settings) -> Lines:
             optional |= {"region": '"us-east-1"', "cron": '"*/5 * * * *"', "metrics": '"127.0.0.1:9464"'}
             optional |= {"kms_key_id": '"alias/my-key"', "cache_path": '"/var/cache/tiered"'}
             optional |= {"jitter": '"3s"', "token_file": '"/etc/tiered/token"'}
+            optional |= {"listen": '"127.0.0.1:8815"', "tls_roots": '"/etc/tiered/ca.pem"'}
+            optional |= {"tls_certificate": '"/etc/tiered/cert.pem"', "tls_key": '"/etc/tiered/key.pem"'}
             yield f"# {name} = {optional[name]}" if value is None else f"{name} = {_toml_value(value)}"
 
 
 def _rules(rules: dict[str, Any]) -> Lines:
     for name, rule in rules.items():
         if rule is not None:
-            pairs = [
-                f"{key} = {_toml_value(value)}" for key, value in rule.items() if key != "level" or value
-            ]
+            pairs = [f"{key} = {_toml_value(value)}" for key, value in rule.items() if value is not None]
             yield f"{name} = {{ {', '.join(pairs)} }}"
 
 

@@ -1,8 +1,10 @@
 """How long the slow tests may go on: each kind has a share of ``TIERED_TEST_TORTURE_MINUTES``.
 
-The minutes are those of a whole `make torture` with two test processes on two quiet processors. A slow test repeats
+The minutes are those of a whole `make torture` with three test processes on two quiet processors. A slow test repeats
 what it does, with other seeds or other places, until its share is used up; it does so at least once, however
 slow the machine is. With ten times the minutes, each kind goes ten times as far.
+
+Without the variable long lists of cases are thinned out (`thinned`).
 """
 
 from __future__ import annotations
@@ -10,10 +12,15 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MINUTES_DEFAULT = 25.0
-_PROCESSES = 2
+_PROCESSES = 3
+LONG_RUN = "TIERED_TEST_TORTURE_MINUTES" in os.environ
+"""Whether this is `make torture`, which sets the variable."""
 
 
 def minutes() -> float:
@@ -24,6 +31,11 @@ def minutes() -> float:
 def scaled(count: int) -> int:
     """Scale a count that suits the default to the minutes given; at least 1."""
     return max(1, round(count * minutes() / MINUTES_DEFAULT))
+
+
+def thinned(cases: Sequence[T], every: int) -> list[T]:
+    """Return every so many-th case, the first among them; all of them in the long run."""
+    return list(cases if LONG_RUN else cases[::every])
 
 
 def seconds_of(share: float, tests: int = 1) -> float:

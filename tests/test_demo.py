@@ -82,6 +82,7 @@ def test_the_fast_demo_passes_every_check_and_can_be_kept(tmp_path: Path) -> Non
     assert "is not an empty directory" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(demo_flights.KNOWN_ANSWERS, "AA", Answer(32_729, 8.6))
     result = CliRunner().invoke(app, ["demo", "--fast"], catch_exceptions=False)
@@ -107,7 +108,10 @@ def test_what_is_missing_is_said(
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: int, code: int) -> None:
     """No files, no server, no message."""
     process = subprocess.Popen(

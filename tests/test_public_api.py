@@ -26,6 +26,7 @@ NAMES = [
     "PartitionPoisoned",
     "PartSweep",
     "Plan",
+    "Producer",
     "ReadOnly",
     "Record",
     "RecordTooLarge",
@@ -33,6 +34,8 @@ NAMES = [
     "ScanObject",
     "ScanPlan",
     "SchemaMismatch",
+    "Server",
+    "ServerUnavailable",
     "Settings",
     "Split",
     "Store",
@@ -55,7 +58,7 @@ NAMES = [
 SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (
         tiered.open,
-        "path, *, cold=None, settings=None, read_only=False, tierer=False, daemon=False, host=None",
+        "path, *, cold=None, settings=None, read_only=False, tierer=False, daemon=False, host=None, token=None",
     ),
     (
         tiered.Store.create_topic,
@@ -70,6 +73,10 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (tiered.Store.sweep, "self, *, dry_run=False"),
     (tiered.Store.status, "self"),
     (tiered.Store.verify, "self, deep=False"),
+    (
+        tiered.Store.serve,
+        "self, listen=None, *, token=None, tls_certificate=None, tls_key=None, allow_remote=False",
+    ),
     (tiered.Store.flush, "self"),
     (tiered.Store.close, "self"),
     (
@@ -78,6 +85,13 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     ),
     (tiered.Topic.append_many, "self, records"),
     (tiered.Topic.append_batch, "self, data, *, partition=None, sync=None"),
+    (tiered.Topic.producer, "self, producer_id"),
+    (
+        tiered.Producer.append,
+        "self, value, *, sequence=None, key=None, headers=None, timestamp=None, partition=None, sync=None",
+    ),
+    (tiered.Producer.append_batch, "self, data, *, sequence=None, partition=None, sync=None"),
+    (tiered.Producer.flush, "self"),
     (tiered.Topic.flush, "self"),
     (tiered.Topic.roll, "self"),
     (tiered.Topic.read, "self, partition=None, offset=None, limit=None, follow=False"),
@@ -137,7 +151,7 @@ def test_every_error_is_a_tiered_error() -> None:
     """So that one except clause is enough, and no name of an error hides a builtin."""
     errors = [getattr(tiered, name) for name in NAMES]
     errors = [item for item in errors if inspect.isclass(item) and issubclass(item, Exception)]
-    assert len(errors) == 19
+    assert len(errors) == 20
     assert [item for item in errors if not issubclass(item, tiered.TieredError)] == []
 
 

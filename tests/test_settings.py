@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from tiered.cold.options import ColdOptions
 from tiered.errors import ConfigError
+from tiered.places import cold_options
 from tiered.policies.rules import PRESETS, Policy
 from tiered.settings import Settings
-from tiered.store import cold_options
 from tiered.units import (
     approximate_size,
     format_duration,
@@ -200,6 +200,10 @@ def test_off_means_never_for_a_key_and_for_a_whole_rule() -> None:
 RETENTION = {"age": "1d", "bytes": "1GiB"}
 
 
+def rule(**rules: Any) -> dict[str, Any]:
+    return {"policies": {"default": rules}}
+
+
 @pytest.mark.parametrize(
     ("values", "key", "hint"),
     [
@@ -251,6 +255,37 @@ RETENTION = {"age": "1d", "bytes": "1GiB"}
             "policies.default",
             "offload.after (1d) would follow retention.age (1d)",
         ),
+        (rule(local_retention={"free_disk": "101%"}), "free_disk", "no share of a disk; write more than 0%"),
+        (rule(local_retention={"free_disk": "10G"}), "free_disk", "unknown unit 'G'"),
+        (rule(local_retention={"free_disk": 0}), "free_disk", 'write "off" for no limit'),
+        (
+            rule(offload={"after": "off", "bytes": "1GiB"}),
+            "default",
+            'write a long time, such as after = "30d"',
+        ),
+        (rule(compress={"block_bytes": "64MiB"}), "compress.block_bytes", "at most 32MiB"),
+        (rule(storage_class={"name": "DEEP_ARCHIVE", "after": "1d"}), "storage_class.name", "GLACIER_IR"),
+        (
+            rule(storage_class={"after": "1h"}, merge={"after": "2h"}),
+            "policies.default",
+            "storage_class.after (1h) is shorter than merge.after (2h)",
+        ),
+        (
+            rule(storage_class={"after": "28d"}, retention={"age": "28d"}),
+            "policies.default",
+            "storage_class.after (4w) would follow retention.age (4w)",
+        ),
+        (rule(pin="on", local_retention={"age": "1h"}), "policies.default", "leave one of them out"),
+        (
+            rule(pin={"age": "2h"}, local_retention={"age": "1h"}),
+            "policies.default",
+            "pin.age (2h) is longer than local_retention.age (1h); write 1h or less",
+        ),
+        (rule(pin={"since": "2027-01-31T10:00:00"}), "pin.since", "has no zone; write a date"),
+        (rule(pin={"since": "yesterday"}), "pin.since", "is no time; write a date"),
+        (rule(pin={"since": "2027-02-01", "until": "2027-02-01"}), "pin", "until must be later than since"),
+        (rule(promote={"reads": 2, "within": "2h", "keep": "1h"}), "default", "write 2h or more"),
+        (rule(promote={"read": 2}), "promote.read", "did you mean reads?"),
         ({"daemon": {"interval": "1m", "cron": "* * * * *"}}, "daemon", "leave one of them out"),
         ({"daemon": {"cron": "* * *"}}, "daemon.cron", "*/5 * * * *"),
         ({"daemon": {"metrics": "9464"}}, "daemon.metrics", "127.0.0.1:9464"),
@@ -263,6 +298,28 @@ def test_refusals_name_the_key_and_what_to_write_in_one_line(values: Any, key: s
     assert hint in message
     assert "\n" not in message
     assert "pydantic" not in message
+
+
+def test_new_rules_are_written_as_they_were_read() -> None:
+    written = {
+        "local_retention": {"age": "off", "bytes": "off", "free_disk": "2.5%"},
+        "pin": {"age": "2h", "topic": False, "since": "2027-01-31T00:00:00Z"},
+        "promote": {"reads": 3, "within": "1h", "keep": "1d", "bytes": "10GiB"},
+        "storage_class": {"name": "GLACIER_IR", "after": "13w"},
+        "offload": {"after": "10m", "tail_interval": "10s", "bytes": "1GiB"},
+    }
+    settings = Settings.model_validate(rule(**written))
+    assert settings.to_json()["policies"]["default"] == written
+    assert Settings.model_validate(settings.to_json()) == settings
+    assert settings.promotes
+    policy = settings.policy_for("t")
+    assert policy.local_retention.free_disk is not None
+    assert policy.local_retention.free_disk.of(1000) == 25
+    short = Settings.model_validate(rule(pin="on", local_retention={"free_disk": "10GiB"})).policy_for("t")
+    assert short.pin.topic
+    assert short.local_retention.free_disk is not None
+    assert short.local_retention.free_disk.of(1) == 10 << 30
+    assert not Settings.model_validate(rule(pin="off", promote="off", storage_class="off")).promotes
 
 
 def test_a_topic_with_short_retention_may_inherit_longer_local_rules() -> None:

@@ -15,6 +15,7 @@ from .errors import (
     ReadOnly,
     RecordTooLarge,
     SchemaMismatch,
+    ServerUnavailable,
     StoreClosed,
     StoreLocked,
     TieredError,
@@ -22,8 +23,11 @@ from .errors import (
     TopicNotFound,
     UnsupportedFormat,
 )
+from .flight import Server
+from .opening import open_store as open  # noqa: A004
 from .policies.executor import TierReport
 from .policies.plan import Plan
+from .producer import Producer
 from .reader.scan import Scan, ScanObject, ScanPlan
 from .reader.splits import Split
 from .records import Appended, OffsetRange, Record
@@ -31,7 +35,6 @@ from .restore import restore
 from .settings import Settings
 from .status import StoreStatus
 from .store import Store
-from .store import open_store as open  # noqa: A004
 from .topic import Topic
 from .verify.report import VerifyReport
 from .version import VERSION
@@ -53,6 +56,7 @@ __all__ = [
     "PartSweep",
     "PartitionPoisoned",
     "Plan",
+    "Producer",
     "ReadOnly",
     "Record",
     "RecordTooLarge",
@@ -60,6 +64,8 @@ __all__ = [
     "ScanObject",
     "ScanPlan",
     "SchemaMismatch",
+    "Server",
+    "ServerUnavailable",
     "Settings",
     "Split",
     "Store",

@@ -21,8 +21,9 @@ from typing import Any
 import pyarrow as pa
 
 from .errors import DiskFull
+from .opening import open_store
 from .settings import Settings
-from .store import Store, open_store
+from .store import Store
 from .topic import Topic
 from .warm.filesystem import sync_before_reading
 

@@ -184,9 +184,8 @@ class Claims:
             self._mark(meta, partition, writer, str(newer))
             raise
         if lineage is None:
-            published = cold.load()
-            if published is not None:
-                write_lineage(self._fs, directory, published.head.lineage_epoch)
+            # The one that was claimed in: by now the head may say another, of a restore elsewhere.
+            write_lineage(self._fs, directory, FIRST_LINEAGE)
         self._committers[meta.topic_id, partition] = committer
         return committer
 

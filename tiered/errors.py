@@ -14,9 +14,10 @@
     │   └── ReadOnly, StoreClosed  this handle cannot do that
     ├── somebody else holds it: find out who
     │   ├── StoreLocked            names the process
-    │   └── Fenced                 a newer lineage or tierer took over
+    │   └── Fenced                 a newer lineage, tierer or producer's session took over
     ├── it may pass: free something, wait, retry
     │   ├── DiskFull, Backpressure
+    │   ├── ServerUnavailable      a server of this store that does not answer
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
     │       ├── ObjectNotFound     an authoritative 404, nothing else
     │       └── PreconditionFailed a conditional write met another state
@@ -54,7 +55,7 @@ class SchemaMismatch(TieredError):
 
 
 class RecordTooLarge(TieredError):
-    """One record larger than ``max_record_bytes``; nothing of the call was appended."""
+    """One record larger than ``max_record_bytes``; nothing of the batch that has it was appended."""
 
 
 class OutOfOrderSequence(TieredError):
@@ -76,7 +77,7 @@ class OffsetOutOfRange(TieredError):
         self.end = end
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return rebuilt, (type(self), self.args, self.__dict__)
 
 
 class ReadOnly(TieredError):
@@ -92,7 +93,7 @@ class StoreLocked(TieredError):
 
 
 class Fenced(TieredError):
-    """A newer epoch owns this partition in the bucket; this one may change nothing more."""
+    """A newer epoch owns this partition in the bucket, or the id of this producer; this one may change nothing more."""
 
 
 class DiskFull(TieredError):
@@ -101,6 +102,13 @@ class DiskFull(TieredError):
 
 class Backpressure(TieredError):
     """The store cannot take more now; retry after a pause."""
+
+
+class ServerUnavailable(TieredError):
+    """The server of a store does not answer, or went away.
+
+    Of an append that was under way it is not known whether it took effect; the message says so.
+    """
 
 
 class ColdStorageError(TieredError):
@@ -117,7 +125,7 @@ class ColdStorageError(TieredError):
         self.retryable = retryable
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return rebuilt, (type(self), self.args, self.__dict__)
 
 
 class ObjectNotFound(ColdStorageError):
@@ -163,7 +171,7 @@ class CorruptionError(TieredError):
         self.offsets = offsets
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return rebuilt, (type(self), self.args, self.__dict__)
 
 
 class PartitionPoisoned(TieredError):
@@ -176,10 +184,10 @@ class UnsupportedFormat(TieredError):
 
 def again(error: TieredError) -> TieredError:
     """Return a new error like `error`, for one that is raised many times: each raise adds to a traceback."""
-    return _rebuild(type(error), error.args, error.__dict__)
+    return rebuilt(type(error), error.args, error.__dict__)
 
 
-def _rebuild(cls: type[TieredError], args: tuple[object, ...], state: dict[str, object]) -> TieredError:
+def rebuilt(cls: type[TieredError], args: tuple[object, ...], state: dict[str, object]) -> TieredError:
     """Unpickle an error with keyword-only arguments (Spark workers send errors by pickle)."""
     error = cls.__new__(cls, *args)
     error.args = args

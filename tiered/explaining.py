@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .errors import ReadOnly, TieredError
+from .policies.case import floor_bytes
 from .policies.explain import Explanation, explain
-from .policies.facts import PartitionFacts, StoreFacts
-from .policies.plan import DISK_FREE_MIN
+from .policies.facts import PartitionFacts
 
 if TYPE_CHECKING:
     from .store import Store
@@ -57,14 +56,15 @@ def explain_topic(store: Store, topic: str, partition: int | None = None) -> Top
     root = store._access.places.root
     if root is None:
         raise ReadOnly(f"{store.url} is a bucket, for which nothing is planned; name the local store")
-    tierer, now_us, disk = store._tierer, store._clock(), shutil.disk_usage(root)
+    tierer, now_us, disk = store._tierer, store._clock(), store._host.disk_usage(root)
     # On a full disk the oldest file of the whole store goes first, so all of it has to be looked at.
-    is_full = disk.free < disk.total * DISK_FREE_MIN
+    policies = [store._settings.policy_for(name) for name in store.topics()]
+    is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
-    known, unknown = tierer._facts(problems, fence=False, wanted=lambda name: is_full or name == topic)
+    known, unknown = tierer.finder.gather(problems, fence=False, wanted=lambda name: is_full or name == topic)
 
     def explained(partitions: list[PartitionFacts], has_cold: bool) -> list[Explanation]:
-        facts = StoreFacts(tuple(partitions), disk.free, disk.total, has_cold, now_us)
+        facts = replace(tierer.finder.store_facts(partitions, now_us), has_cold=has_cold)
         return explain(facts, store._settings.policy_for)
 
     found = [*explained(known, store._access.has_cold), *explained(unknown, False)]

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from .cold.commit import FIRST_LINEAGE
 from .errors import StoreClosed, TieredError
+from .finding import partitions_of
 from .format.manifest import Head
-from .gather import active_segment
+from .gather import active_segment, append_time_us
 from .passes import Passes
 from .reader.snapshot import open_listed, published_end
 from .scrub_state import ScrubState, read_scrub_state
-from .unpublished import append_time_us
 from .warm.catalog import TopicMeta
 from .warm.directory import SegmentName, list_segments, read_fence, read_lineage, read_start_offset
 from .warm.segment_reader import SegmentFile
@@ -103,8 +103,12 @@ class PartitionFigures:
 def look(store: Store, passes: Passes | None = None) -> list[PartitionFigures]:
     """Look at every partition of an open store; what cannot be looked at is said, not raised."""
     settled = passes is not None and "full" in passes.history.counts.last_success_us
-    found = []
-    for meta, partition in store._tierer._partitions():
+    found: list[PartitionFigures] = []
+
+    def unread(topic: str, error: TieredError) -> None:
+        found.append(PartitionFigures(topic, 0, problem=f"{type(error).__name__}: {error}"))
+
+    for meta, partition in partitions_of(store, unread):
         try:
             found.append(_Look(store, meta, partition, settled).figures())
         except (TieredError, OSError) as error:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from .cold.local_copies import HeldCopies
 from .format.codec import Codec
 from .format.manifest import Head, ObjectEntry, PageRef, covers
 from .hot.partition_writer import HotView, PartitionWriter
-from .policies.facts import ColdObjectFact, ObjectFact, PartitionFacts, SegmentFact
+from .policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, SegmentFact
 from .reader.access import TierAccess
 from .reader.snapshot import open_listed
 from .scrub_state import ScrubState
@@ -141,7 +142,9 @@ def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter 
 
 def active_segment(view: HotView) -> SegmentFile:
     """Return the active segment as its writer knows it."""
-    return SegmentFile.of_writer(view.active, view.active_header, view.active_index, view.end_offset)
+    return SegmentFile.of_writer(
+        view.active, view.active_header, view.active_index, view.end_offset, view.producers
+    )
 
 
 def partition_facts(
@@ -152,6 +155,7 @@ def partition_facts(
     *,
     lineage_end: int | None = None,
     scrub: ScrubState | None = None,
+    copies: HeldCopies | None = None,
 ) -> PartitionFacts:
     """Turn what was found into the facts of one partition. Pure, but for the first block header of each file.
 
@@ -162,6 +166,7 @@ def partition_facts(
     """
     head = published.head
     damaged = {item.name for item in scrub.damaged} if scrub else set()
+    held = copies or HeldCopies()
     cold_start = head.start_offset if head else 0
     if lineage_end is not None:
         cold_start = min(cold_start, lineage_end)
@@ -200,7 +205,8 @@ def partition_facts(
         cold_objects=objects,
         last_append_us=max(appends, default=0),
         tail_shipped_us=head.committed_us if head and published.entries else 0,
-        objects=_object_facts(published, damaged),
+        objects=_object_facts(published, damaged, held),
+        copies=tuple(CopyFact(name, size, used) for name, (size, used) in sorted(held.copies.items())),
         scrub=scrub.fact if scrub else None,
         topic_id=meta.topic_id,
     )
@@ -218,10 +224,12 @@ def _page_object(ref: PageRef) -> ColdObjectFact:
     )
 
 
-def _object_facts(published: Published, damaged: AbstractSet[str]) -> tuple[ObjectFact, ...]:
+def _object_facts(
+    published: Published, damaged: AbstractSet[str], held: HeldCopies
+) -> tuple[ObjectFact, ...]:
     if published.head is None:
         return ()
-    found = [_object_fact(entry, published.head, damaged) for entry in published.entries]
+    found = [_object_fact(entry, published.head, damaged, held) for entry in published.entries]
     for ref in published.unread:
         page = _page_object(ref)
         found.append(
@@ -233,7 +241,8 @@ def _object_facts(published: Published, damaged: AbstractSet[str]) -> tuple[Obje
     return tuple(sorted(found, key=lambda item: item.base_offset))
 
 
-def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str]) -> ObjectFact:
+def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str], held: HeldCopies) -> ObjectFact:
+    fetches, fetched_us = held.fetches.get(entry.name, (0, 0))
     return ObjectFact(
         name=entry.name,
         base_offset=entry.base_offset,
@@ -249,6 +258,10 @@ def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str]) -> O
         ),
         sealed=entry.sealed,
         damaged=entry.name in damaged,
+        storage_class=entry.storage_class,
+        min_timestamp_us=entry.min_timestamp_us,
+        fetches=fetches,
+        fetched_us=fetched_us,
     )
 
 
@@ -264,6 +277,8 @@ def _segment_fact(
     last_append_us = (
         facts.last_append_us if facts else (item.scan.last_append_us if item.scan else header.created_us)
     )
+    # An open one may have waited empty for long; a sealed one is not asked how long it was open.
+    first_append_us = None if sealed else append_time_us(item, header.base_offset)
     return SegmentFact(
         topic=meta.name,
         partition=partition,
@@ -278,13 +293,20 @@ def _segment_fact(
         sealed=sealed,
         newest=newest,
         in_manifest=sealed and covers(own, segment_id, header.base_offset, item.end_offset),
-        created_us=header.created_us,
+        created_us=header.created_us if first_append_us is None else first_append_us,
         last_append_us=last_append_us,
         max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
         where=str(item.path),
         block_count=len(index),
         raw_bytes=size if codec is Codec.NONE else 0,
     )
+
+
+def append_time_us(segment: SegmentFile, offset: int) -> int | None:
+    """Return when the first record at or after `offset` was appended; None where the segment has none."""
+    for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
+        return block.header.append_us
+    return None
 
 
 def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:

@@ -21,6 +21,7 @@ from .format.schema import (
     body_schema,
     nulls,
 )
+from .hot.partition_writer import check_record_size
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICROSECOND = timedelta(microseconds=1)
@@ -205,28 +206,38 @@ def _index(schema: pa.Schema, name: object) -> int:
 
 
 def by_partition(
-    batch: pa.RecordBatch, key: pa.Array, partitions: int
+    batch: pa.RecordBatch, key: pa.Array, partitions: int, keyless: int | None = None
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     """Split a batch by the partition of its keys, keeping the order within each.
 
     Yields
     ------
     (partition, rows)
-        Partition None for the rows whose key is null or empty.
+        Partition `keyless` for the rows whose key is null or empty.
     """
     encoded = key.dictionary_encode()
     places = [
-        partition_of(value, partitions) if (value := key_bytes(item)) else None
+        partition_of(value, partitions) if (value := key_bytes(item)) else keyless
         for item in encoded.dictionary.to_pylist()
     ]
     if len(set(places)) == 1 and encoded.null_count == 0:
         yield places[0], batch
         return
     rows = pc.take(pa.array(places, pa.int32()), encoded.indices)
+    if keyless is not None:
+        rows = pc.fill_null(rows, keyless)
+        places.append(keyless)
     for partition in [*sorted({place for place in places if place is not None}), None]:
         found = batch.filter(pc.is_null(rows) if partition is None else pc.equal(rows, partition))
         if found.num_rows:
             yield partition, found
+
+
+def widened(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a body batch with nulls in the columns that `schema` gained since it was made."""
+    gained = list(schema)[body.num_columns - 1 :]
+    columns = [*body.columns, *(nulls(body.num_rows, field.type) for field in gained)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([body.schema.field(0), *schema]))
 
 
 def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
@@ -249,7 +260,12 @@ def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def largest_record(pieces: Sequence[pa.RecordBatch], limit: int) -> int:
+def check_records(pieces: Sequence[pa.RecordBatch], limit: int) -> None:
+    """Raise `RecordTooLarge` where one record of Arrow data is over the limit."""
+    check_record_size(_largest_record(pieces, limit), limit)
+
+
+def _largest_record(pieces: Sequence[pa.RecordBatch], limit: int) -> int:
     """Return the bytes of the largest record's strings and binaries; 0 where none can be over `limit`."""
     largest = 0
     for piece in pieces:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .claims import Claims
+from .cold.layout import PartitionKeys, topic_prefix
+from .cold.local_copies import HeldCopies
 from .cold.partition import ColdPartition
 from .cold.sweep import SweepReport
+from .cold.whole_object import verified_chunks
 from .errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError
-from .merging import inputs_of, merge
-from .policies.actions import Merge, Scrub, Sweep
+from .format.manifest import ObjectEntry
+from .merging import change_class, inputs_of, merge
+from .policies.actions import ChangeClass, Demote, Merge, Promote, Scrub, Sweep
 from .scrubbing import PartitionScrub
 from .sweeping import StoreSweep, write_swept
 from .tier_actions import TierActions
+from .units import to_us
 from .warm.catalog import TopicMeta
 
 if TYPE_CHECKING:
@@ -52,6 +59,77 @@ class MaintenanceActions(TierActions):
                 if entry.name in str(error):
                     self._scrub(meta, action.partition).note(entry, error)
             raise
+
+    def change_class(self, action: ChangeClass, /) -> int | None:
+        """Write an object again, in another storage class, and publish it in its place."""
+        meta = self._store.topic(action.topic)._meta
+        committer = self.committer(meta, action.partition)
+        entry = self._named(committer.partition, action)
+        if entry is None or not entry.sealed:
+            return 0
+        options = replace(self._access.places.cold_options, storage_class=action.storage_class)
+        target = self._access.connect(options)
+        try:
+            return change_class(committer, entry, target, action.storage_class)
+        except (CorruptionError, ObjectNotFound) as error:
+            self._scrub(meta, action.partition).note(entry, error)
+            raise
+        finally:
+            self._access.disconnect(target)
+
+    def promote(self, action: Promote, /) -> int | None:
+        """Copy an object to the local disk."""
+        meta = self._store.topic(action.topic)._meta
+        cold, copies = self._access.cold(meta, action.partition), self._access.copies
+        entry = self._named(cold, action)
+        if entry is None or copies is None:
+            return 0
+        key = cold.keys.data(entry.name)
+        try:
+            return copies.write(key, verified_chunks(cold.store, key, entry))
+        except (CorruptionError, ObjectNotFound) as error:
+            self._scrub(meta, action.partition).note(entry, error)
+            raise
+
+    def demote(self, action: Demote, /) -> int | None:
+        """Delete the local copy of an object."""
+        meta, copies = self._store.topic(action.topic)._meta, self._access.copies
+        if copies is not None:
+            keys = PartitionKeys.of(meta.name, meta.topic_id, action.partition)
+            copies.drop(keys.data(action.name))
+        return None
+
+    def copies(self, meta: TopicMeta, partition: int) -> HeldCopies:
+        """Return which objects of a partition have a local copy, and how often the others were fetched."""
+        copies = self._access.copies
+        if copies is None:
+            return HeldCopies()
+        return copies.look(PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix)
+
+    def tidy_copies(self, meta: TopicMeta, partition: int) -> None:
+        """Remove copies that a killed pass left half-written, and counts that ended."""
+        if self._access.copies is not None:
+            within = self._store._settings.policy_for(meta.name).promote.within
+            self._access.copies.tidy(
+                PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix,
+                self._store._clock() - to_us(within),
+            )
+
+    def drop_copies_of_others(self) -> None:
+        """Remove the copies of topics that are gone."""
+        copies = self._access.copies
+        found = copies.folders() if copies is not None else []
+        if found:
+            ours = {topic_prefix(meta.name, meta.topic_id) for meta, _ in self._partitions()}
+            for prefix, folder in found:
+                if prefix not in ours:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _named(self, cold: ColdPartition, action: ChangeClass | Promote) -> ObjectEntry | None:
+        """Return the entry of an action's object, if the head still names it."""
+        loaded = cold.load()
+        entries = cold.entries(loaded.head, action.base_offset, action.end_offset) if loaded else []
+        return next((item for item in entries if item.name == action.name), None)
 
     def scrub(self, action: Scrub, /) -> int | None:
         """Look at objects again."""

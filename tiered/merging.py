@@ -1,13 +1,15 @@
-"""Merge objects of a partition, as a plan asks for, by the same commit as every upload (promises P6, P8)."""
+"""Put one object in the place of others, as a plan asks for, by the same commit as every upload (promises P6, P8)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from .cold.commit import Committer
 from .cold.merge import merge_objects
+from .cold.object_store import ObjectStore
+from .cold.whole_object import copy_object
 from .format.manifest import Head, ObjectEntry, add_objects
 from .policies.actions import Merge
 
@@ -44,10 +46,35 @@ def merge(committer: Committer, entries: Sequence[ObjectEntry], schema: pa.Schem
         An object fails verification, or the result differs. Nothing was published.
     Fenced, ColdStorageError
     """
+    return _replace(
+        committer, entries, lambda name: merge_objects(committer.partition, entries, schema, name)
+    )
+
+
+def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, storage_class: str) -> int:
+    """Write `entry` again under a new name in another storage class, and publish that in its place; return its size.
+
+    Parameters
+    ----------
+    target
+        The same bucket, with that class for what is uploaded.
+
+    Raises
+    ------
+    CorruptionError, ObjectNotFound, Fenced, ColdStorageError
+    """
+    cold = committer.partition
+    return _replace(committer, [entry], lambda name: copy_object(cold, entry, name, target, storage_class))
+
+
+def _replace(
+    committer: Committer, entries: Sequence[ObjectEntry], write: Callable[[str], ObjectEntry]
+) -> int:
+    """Publish what `write` uploads under a fresh name in place of `entries`; return its size, 0 where they moved."""
     cold = committer.partition
     name = committer.new_object_name(entries[0].base_offset)
     try:
-        merged = merge_objects(cold, entries, schema, name)
+        merged = write(name)
 
         def change(head: Head) -> Head:
             left = cold.entries(head, merged.base_offset, merged.end_offset)

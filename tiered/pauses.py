@@ -1,7 +1,7 @@
 """Pauses: passes leave a topic, or the whole store, alone until an operator resumes it.
 
 A pause is a small file, ``paused.json``, in the topic's directory or in the store's, so it holds for every process and
-outlives them. It takes effect with the next pass; what is under way is finished. Nothing of a paused topic is
+outlives them. It takes effect with the next action, in a pass that is under way too; an action that is under way is finished. Nothing of a paused topic is
 offloaded, evicted, expired, compressed, merged, scrubbed or swept. Appends and reads go on, the writer rolls its
 segments, and with ``sync = "cold"`` an append still publishes what it waits for.
 

@@ -25,6 +25,7 @@ where a lineage begins that is undone. So a disk of any older lineage finds in t
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ from .errors import ColdStorageError, CorruptionError, ObjectNotFound
 from .format.facts import SegmentFacts
 from .format.manifest import Head, ObjectEntry
 from .warm.catalog import TopicMeta
+
+log = logging.getLogger("tiered.restore")
 
 _CONNECTIONS = 8
 
@@ -170,7 +173,7 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
     *earlier, (epoch, _) = head.lineages
     before = replace(head, lineages=tuple(earlier))
     named = cold.entries(head)
-    orphans = _orphans(cold, {entry.name for entry in named})
+    orphans = _orphans(cold, before, named, at_us)
     began = _began(cold, before, named, orphans.values())
     pieces = [_named(entry) for entry in named]
     pieces += [_orphan(name, facts) for name, facts in orphans.items()]
@@ -199,17 +202,31 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
     )
 
 
-def _orphans(cold: ColdPartition, named: set[str]) -> dict[str, SegmentFacts]:
-    """Return what the objects say that the head does not name; only the footer of each is read."""
+def _orphans(
+    cold: ColdPartition, head: Head, named: Sequence[ObjectEntry], at_us: int
+) -> dict[str, SegmentFacts]:
+    """Return what the objects say that the head does not name; only the footer of each is read.
+
+    Raises
+    ------
+    CorruptionError
+        One is damaged, and may be needed.
+    """
     prefix = cold.keys.data_prefix
+    known = {entry.name for entry in named}
     names = [info.key.removeprefix(prefix) for info in cold.store.list(prefix)]
-    wanted = [name for name in names if name not in named and parse_object_name(name) is not None]
+    wanted = [name for name in names if name not in known and parse_object_name(name) is not None]
 
     def look(name: str) -> SegmentFacts | None:
         try:
             return read_facts(cold.store, prefix + name).facts
         except ObjectNotFound:
             return None  # swept since it was listed, hence long unnamed
+        except CorruptionError as error:
+            if not _is_replaced(name, head, named, at_us):
+                raise
+            log.warning("left out, as another object has its records: %s", error)
+            return None
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         found = zip(wanted, pool.map(look, wanted), strict=True)
@@ -218,6 +235,20 @@ def _orphans(cold: ColdPartition, named: set[str]) -> dict[str, SegmentFacts]:
             for name, facts in found
             if facts is not None and (facts.topic_id, facts.partition) == (cold.topic_id, cold.partition)
         }
+
+
+def _is_replaced(name: str, head: Head, named: Sequence[ObjectEntry], at_us: int) -> bool:
+    """Whether the head names what has all records of an orphan, and had them by then.
+
+    In one lineage the log only grows, and whatever replaces an object covers all of it. Where a lineage began since,
+    what it cut off may have reached farther than what is named now.
+    """
+    parsed = parse_object_name(name)
+    assert parsed is not None
+    return parsed.epoch >= head.lineage_epoch and any(
+        entry.base_offset <= parsed.base_offset < entry.end_offset and entry.last_append_us <= at_us
+        for entry in named
+    )
 
 
 def _began(

@@ -67,3 +67,17 @@ def records_of(
     for offset, stamp, key, value, found in zip(offsets, stamps, keys, values, listed, strict=True):
         pairs = tuple((item["key"], item["value"]) for item in found) if found else ()
         yield Record(value, key, pairs, to_datetime(stamp), topic, partition, offset)
+
+
+def merged_ranges(ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Join ranges of one partition that lie end to end, in order of first appearance."""
+    merged: list[OffsetRange] = []
+    last: dict[int, int] = {}
+    for item in ranges:
+        place = last.get(item.partition)
+        if place is not None and merged[place].end == item.start:
+            merged[place] = merged[place]._replace(end=item.end)
+        else:
+            last[item.partition] = len(merged)
+            merged.append(item)
+    return merged

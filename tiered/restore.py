@@ -36,16 +36,22 @@ from uuid import UUID
 from .cold.bucket import DELETED, Bucket
 from .cold.commit import Committer
 from .cold.open import check_conditional_writes
+from .cold.parquet_inspect import read_facts_of_entry
 from .cold.partition import ColdPartition
 from .errors import ConfigError, CorruptionError, Fenced, SchemaMismatch
 from .format.document import decode_document, encode_document
+from .format.facts import ProducerState
 from .format.manifest import Head, ObjectEntry, check_entries
+from .format.producers import states_before
 from .format.schema import schema_to_text
+from .host import Host
 from .hot.opening import first_header
 from .ingest import timestamp_us, to_datetime
+from .opening import WRITER_LOCK, loaded_settings, open_store, path_text
+from .places import cold_options
 from .point_in_time import TopicAt, revive_topic, rewound, topics_at
 from .settings import Settings
-from .store import WRITER_LOCK, Host, Store, cold_options, loaded_settings, open_store, path_text
+from .store import Store
 from .units import format_duration, to_us
 from .warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
 from .warm.cold_url import COLD_FILE, ColdPlace, write_cold_place
@@ -317,6 +323,7 @@ class _Restore:
         """Write the empty segment that carries the end offset."""
         # Ages count by a clock that never goes back.
         created_us = max(self._host.clock(), last.last_append_us if last else 0)
+        cold = ColdPartition(self._bucket.store, meta.name, meta.topic_id, partition)
         header = first_header(
             self._store_id,
             meta,
@@ -325,8 +332,17 @@ class _Restore:
             created_us,
             lineage_epoch=epoch,
             prev_origin_hash=last.origin_hash if last and last.sealed else "",
+            producers=_producers(cold, last, base),
         )
         SegmentWriter.create(self._fs, directory, header).close()
+
+
+def _producers(cold: ColdPartition, last: ObjectEntry | None, end: int) -> tuple[ProducerState, ...]:
+    """Return the idempotent producers that the newest object knows; none where there is no object."""
+    if last is None:
+        return ()
+    # The log may have only a part of the object.
+    return states_before(read_facts_of_entry(cold.store, cold.keys.data(last.name), last)[-1].producers, end)
 
 
 def _unchanged_since(before: Head | None, claimed: Head, at_us: int) -> bool:

@@ -44,10 +44,14 @@ from .policies.rules import (
     LocalRetention,
     Merge,
     Offload,
+    Pin,
     Policy,
+    Promote,
     Retention,
     Roll,
     Scrub,
+    StorageClass,
+    readable_class,
 )
 from .toml_lines import key_lines
 from .units import (
@@ -62,7 +66,7 @@ from .units import (
 )
 
 _ENV_PREFIX = "TIERED_"
-PRESETS_LEAVE = ("retention", "merge", "scrub")
+PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
 
 
 class _Section(BaseModel):
@@ -125,14 +129,6 @@ def _http_place(url: str | None) -> str | None:
     return _place(url)
 
 
-def _readable_class(name: str) -> str:
-    if name in ("GLACIER", "DEEP_ARCHIVE"):
-        raise ValueError(
-            f'{name} cannot be read without a restore first; write "GLACIER_IR" or "STANDARD_IA"'
-        )
-    return name
-
-
 class ColdSettings(_Section):
     """``[cold]``: the object store. ``conditional_writes`` and ``read_back`` are written ``"on"`` or ``"off"``.
 
@@ -142,7 +138,7 @@ class ColdSettings(_Section):
     url: Annotated[str | None, AfterValidator(_place)] = None
     endpoint_url: Annotated[str | None, AfterValidator(_http_place)] = None
     region: str | None = None
-    storage_class: Annotated[str, AfterValidator(_readable_class)] = "STANDARD"
+    storage_class: Annotated[str, AfterValidator(readable_class)] = "STANDARD"
     encryption: Literal["off", "AES256", "aws:kms"] = "off"
     kms_key_id: str | None = None
     tags: dict[str, str] = Field(default_factory=dict)
@@ -180,10 +176,15 @@ class PolicyTable(_Section):
     retention: Retention | None = None
     merge: Merge | None = None
     scrub: Scrub | None = None
+    storage_class: StorageClass | None = None
+    promote: Promote | None = None
+    pin: Pin | None = None
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         """Refuse contradictions between rules of one table; what a topic only inherits just never applies."""
+        self._local_agrees()
+        self._objects_agree()
         kept, local, offload = self.retention, self.local_retention, self.offload
         if kept is None:
             return self
@@ -203,6 +204,43 @@ class PolicyTable(_Section):
                 f"{text} is more than retention.bytes ({format_size(kept.bytes)}); write that or less"
             )
         return self
+
+    def _local_agrees(self) -> None:
+        local, offload, pin, promote = self.local_retention, self.offload, self.pin, self.promote
+        if offload and offload.after is None and offload.bytes is not None:
+            raise ValueError(
+                'offload.bytes has no effect with offload.after = "off"; write a long time, such as after = "30d"'
+            )
+        if pin and pin.topic and local and (local.age is not None or local.bytes is not None):
+            raise ValueError(
+                'pin = "on" keeps every segment local, so that local_retention never applies; leave one of them out'
+            )
+        if pin and pin.age is not None and local and local.age is not None and pin.age > local.age:
+            raise ValueError(
+                f"pin.age ({format_duration(pin.age)}) is longer than local_retention.age "
+                f"({format_duration(local.age)}); write {format_duration(local.age)} or less"
+            )
+        if promote and promote.reads is not None and promote.keep < promote.within:
+            raise ValueError(
+                f"promote.keep ({format_duration(promote.keep)}) is shorter than promote.within "
+                f"({format_duration(promote.within)}); write {format_duration(promote.within)} or more"
+            )
+
+    def _objects_agree(self) -> None:
+        moved, merge, kept = self.storage_class, self.merge, self.retention
+        if moved is None or moved.after is None:
+            return
+        text = f"storage_class.after ({format_duration(moved.after)})"
+        if merge and merge.after is not None and merge.target_bytes is not None and moved.after < merge.after:
+            raise ValueError(
+                f"{text} is shorter than merge.after ({format_duration(merge.after)}), so that small objects would be "
+                f"moved and never merged; write {format_duration(merge.after)} or more"
+            )
+        if kept and kept.age is not None and kept.by == "append" and moved.after >= kept.age:
+            raise ValueError(
+                f"{text} would follow retention.age ({format_duration(kept.age)}), so nothing is moved; write less, "
+                'or "off"'
+            )
 
     def over(self, base: Policy) -> Policy:
         """Return `base` with this table's rules in place of its own."""
@@ -288,6 +326,20 @@ class SweepSettings(_Section):
     objects_max: Annotated[int, Field(ge=1)] = 100_000
 
 
+class FlightSettings(_Section):
+    """``[flight]``: ``tiered serve``, and how to reach a store that is served.
+
+    ``token_file`` holds what a client has to show, on either side; the variable ``TIERED_FLIGHT_TOKEN`` wins over it.
+    ``tls_certificate`` and ``tls_key`` are the server's, ``tls_roots`` what a client trusts: files in PEM.
+    """
+
+    listen: Annotated[str | None, AfterValidator(_host_port)] = None
+    token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
+    tls_certificate: Annotated[str | None, BeforeValidator(_path_text)] = None
+    tls_key: Annotated[str | None, BeforeValidator(_path_text)] = None
+    tls_roots: Annotated[str | None, BeforeValidator(_path_text)] = None
+
+
 class Settings(_Section):
     """All settings; each has a default that keeps data safe.
 
@@ -302,6 +354,7 @@ class Settings(_Section):
     policies: dict[str, PolicyTable] = Field(default_factory=dict)
     daemon: DaemonSettings = DaemonSettings()
     sweep: SweepSettings = SweepSettings()
+    flight: FlightSettings = FlightSettings()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -340,6 +393,12 @@ class Settings(_Section):
             if pattern != "default" and fnmatchcase(topic, pattern):
                 return table.over(policy)
         return policy
+
+    @property
+    def promotes(self) -> bool:
+        """Whether some policy makes copies of what is fetched often."""
+        tables = [self.policies.get("default", PolicyTable()), *self.policies.values()]
+        return any(table.over(Policy()).promote.reads is not None for table in tables)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, written as in the file; `model_validate` of them gives an equal object."""
@@ -401,6 +460,7 @@ class _Environment(BaseSettings):
     policies: dict[str, Any] = {}
     daemon: dict[str, Any] = {}
     sweep: dict[str, Any] = {}
+    flight: dict[str, Any] = {}
 
 
 def _read_environment() -> dict[str, Any]:

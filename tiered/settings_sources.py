@@ -14,8 +14,14 @@ from .settings import PRESETS_LEAVE, PolicyTable, Settings, Sources, dotted
 
 DEFAULT = "default"
 _PREFIX = "TIERED_"
-# For the project's own tests.
-_NOT_SETTINGS = "TIERED_TEST_"
+_DISAGREEING = (
+    ("local_retention", "retention"),
+    ("offload", "retention"),
+    ("storage_class", "retention"),
+    ("storage_class", "merge"),
+)
+# For the project's own tests; a secret, which no setting holds.
+_NOT_SETTINGS = ("TIERED_TEST_", "TIERED_FLIGHT_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +160,17 @@ def _rule_source(settings: Settings, sources: Sources, pattern: str, rule: str, 
 def _contradictions(settings: Settings, sources: Sources, pattern: str) -> Iterator[str]:
     """Yield where rules of different tables disagree; those of one table are refused by `PolicyTable`."""
     policy = _resolved(settings, pattern)
-    for other in ("local_retention", "offload"):
-        tables = [_setter(settings, pattern, rule) for rule in (other, "retention")]
+    for other, against in _DISAGREEING:
+        tables = [_setter(settings, pattern, rule) for rule in (other, against)]
         # What nobody wrote just never applies, but that nothing reaches the bucket is not to be overlooked.
         if other != "offload" and None in tables:
             continue
         try:
-            PolicyTable.model_validate({rule: getattr(policy, rule) for rule in (other, "retention")})
+            PolicyTable.model_validate({rule: getattr(policy, rule) for rule in (other, against)})
         except ValidationError as error:
             text = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
             places = ", ".join(
-                f"{rule}: {_place(settings, sources, pattern, rule)}" for rule in (other, "retention")
+                f"{rule}: {_place(settings, sources, pattern, rule)}" for rule in (other, against)
             )
             yield f"{dotted(('policies', pattern))}: {text} ({places})"
 

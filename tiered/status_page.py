@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import TieredError
 from .figures import PartitionFigures, look
+from .finding import partitions_of
 from .gather import Published, partition_facts
 from .passes import Passes
 from .policies.explain import Step, explain
@@ -160,7 +161,7 @@ def _upcoming(store: Store, found: list[PartitionFigures]) -> dict[tuple[str, in
     }
     known: list[PartitionFacts] = []
     local: list[PartitionFacts] = []
-    for meta, partition in store._tierer._partitions():
+    for meta, partition in partitions_of(store, lambda *_: None):
         figures = wanted.get((meta.name, partition))
         if figures is None:
             continue

@@ -143,19 +143,19 @@ def _problem(topic: str, partition: int | None, error: Exception) -> PartSweep:
 
 
 def read_swept(root: Path) -> int | None:
-    """Return when the bucket was last swept; None where that is not remembered, 0 where the file does not verify.
+    """Return when the bucket was last swept; None where that is not remembered, 0 where the file cannot be read.
 
     Raises
     ------
-    UnsupportedFormat
+    UnsupportedFormat, Backpressure
     """
     path = root / SWEPT_FILE
     try:
         value = decode_document(read_whole(path), where=str(path)).get("swept_us")
     except FileNotFoundError:
         return None
-    except CorruptionError:
-        return 0
+    except (CorruptionError, OSError):
+        return 0  # a sweep too many does no harm; a pass that cannot plan does
     return value if type(value) is int else 0
 
 

@@ -29,6 +29,7 @@ from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
 from .warm.rewrite import merged_batches, rewrite_segment
 from .warm.segment_reader import SegmentFile
+from .writers import writer_at
 
 if TYPE_CHECKING:
     from .store import Store
@@ -78,7 +79,7 @@ class TierActions:
             return None
         meta = self._store.topic(action.topic)._meta
         try:
-            writer = self._store._writer_at(meta, action.partition, wait_seconds=0)
+            writer = writer_at(self._store, meta, action.partition, wait_seconds=0)
         except StoreLocked:
             # Where it is not the segment any more, the writer leaves the request alone.
             directory = self.directory(meta, action.partition)
@@ -99,7 +100,12 @@ class TierActions:
             return 0
         level = ZSTD_LEVEL if action.level is None else action.level
         rewrite_segment(
-            self._fs, found.path, Codec.of(action.codec), level, use_mmap=self._access.places.use_mmap
+            self._fs,
+            found.path,
+            Codec.of(action.codec),
+            level,
+            use_mmap=self._access.places.use_mmap,
+            block_bytes=action.block_bytes,
         )
         self._access.forget(found.path)
         return None
@@ -126,6 +132,9 @@ class TierActions:
                 return 0
             base = max(action.base_offset, segment.header.base_offset)
             end = min(action.end_offset, segment.end_offset)
+            if segment.producers:
+                # What is known of them holds for the segment's end, and the object must not say more than it has.
+                end = segment.end_offset
             if base >= end:
                 return 0
             try:
@@ -249,7 +258,7 @@ class TierActions:
             writer.set_start_offset(offset)
         elif read_start_offset(directory) < offset:
             try:
-                opened = self._store._writer_at(meta, action.partition, wait_seconds=0)
+                opened = writer_at(self._store, meta, action.partition, wait_seconds=0)
             except StoreLocked:
                 ask(self._fs, directory, Asked(meta.topic_id, start_offset=offset))
                 if not self._access.has_cold:
@@ -342,6 +351,7 @@ def _tail_facts(segment: SegmentFile, start: int, end: int) -> SegmentFacts:
         last_append_us=last,
         lineage_epoch=header.lineage_epoch,
         prev_origin_hash=header.prev_origin_hash,
+        producers=segment.producers,
     )
     return replace(segment.facts, base_offset=start, end_offset=end, record_count=end - start,
                    min_timestamp_us=low, max_timestamp_us=high) if segment.facts else facts  # fmt: skip

@@ -1,4 +1,4 @@
-"""The tierer: gathers facts, plans, and does what each action says (promises P5, P6, P7).
+"""The tierer: plans from the facts that it finds, and does what each action says (promises P5, P6, P7).
 
 Held while a pass runs: the store's tiering lock, so that one process a store tiers. In the bucket each
 partition is claimed by an epoch before anything else of it changes.
@@ -6,39 +6,33 @@ partition is claimed by an epoch before anything else of it changes.
 
 from __future__ import annotations
 
-import logging
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .claims import Claims
-from .cold.commit import FIRST_LINEAGE
 from .cold.sweep import SweepReport
-from .errors import ColdStorageError, Fenced, ReadOnly, TieredError, TopicNotFound
-from .gather import LocalSegments, Published, partition_facts, read_published
+from .errors import ColdStorageError, TieredError
+from .finding import Finder, partitions_of, told
 from .ingest import timestamp_us
 from .maintenance import MaintenanceActions
 from .pauses import Pauses
 from .policies.actions import Action
 from .policies.executor import Executor, Outcome, TierReport
-from .policies.facts import PartitionFacts, StoreFacts
 from .policies.outlook import outlook
 from .policies.plan import Plan, make_plan
 from .policies.running import Running
-from .reader.snapshot import published_end
-from .scrub_state import ScrubState, read_scrub_state
-from .status import PartitionStatus, StoreStatus, TierHoldings
+from .policies.simulate import Simulation, simulate
+from .status import StoreStatus
+from .statuses import store_status
 from .sweeping import StoreSweep, read_swept
-from .unpublished import Lag, Unpublished, append_time_us
+from .unpublished import Lag, Unpublished
 from .warm.catalog import TopicMeta
 from .warm.directory import (
     list_segments,
-    read_fence,
-    read_lineage,
     read_start_offset,
     remove_half_written,
 )
@@ -47,8 +41,6 @@ from .warm.rewrite import remove_leftover
 
 if TYPE_CHECKING:
     from .store import Store
-
-log = logging.getLogger("tiered.tierer")
 
 TIERING_LOCK = "tiering.lock"
 
@@ -84,7 +76,8 @@ class Tierer:
         self._holders = 0
         self._lock: FileLock | None = None
         self.claims = Claims(self._access, store.store_id, store._clock, self._fs)
-        self._actions = MaintenanceActions(store, self.claims, self._partitions)
+        self._actions = MaintenanceActions(store, self.claims, partial(partitions_of, store))
+        self.finder = Finder(store, self.claims, self._actions, self.pauses)
         self._unpublished = Unpublished(store, self.claims, self._actions)
         self.running = Running()
         self.observe_action: Callable[[Outcome], None] = lambda _: None
@@ -148,7 +141,7 @@ class Tierer:
             plan = self._plan(now, problems, fence=True)
             wanted = replace(plan, actions=tuple(item for item in plan.actions if not leave_out(item)))
             report = self._executor(should_stop).execute(wanted)
-            if self._access.has_cold and read_swept(self._root) is None:
+            if self._access.has_cold and read_swept(self.finder.root) is None:
                 self._actions.remember_sweep(plan.now_us)  # from here on counts when the first is due
         return report, problems
 
@@ -170,14 +163,19 @@ class Tierer:
         lags: dict[tuple[str, int], Lag] = {}
         problems: dict[tuple[str, int], TieredError] = {}
         actions: list[Action] = []
+
+        def unread(topic: str, error: TieredError) -> None:
+            if wanted(topic, 0):
+                problems[topic, 0] = error
+
         with self._one_tail_pass, self._tiering():
-            for meta, partition in self._partitions() if self._access.has_cold else ():
+            for meta, partition in partitions_of(self._store, unread) if self._access.has_cold else ():
                 if not wanted(meta.name, partition) or self.pauses.of(meta.name):
                     continue
                 try:
                     lag, found = self._unpublished.look(meta, partition)
                 except (TieredError, OSError) as error:
-                    problems[meta.name, partition] = _told(error)
+                    problems[meta.name, partition] = told(error)
                 else:
                     lags[meta.name, partition] = lag
                     actions += found
@@ -205,7 +203,9 @@ class Tierer:
     def lags(self) -> list[Lag]:
         """Return how far the bucket is behind each partition that it is known of, without asking it."""
         found = []
-        for meta, partition in self._partitions() if self._access.has_cold else ():
+        # A topic that cannot be read has no lag that could be told.
+        topics = partitions_of(self._store, lambda *_: None) if self._access.has_cold else ()
+        for meta, partition in topics:
             if self.claims.known_end(meta, partition) is not None:
                 # A fenced one has no lag that a pass could do anything about.
                 with suppress(TieredError, OSError):
@@ -231,16 +231,21 @@ class Tierer:
         return Executor(
             self._actions,
             should_stop=lambda: stopping() or should_stop(),
+            held=self._paused_meanwhile,
             running=self.running,
             observe=self.observe_action,
         )
 
+    def _paused_meanwhile(self, action: Action) -> str:
+        pause = self.pauses.of_store() if action.whole_store else self.pauses.of(action.topic)
+        return "" if pause is None else str(pause)
+
     def sweep(self, *, dry_run: bool) -> SweepReport:
         """Sweep the bucket, holding the tiering lock; a dry run changes nothing and needs no lock."""
-        _ = self._root
+        _ = self.finder.root
         if dry_run:
             sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=True)
-            return sweep.run(self._partitions())
+            return sweep.run(partitions_of(self._store))
         with self._one_full_pass, self._tiering():
             return self._actions.swept(self._store._clock())
 
@@ -251,236 +256,81 @@ class Tierer:
         A full pass and a tail pass change different things: what a tail pass publishes comes after all that a
         full pass planned with, and each commit is planned again on the head that it meets.
         """
-        root = self._root
-        with self._holders_lock:
-            if self._lock is None:
-                self._lock = FileLock.acquire(root / TIERING_LOCK, f"tiering of the store {root}")
-            self._holders += 1
+        root = self.finder.root
+        counted = 0
+        # Within the try: Ctrl-C right after it was taken must not leave it held.
         try:
+            with self._holders_lock:
+                if self._lock is None or not self._lock.held:
+                    self._lock = FileLock.acquire(
+                        root / TIERING_LOCK, f"tiering of the store {root}", nameless=True
+                    )
+                self._holders, counted = self._holders + 1, 1
             yield
         finally:
             with self._holders_lock:
-                self._holders -= 1
-                if not self._holders:
-                    held, self._lock = self._lock, None
-                    held.release()
+                self._holders, counted = self._holders - counted, 0
+                if not self._holders and self._lock is not None:
+                    self._lock.release()
+                    self._lock = None
+
+    def simulate(self, until: object) -> Simulation:
+        """Return what passes would do until then, if nothing is appended.
+
+        Raises
+        ------
+        ColdStorageError
+            The bucket does not say what it has.
+        """
+        problems: list[TieredError] = []
+        looked = self.finder.look(problems, fence=False)
+        for problem in problems:
+            if isinstance(problem, ColdStorageError):
+                raise problem
+        facts = self.finder.store_facts(looked.known, self._store._clock())
+        settings, end_us = self._store._settings, timestamp_us(until)
+        every = None if self.pauses.of_store() else settings.sweep.every
+        found = simulate(facts, settings.policy_for, end_us, sweep_every=every)
+        return replace(found, notes=found.notes + looked.notes)
 
     def _plan(self, now: object, problems: list[TieredError], *, fence: bool = False) -> Plan:
         """Plan for what could be looked at; what stood in the way of the rest is added to `problems`."""
         now_us = self._store._clock() if now is None else timestamp_us(now)
-        paused = self.pauses.among(self._store.topics())
-        # To act on, nothing of a paused topic is needed; to show what each tier holds, all is.
-        known, unknown = self._facts(
-            problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
-        )
-        everything, answered = [*known, *unknown], bool(known) or not unknown
-        known = [item for item in known if item.topic not in paused]
-        unknown = [item for item in unknown if item.topic not in paused]
-        disk = shutil.disk_usage(self._root)
-        facts = StoreFacts(
-            partitions=tuple(known),
-            disk_free_bytes=disk.free,
-            disk_total_bytes=disk.total,
-            has_cold=self._access.has_cold,
-            now_us=now_us,
-            storage_class=self._store._settings.cold.storage_class,
-            swept_us=read_swept(self._root),
-        )
+        looked = self.finder.look(problems, fence=fence)
+        facts = self.finder.store_facts(looked.known, now_us)
         policy_for = self._store._settings.policy_for
         # Where nothing of the bucket is known, it does not answer.
-        every = self._store._settings.sweep.every if answered and not self.pauses.of_store() else None
+        answered = looked.answered and not self.pauses.of_store()
+        every = self._store._settings.sweep.every if answered else None
         plan = make_plan(facts, policy_for, now_us, sweep_every=every)
         # What is unknown must not be planned with: these have no bucket for now.
-        local = make_plan(replace(facts, partitions=tuple(unknown), has_cold=False), policy_for, now_us)
-        notes = tuple(f"{topic}: {pause}" for topic, pause in paused.items())
-        notes += tuple(str(problem) for problem in problems)
+        without = replace(facts, partitions=tuple(looked.unknown), has_cold=False, has_classes=False)
+        local = make_plan(without, policy_for, now_us)
         actions = plan.actions + local.actions
-        tiers = outlook(everything, actions)
-        return replace(plan, actions=actions, notes=plan.notes + local.notes + notes, tiers=tiers)
-
-    def _facts(
-        self,
-        problems: list[TieredError],
-        *,
-        fence: bool,
-        wanted: Callable[[str], bool] = lambda _: True,
-    ) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
-        """Gather the facts of each partition: those whose manifest is known, and those where it is not.
-
-        Fenced ones are left out; with `fence`, one that is found to belong to an older lineage becomes one.
-        """
-        known: list[PartitionFacts] = []
-        unknown: list[PartitionFacts] = []
-        silent = False
-        for meta, partition in self._partitions():
-            if not wanted(meta.name):
-                continue
-            try:
-                self._check_fence(meta, partition)
-                local = self._actions.local(meta, partition)
-                published, answered = Published(None, ()), False
-                scrub = read_scrub_state(self._actions.directory(meta, partition))
-                if not silent:
-                    try:
-                        published, answered = self._published(meta, partition, local, scrub), True
-                    except ColdStorageError as error:
-                        problems.append(error)
-                        # Where the bucket as a whole is away it is asked once: each question takes all its retries.
-                        silent = not self.claims.bucket_answers()
-                if fence:
-                    writer = self._actions.writer(meta.name, partition)
-                    self.claims.check_lineage(meta, partition, published.head, writer)
-                    if published.head is not None:
-                        self.claims.note_head(meta, partition, published.head)
-                facts = partition_facts(meta, partition, local, published, scrub=scrub)
-                (known if answered else unknown).append(facts)
-            except (TieredError, OSError) as error:
-                log.warning("%s/%d is left out: %s", meta.name, partition, error)
-                problems.append(_told(error))
-        return known, unknown
-
-    def _published(
-        self, meta: TopicMeta, partition: int, local: LocalSegments, scrub: ScrubState
-    ) -> Published:
-        first = local.segments[0].header.base_offset if local.segments else None
-        return read_published(
-            self._access, meta, partition, local_offset=first, scrub_offset=scrub.next_offset
+        return replace(
+            plan,
+            actions=actions,
+            notes=plan.notes + local.notes + looked.notes,
+            tiers=outlook(looked.everything, actions),
         )
-
-    def _check_fence(self, meta: TopicMeta, partition: int) -> None:
-        reason = read_fence(self._actions.directory(meta, partition))
-        if reason is not None:
-            raise Fenced(f"partition {partition} of topic {meta.name!r} is fenced: {reason}")
-
-    @property
-    def _root(self) -> Path:
-        root = self._access.places.root
-        if root is None:
-            raise ReadOnly(f"{self._store.url} has no local tier")
-        return root
-
-    def _partitions(self) -> Iterator[tuple[TopicMeta, int]]:
-        for name in self._store.topics():
-            try:
-                meta = self._store.topic(name)._meta
-            except TopicNotFound:
-                continue  # deleted since it was listed
-            for partition in range(meta.partitions):
-                yield meta, partition
 
     def _tidy(self, problems: list[TieredError]) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
-        for meta, partition in self._partitions():
+        unread: list[str] = []  # their problems are told by who plans
+        for meta, partition in partitions_of(self._store, lambda topic, _: unread.append(topic)):
             directory = self._actions.directory(meta, partition)
             if not directory.is_dir():
                 continue
             try:
+                self._actions.tidy_copies(meta, partition)
                 remove_half_written(self._fs, directory)
                 for name in list_segments(directory).leftovers:
                     remove_leftover(self._fs, directory, name)
             except (TieredError, OSError) as error:
-                problems.append(_told(error))
-
-    # -- status ----------------------------------------------------------------------------------
+                problems.append(told(error))
+        if not unread:
+            self._actions.drop_copies_of_others()
 
     def status(self) -> StoreStatus:
         """Gather what each tier holds; a bucket that does not answer is said, not raised."""
-        root = self._access.places.root
-        rows = []
-        silent = ""
-        for meta, partition in self._partitions():
-            problem, published = silent, Published(None, ())
-            known = self._access.has_cold and not silent
-            if known:
-                try:
-                    published = self._published(meta, partition, LocalSegments(0, ()), ScrubState())
-                except TieredError as error:
-                    problem, known = str(error), False
-                    away = isinstance(error, ColdStorageError) and not self.claims.bucket_answers()
-                    silent = problem if away else ""
-            local = LocalSegments(0, ())
-            try:
-                local = self._actions.local(meta, partition) if root is not None else local
-            except TieredError as error:
-                problem = str(error)
-            rows.append(self._partition_status(meta, partition, local, published, known, problem))
-        free = shutil.disk_usage(root).free if root is not None else 0
-        return StoreStatus(self._store.url, self._access.places.cold_url, free, tuple(rows))
-
-    def _fence(self, meta: TopicMeta, partition: int, published: Published) -> tuple[str | None, int]:
-        """Return why a partition is fenced, or None, and the end of what the bucket has of its lineage."""
-        head = published.head
-        if self._access.places.root is None:
-            return None, head.end_offset if head else 0
-        directory = self._actions.directory(meta, partition)
-        lineage = read_lineage(directory) or FIRST_LINEAGE
-        return read_fence(directory), published_end(head, lineage) if head else 0
-
-    def _partition_status(
-        self,
-        meta: TopicMeta,
-        partition: int,
-        local: LocalSegments,
-        published: Published,
-        known: bool,
-        problem: str,
-    ) -> PartitionStatus:
-        reason, ours = self._fence(meta, partition, published)
-        directory = self._access.directory(meta.name, partition)
-        scrub = read_scrub_state(directory) if directory is not None else ScrubState()
-        facts = partition_facts(meta, partition, local, published, lineage_end=ours, scrub=scrub)
-        live_names = {item.name for item in published.entries}
-        unread = [(ref.base_offset, ref.end_offset) for ref in published.unread]
-        writer = self._actions.writer(meta.name, partition)
-        blocks = writer.recent.between(0, facts.end_offset) if writer is not None else []
-        live = facts.live_segments()
-        lag = max(0, facts.end_offset - max(ours, facts.start_offset))
-        if reason is not None:
-            only = f"offsets {ours} to {facts.end_offset} are on this disk only" if lag and known else ""
-            problem = problem or "; ".join(filter(None, [f"fenced: {reason}", only]))
-        oldest, unreadable = _oldest_append_us(local, max(ours, facts.start_offset)) if lag else (None, "")
-        problem = problem or unreadable
-        lag_seconds = 0.0 if oldest is None else max(0.0, (self._store._clock() - oldest) / 1e6)
-        return PartitionStatus(
-            topic=meta.name,
-            partition=partition,
-            start_offset=facts.start_offset,
-            end_offset=facts.end_offset,
-            published_offset=ours if known else None,
-            hot=TierHoldings(
-                len(blocks),
-                sum(item.end_offset - item.base_offset for item in blocks),
-                sum(item.bytes for item in blocks),
-            ),
-            warm=TierHoldings(
-                len(live), sum(item.record_count for item in live), sum(item.local_bytes for item in live)
-            ),
-            cold=TierHoldings(published.object_count, published.record_count, published.bytes),
-            lag_records=lag if known else None,
-            lag_seconds=lag_seconds if known else None,
-            problem=problem,
-            scrubbed_us=scrub.completed_us or None,
-            damaged=tuple(
-                str(item)
-                for item in scrub.damaged
-                if item.name in live_names or any(low <= item.base_offset < high for low, high in unread)
-            ),
-            paused=str(self.pauses.of(meta.name) or ""),
-        )
-
-
-def _told(error: TieredError | OSError) -> TieredError:
-    """Return what is wrong with one partition, also where its disk does not read, as the error of a pass."""
-    return error if isinstance(error, TieredError) else TieredError(f"{type(error).__name__}: {error}")
-
-
-def _oldest_append_us(local: LocalSegments, offset: int) -> tuple[int | None, str]:
-    """Return when the first record at or after `offset` was appended, and why that cannot be read, or empty."""
-    try:
-        for segment in local.segments:
-            found = append_time_us(segment, offset) if segment.end_offset > offset else None
-            if found is not None:
-                return found, ""
-    except TieredError as error:
-        return None, str(error)
-    return None, ""
+        return store_status(self._store, self.finder)

@@ -8,7 +8,8 @@ or no limit.
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -124,7 +125,7 @@ def to_us(duration: timedelta) -> int:
 
 
 def format_duration(duration: timedelta | int, *, parts: int | None = None) -> str:
-    """Return the shortest text that `parse_duration` reads back.
+    """Return a short text that `parse_duration` reads back.
 
     Parameters
     ----------
@@ -136,8 +137,10 @@ def format_duration(duration: timedelta | int, *, parts: int | None = None) -> s
     left = duration if isinstance(duration, int) else to_us(duration)
     sign, left = ("-", -left) if left < 0 else ("", left)
     found: list[str] = []
+    # Nobody calls 90 days 12 weeks and 6 days.
+    weeks = left % _DURATION_UNITS["w"] == 0
     for unit, size in _DURATION_UNITS.items():
-        count, left = divmod(left, size)
+        count, left = divmod(left, size) if unit != "w" or weeks else (0, left)
         if count:
             found.append(f"{count}{unit}")
     return sign + ("".join(found[:parts]) or "0s")
@@ -160,6 +163,76 @@ def approximate_size(size: int) -> str:
         value /= 1024
     text = f"{value:.0f}" if unit == "B" or abs(value) >= 100 else f"{value:.1f}".removesuffix(".0")
     return f"{text}{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """How much of a disk is to stay free: so many bytes, or a share of the whole."""
+
+    bytes: int = 0
+    percent: Fraction = Fraction(0)
+
+    def of(self, total_bytes: int) -> int:
+        """Return it in bytes, for a disk of that size."""
+        return self.bytes or int(total_bytes * self.percent / 100)
+
+    def __str__(self) -> str:
+        return format_size(self.bytes) if self.bytes else f"{float(self.percent):g}%"
+
+
+def parse_floor(value: object) -> Floor:
+    """Return the free space that `value` says: a size, or a share such as ``"5%"``.
+
+    Raises
+    ------
+    ValueError
+        Anything else; the message says what to write instead.
+    """
+    if isinstance(value, Floor):
+        return value
+    if isinstance(value, str) and value.strip().endswith("%"):
+        number = _PART.fullmatch(value.strip()[:-1])
+        if number is None or number.group(2) or not 0 < Fraction(number.group(1)) < 100:
+            raise ValueError(
+                f'{value!r} is no share of a disk; write more than 0% and less than 100%, such as "5%"'
+            )
+        return Floor(percent=Fraction(number.group(1)))
+    size = parse_size(value)
+    if not size:
+        raise ValueError('must be more than zero; write "off" for no limit')
+    return Floor(bytes=size)
+
+
+def parse_moment(value: object) -> datetime:
+    """Return the time that `value` says: a date, which begins at midnight UTC, or a time with its zone.
+
+    Raises
+    ------
+    ValueError
+        Anything else; the message says what to write instead.
+    """
+    hint = 'write a date such as "2027-01-31", or a time with its zone such as "2027-01-31T12:00:00Z"'
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError(f"{str(value)!r} is no time; {hint}") from None
+    if found.tzinfo is None and len(str(value)) == len("2027-01-31"):
+        return found.replace(tzinfo=UTC)
+    if found.tzinfo is None:
+        raise ValueError(f"{str(value)!r} has no zone; {hint}")
+    return found.astimezone(UTC)
+
+
+def _parse_floor_or_off(value: object) -> Floor | None:
+    return None if value is None or value == "off" else parse_floor(value)
+
+
+def _parse_moment_or_none(value: object) -> datetime | None:
+    return None if value is None else parse_moment(value)
+
+
+def _moment_text(value: datetime | None) -> str | None:
+    return None if value is None else value.isoformat().replace("+00:00", "Z")
 
 
 def _parse_duration_or_off(value: object) -> timedelta | None:
@@ -207,3 +280,13 @@ PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 PositiveDurationOrOff = Annotated[DurationOrOff, AfterValidator(_above_zero_or_off)]
 PositiveSize = Annotated[Size, AfterValidator(_above_zero)]
 PositiveSizeOrOff = Annotated[SizeOrOff, AfterValidator(_above_zero_or_off)]
+FloorOrOff = Annotated[
+    Floor | None,
+    BeforeValidator(_parse_floor_or_off),
+    PlainSerializer(lambda floor: "off" if floor is None else str(floor), when_used="json"),
+]
+Moment = Annotated[
+    datetime | None,
+    BeforeValidator(_parse_moment_or_none),
+    PlainSerializer(_moment_text, when_used="json"),
+]

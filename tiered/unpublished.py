@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .claims import Claims
 from .errors import CorruptionError, Fenced
-from .gather import active_segment
+from .gather import active_segment, append_time_us
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import ShipTail
 from .reader.snapshot import check_owner, open_listed
@@ -148,10 +148,3 @@ class Unpublished:
             bytes=segment.bytes * (end - base) // (end - segment.header.base_offset),
             reason=f"{end - base} durable records are not in the bucket",
         )
-
-
-def append_time_us(segment: SegmentFile, offset: int) -> int | None:
-    """Return when the first record at or after `offset` was appended; None where the segment has none."""
-    for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
-        return block.header.append_us
-    return None

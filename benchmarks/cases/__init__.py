@@ -8,11 +8,13 @@ from functools import partial
 from ..harness import Bench, Case
 from .append import append, append_batch
 from .cold import cold_scan, cold_scan_s3
+from .flight import flight_append, flight_scan
 from .manifest import manifest
 from .memory import memory_append, memory_scan
 from .offload import memory_offload, offload, requests
 from .point import open_store, point_read
 from .scan import compressed_scan, warm_scan
+from .streaming import streaming, streaming_latency
 from .sync import group_commit, sync_append
 
 CASES: dict[str, Callable[[Bench], Case]] = {
@@ -29,8 +31,12 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "offload": offload,
     "requests": requests,
     "manifest": manifest,
+    "flight-append": flight_append,
+    "flight-scan": flight_scan,
     "point-read": point_read,
     "open": open_store,
+    "streaming": streaming,
+    "streaming-latency": streaming_latency,
     "memory-scan": memory_scan,
     "memory-scan-cold": partial(memory_scan, cold=True),
     "memory-append": memory_append,

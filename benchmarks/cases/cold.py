@@ -80,7 +80,7 @@ _UNDER_WAY = 8
 def cold_scan_s3(bench: Bench, *, random: bool = False) -> Case:
     """Against a small S3 server in a process of its own; a store opened by its URL has no cache on the disk."""
     rows = bench.size(200_000 if random else 2_000_000, 20_000)
-    endpoint = _serve(bench.exit)
+    endpoint = serve(bench.exit)
     plain = settings(roll={"bytes": "64MiB"}, offload={"after": "0s", "tail_interval": "off"}).to_json()
     chosen = tiered.Settings.model_validate(plain | {"cold": {"endpoint_url": endpoint}})
     _offload(bench.folder, "s3://bucket/p", rows, chosen, random=random)
@@ -119,7 +119,7 @@ def cold_scan_s3(bench: Bench, *, random: bool = False) -> Case:
     )
 
 
-def _serve(stack: ExitStack) -> str:
+def serve(stack: ExitStack) -> str:
     """Run the tests' S3 server, and return its address."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "benchmark")

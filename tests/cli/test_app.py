@@ -30,7 +30,7 @@ def one_error(result: Any) -> str:
 
 def test_the_commands_of_this_release_are_there() -> None:
     assert list(COMMANDS) == [
-        "demo", "create", "append", "read", "topics", "status", "plan", "explain", "tier", "daemon", "pause",
+        "demo", "create", "append", "read", "topics", "status", "plan", "explain", "tier", "daemon", "serve", "pause",
         "resume", "sweep", "restore", "export", "verify", "config", "bench", "inspect",
     ]  # fmt: skip
 
@@ -193,5 +193,5 @@ def test_a_schema_that_is_none_is_said(
 
 def test_creating_twice(tiered_: Run) -> None:
     assert tiered_("create", "orders").exit_code == 0
-    assert "exists" in one_error(tiered_("create", "orders"))
+    assert "--exist-ok" in one_error(tiered_("create", "orders"))
     assert tiered_("create", "orders", "--exist-ok").exit_code == 0

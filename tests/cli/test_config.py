@@ -56,14 +56,14 @@ def test_every_value_names_its_source(tiered_: Run, config: Path, monkeypatch: p
     assert found["store.sync_interval"] == ("1s", "environment TIERED_STORE__SYNC_INTERVAL")
     assert found["store.block_bytes"] == ("1MiB", "default")
     assert found["cold.url"] == ("memory://x", "option --cold")
-    assert found["policies.default.retention.age"] == ("12w6d", f"{of} line 8")
+    assert found["policies.default.retention.age"] == ("90d", f"{of} line 8")
     assert found["policies.default.retention.by"] == ("append", "default")
     assert found["policies.default.roll.bytes"] == ("512MiB", f"preset cost-optimized, {of} line 7")
     assert found["policies.default.merge.after"] == ("6h", "default")
     # A glob has what it says, and the rest from default.
     assert found['policies."audit-*".roll.age'] == ("off", f"{of} line 10")
     assert found['policies."audit-*".compress.codec'] == ("lz4", f"{of} line 11")
-    assert found['policies."audit-*".retention.age'] == ("12w6d", f"{of} line 8")
+    assert found['policies."audit-*".retention.age'] == ("90d", f"{of} line 8")
     assert found['policies."audit-*".offload.after'] == ("0s", f"preset cost-optimized, {of} line 7")
 
 
@@ -159,3 +159,17 @@ def test_each_key_is_on_the_line_on_which_it_was_written(parts: list[tuple[str, 
         lines += f"{key} = {value}".split("\n")
     found = key_lines("\n".join(lines))
     assert {key: line for key, line in found.items() if key[-1] != "k"} == expected
+
+
+def test_the_bucket_that_the_store_remembers_is_shown_with_its_source(tiered_: Run, tmp_path: Path) -> None:
+    bucket = f"file://{tmp_path}/bucket"
+    assert tiered_("create", "t", "--path", tmp_path / "s", "--cold", bucket, store=False).exit_code == 0
+    tiered_("append", "t", "--path", tmp_path / "s", stdin="a\n", store=False)
+    tiered_("tier", "--path", tmp_path / "s", store=False)
+    found = shown(tiered_, "--path", tmp_path / "s", store=False)
+    assert found["cold.url"] == (bucket, f"remembered in {tmp_path / 's/cold.json'}")
+    assert found["cold.region"] == (None, "default")
+    other = shown(tiered_, "--path", tmp_path / "s", "--cold", "file:///elsewhere", store=False)
+    assert other["cold.url"] == ("file:///elsewhere", "option --cold")
+    check = tiered_("config", "check", "--path", tmp_path / "s", "--cold", "file:///elsewhere", store=False)
+    assert "a store keeps its bucket" in check.stderr

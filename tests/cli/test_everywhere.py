@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -26,19 +27,36 @@ def options(name: str) -> set[str]:
     return {option for parameter in COMMANDS[name].params for option in parameter.opts}
 
 
+# Two run until they are told to stop, one is for people; records have --format.
+WITHOUT_JSON = {"daemon", "serve", "demo", "read"}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_usage_and_json(tiered_: Run, name: str) -> None:
     command = COMMANDS[name]
     assert "Example" in command.epilog
     assert command.help
     assert tiered_(name, "--no-such-option", store=False).exit_code == 2
-    source = inspect.getsource(sys.modules[command.callback.__module__])
-    if "print_table(" in source and name != "create":  # of that module only `topics` prints one
-        assert "--json" in options(name)
+    assert ("--json" in options(name)) is (name not in WITHOUT_JSON)
     if "--json" in options(name):
-        assert "print_json(" in source
+        assert "print_json(" in inspect.getsource(sys.modules[command.callback.__module__])
     if "--config" in options(name):
         assert options(name) >= {"--path", "--cold"} or name == "restore"
+
+
+def test_what_changes_something_says_in_json_what(tiered_: Run, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("a\nb\n")
+
+    def said(*arguments: object) -> dict[str, Any]:
+        return dict(json.loads(tiered_(*arguments, "--json").stdout))
+
+    assert said("create", "orders", "--partitions", 2)["partitions"] == 2
+    appended = said("append", "orders", tmp_path / "lines")
+    assert (appended["topic"], appended["records"], appended["bytes"]) == ("orders", 2, 4)
+    assert "why" in said("pause", "orders", "--reason", "why")["paused"]
+    said("pause", "--all")
+    assert list(said("resume", "--all")["still_paused"]) == ["orders"]
+    assert [said("resume", "orders")["was_paused"] for _ in range(2)] == [True, False]
 
 
 @pytest.fixture

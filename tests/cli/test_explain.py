@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 import tiered
 from tests.cli.test_app import one_error
+from tests.conftest import Clock
 from tiered.explaining import explain_topic
+from tiered.host import Host
 
 Run = Callable[..., Any]
 
@@ -55,6 +58,22 @@ def test_each_piece_has_its_place_and_its_future(tiered_: Run, config: Path) -> 
     assert "has the partitions 0 to 1, not 2" in one_error(tiered_("explain", "orders", "--partition", 2))
 
 
+def test_an_open_segment_is_as_old_as_its_first_record(tmp_path: Path, clock: Clock) -> None:
+    """One that waited empty, as after each roll, is not sealed with the first record that comes."""
+    settings = tiered.Settings.model_validate(
+        {"store": {"sync_interval": "1h"}, "policies": {"default": {"roll": {"age": "1h"}}}}
+    )
+    with tiered.open(tmp_path / "data", settings=settings, host=Host(clock=clock)) as store:
+        topic = store.create_topic("t")
+        topic.append(b"x")
+        topic.roll()
+        clock.advance(7200)
+        topic.append(b"y", sync=True)
+        for hours, due in ((0, []), (1, ["seal"])):
+            clock.advance(3600 * hours)
+            assert [item.kind for item in store.plan().actions if item.kind == "seal"] == due
+
+
 def test_what_a_writer_has_in_memory_is_hot(data: Path) -> None:
     with tiered.open(data) as store:
         store.create_topic("t").append(b"x", sync=True)
@@ -72,8 +91,11 @@ def test_on_a_full_disk_the_oldest_file_of_the_store_leaves_first(
         younger.roll()
         store.tier(store._clock() // 1000 + 11 * 60_000)
     usage = shutil.disk_usage(config)._replace(total=1 << 30, free=((1 << 30) // 20) - 1)
-    monkeypatch.setattr("tiered.explaining.shutil.disk_usage", lambda _: usage)
-    for topic, expected in (("orders", "4% of the disk is free"), ("younger", "local_retention.age 6h")):
+    monkeypatch.setattr("tiered.opening.Host", partial(Host, disk_usage=lambda _: usage))
+    for topic, expected in (
+        ("orders", "51.2MiB of disk free < local_retention.free_disk 51.2MiB"),
+        ("younger", "local_retention.age 6h"),
+    ):
         found = json.loads(tiered_("explain", topic, "--json", "--config", config, store=False).stdout)
         first = found["partitions"][0]["pieces"][0]
         assert first["next"]["kind"] == "evict_local"
@@ -98,7 +120,8 @@ def test_a_plan_for_later_shows_what_each_tier_holds_then(tiered_: Run, config: 
     assert cold["after"] > cold["before"] > 0
     text = run("--at", "2100-01-01").stdout
     assert "expire" in text
-    assert "for 2100-01-01T00:00:00Z, if nothing is appended and no pass runs before: warm " in text
+    assert "until 2100-01-01T00:00:00Z, if nothing is appended: warm " in text
+    assert "local_retention.age" in text, "what happens on the way there is shown too"
     assert "--in '7 parsecs'" in one_error(run("--in", "7 parsecs"))
     assert "has no time zone" in one_error(run("--at", "2027-01-01T10:00:00"))
     assert run("--at", "2027-01-01", "--in", "1d").exit_code == 2

@@ -15,9 +15,10 @@ from tests.cli.conftest import ROOT
 from tests.cli.test_app import one_error
 from tests.warm.disks import ForgetfulDisk, Killed, MortalDisk
 from tiered.format.document import decode_document
+from tiered.host import Host
+from tiered.opening import open_store
 from tiered.pauses import PAUSED_FILE, Pauses
 from tiered.settings import Settings
-from tiered.store import Host, open_store
 from tiered.warm.filesystem import OsFileSystem
 
 Run = Callable[..., Any]

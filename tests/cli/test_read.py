@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import pty
@@ -20,6 +21,7 @@ import pytest
 import tiered
 from tests.cli.conftest import PROGRAM
 from tests.cli.test_app import one_error
+from tiered.cli.read import OutputFormat, Request, printer_for
 
 Run = Callable[..., Any]
 
@@ -212,6 +214,23 @@ def test_follow_ends_at_the_limit_and_at_the_end_asked_for(tiered_: Run, numbers
     assert tiered_("read", "numbers", "--follow", "--limit", 2).stdout.splitlines() == lines(0, 0, 2)
     result = tiered_("read", "numbers", "--follow", "--from", 98, "--to", 99)
     assert result.stdout.splitlines() == ["0-98", "1-98"]
+
+
+def test_follow_takes_no_new_topic_for_the_one_it_follows(
+    data: Path, store: tiered.Store, numbers: tiered.Topic
+) -> None:
+    """Else it would go on at offset 100 of the new one, and show nothing of what comes before."""
+
+    def replaced(_: float) -> None:
+        store.delete_topic("numbers")
+        store.create_topic("numbers", partitions=2).append_many([b"new"] * 3)
+        store.flush()
+
+    with tiered.open(data, read_only=True) as reader:
+        printer = printer_for(OutputFormat.TEXT, numbers.schema, io.BytesIO())
+        batches = Request(None, "latest", None, None, None).follow(reader, "numbers", printer, 0.1, replaced)
+        with pytest.raises(tiered.TopicNotFound, match="created again"):
+            next(batches)
 
 
 def test_a_bucket_is_read_by_its_url(tiered_: Run, data: Path, tmp_path: Path) -> None:

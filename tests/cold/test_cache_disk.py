@@ -209,7 +209,8 @@ def test_nobody_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_a_killed_process_left_goes_with_time(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
-    for name, hours in ((".a.1.tmp", 2), (".b.2.tmp", 0)):
+    old, young = (f".{letter * 40}.{letter * 32}.tmp" for letter in "ab")
+    for name, hours in ((old, 2), (young, 0)):
         (folder / name).write_bytes(bytes(8 * PAGE))
         stamp = (folder / name).stat().st_mtime - 3600 * hours
         os.utime(folder / name, (stamp, stamp))
@@ -217,7 +218,50 @@ def test_what_a_killed_process_left_goes_with_time(tmp_path: Path) -> None:
     for number in range(3):
         keep(cache, number)
     cache.close()
-    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == [".b.2.tmp"]
+    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == [young]
+
+
+def test_files_of_others_in_the_directory_stay_and_count_for_nothing(tmp_path: Path) -> None:
+    """The user names the directory: a disk's own, with lost+found in it, or one that is in use already."""
+    folder = tmp_path / "cache"
+    (folder / "lost+found").mkdir(parents=True)
+    (folder / ".work.tmp").write_bytes(bytes(16 * PAGE))
+    (folder / "thesis.tex").write_bytes(bytes(16 * PAGE))
+    for name in ("lost+found", ".work.tmp", "thesis.tex"):
+        os.utime(folder / name, (0, 0))
+    cache = DiskCache(folder, 16 * PAGE, clock=Ticking())
+    for number in range(20):
+        keep(cache, number)
+    assert here(cache, *range(20)) == [*range(4, 20)]
+    assert {path.name for path in folder.iterdir()} > {"lost+found", ".work.tmp", "thesis.tex"}
+    assert cache._counters.counts.failed_writes == 0
+    cache.close()
+
+
+def test_a_file_that_cannot_be_evicted_is_passed_over(tmp_path: Path) -> None:
+    """In a directory that several users share, each can delete only files of its own."""
+
+    class Shared(OsFileSystem):
+        def unlink(self, path: Path) -> None:
+            if path.name in others:
+                raise PermissionError(errno.EPERM, "not the owner", str(path))
+            super().unlink(path)
+
+    others: set[str] = set()
+    cache = DiskCache(tmp_path / "cache", 16 * PAGE, fs=Shared(), clock=Ticking())
+    for number in range(4):
+        keep(cache, number)
+    others |= {path.name for path in (tmp_path / "cache").iterdir()}
+    for number in range(4, 24):
+        keep(cache, number)
+    assert here(cache, *range(4)) == [*range(4)]
+    assert here(cache, 23) == [23]
+    others |= {path.name for path in (tmp_path / "cache").iterdir()}
+    for number in range(24, 44):
+        keep(cache, number)
+    assert used(tmp_path / "cache") <= 16 * PAGE
+    assert cache._counters.counts.failed_writes > 0
+    cache.close()
 
 
 def test_no_directory_is_made_where_there_is_no_store(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.format.manifest_values import STORE, TOPIC, entry
 from tiered.cold.commit import Committer
 from tiered.cold.layout import PartitionKeys, parse_object_name, parse_page_name
 from tiered.cold.partition import ColdPartition
+from tiered.cold.rebuild import publish_rebuilt
 from tiered.errors import ColdStorageError, CorruptionError, Fenced
 from tiered.format import manifest
 from tiered.format.manifest import Head, ObjectEntry, add_objects, add_schemas, check_entries, check_head
@@ -140,6 +141,28 @@ def test_a_commit_is_published_once_whatever_becomes_of_its_answer(store: Memory
     assert len([key for key, _ in store.writes if key == HEAD]) == 2
     assert not one.unsettled
     assert len(clock.slept) == (1 if fault == "lost" else 0)
+
+
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "missing"])
+@pytest.mark.parametrize("fault", ["lost", "answer lost", "repeated"])
+def test_a_rebuilt_head_that_was_published_is_said_to_be(
+    store: MemoryStore, fault: str, damaged: bool
+) -> None:
+    """The answer is lost, or the SDK repeats the request and meets its own success."""
+    one = committer(store)
+    one.claim()
+    planned = replace(one.commit(append(5)), epoch=1000, commit_id="ab" * 16, previous_commit_ids=())
+    del store.objects[HEAD]
+    if damaged:
+        store.objects[HEAD] = b"?", "etag"
+    faults(store, fault)
+    if fault == "lost":
+        with pytest.raises(ColdStorageError, match="no answer"):
+            publish_rebuilt(one.partition, planned, Clock())
+        assert (HEAD in store.objects) == damaged
+    else:
+        assert bool(publish_rebuilt(one.partition, planned, Clock())) == damaged
+        assert published(store).commit_id == planned.commit_id
 
 
 def test_the_repeated_put_is_identical(store: MemoryStore) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -14,7 +17,9 @@ from tiered.cold.cache_disk import DiskCache
 from tiered.cold.cache_memory import Ident
 from tiered.cold.fetch import Admission, Fetcher
 from tiered.cold.fetch_plan import Piece
-from tiered.errors import ColdStorageError, CorruptionError
+from tiered.cold.local_copies import LocalCopies
+from tiered.errors import Backpressure, ColdStorageError, CorruptionError, DiskFull
+from tiered.warm.filesystem import OsFileSystem
 
 KEY = "t/0/data/x.parquet"
 SIZE = 64_000
@@ -148,6 +153,112 @@ def test_an_interrupt_between_two_pieces_leaves_nobody_waiting(monkeypatch: pyte
         fetch(fetcher, 1, 2)
     assert fetcher._flights == {}
     assert fetch(fetcher, 1) == wanted(1)
+
+
+def test_an_interrupt_anywhere_leaves_nobody_waiting() -> None:
+    """At every line but a lock's own, where Python lets no signal in."""
+    own, lines = Fetcher.fetch.__code__.co_filename, 0
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != own:
+            return None
+        if event == "line" and not linecache.getline(own, frame.f_lineno).lstrip().startswith("with "):
+            lines -= 1
+            if lines == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted, previous = 0, sys.gettrace()
+    while True:
+        fetcher = Fetcher(bucket)
+        lines = interrupted + 1
+        sys.settrace(trace)
+        try:
+            fetch(fetcher, 3, 5)
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(previous)
+        assert fetcher._flights == {}, f"line {interrupted}"
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(fetch, fetcher, 3, 5).result(10) == wanted(3, 5)
+    assert interrupted > 30
+
+
+def test_damage_is_only_for_who_asked_for_what_is_damaged() -> None:
+    """Two pieces of one request, one of them damaged, and a reader that waits for the other."""
+    store, answer, begun = (
+        bucket(DATA[: 3 * STEP] + b"?" + DATA[3 * STEP + 1 :]),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def hold(verb: str, key: str) -> None:
+        begun.set()
+        assert answer.wait(10)
+
+    store.fault = hold
+    fetcher = Fetcher(lambda: store)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch, fetcher, 3, 5)
+        assert begun.wait(10)
+        waiting = threading.Event()
+        flight = fetcher._flights[KEY, 5 * STEP, STEP]
+        real = flight.result
+        flight.result = lambda timeout=None: (waiting.set(), real(timeout))[1]  # type: ignore[method-assign]
+        second = pool.submit(fetch, fetcher, 5)
+        assert waiting.wait(10)
+        answer.set()
+        assert isinstance(first.exception(), CorruptionError)
+        assert second.result() == wanted(5)
+
+
+def test_a_read_that_fails_leaves_the_reads_of_others_alone() -> None:
+    """Another reader asks again for a piece that had landed, before the failure of a later piece is told."""
+    store = bucket(DATA[: 5 * STEP] + b"?" + DATA[5 * STEP + 1 :])
+    fetcher = Fetcher(lambda: store)
+    fail, answer, begun = fetcher._fail, threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        others: list[Future[list[bytes]]] = []
+
+        def hold(verb: str, key: str) -> None:
+            begun.set()
+            assert answer.wait(10)
+
+        def late(*arguments: Any) -> None:
+            if not others:
+                store.fault = hold
+                others.append(pool.submit(fetch, fetcher, 3))
+                assert begun.wait(10)
+            fail(*arguments)
+
+        fetcher._fail = late  # type: ignore[method-assign]
+        with pytest.raises(CorruptionError):
+            fetch(fetcher, 3, 5)
+        answer.set()
+        assert others[0].result(10) == wanted(3)
+
+
+@pytest.mark.parametrize(
+    "failure", [DiskFull("no room"), Backpressure("files"), PermissionError(13, "denied")]
+)
+def test_a_disk_that_fails_beside_a_copy_is_no_readers_trouble(tmp_path: Path, failure: Exception) -> None:
+    class Failing(OsFileSystem):
+        def create(self, path: Path) -> int:
+            raise failure
+
+        def unlink(self, path: Path) -> None:
+            raise failure
+
+    folder = tmp_path / "copies"
+    counted = Fetcher(bucket, copies=LocalCopies(folder, counts_fetches=True, fs=Failing()))
+    assert fetch(counted, 3) == wanted(3)
+    LocalCopies(folder).write(KEY, [b"damaged" * SIZE])
+    damaged = Fetcher(bucket, copies=LocalCopies(folder, fs=Failing()))
+    assert fetch(damaged, 3) == wanted(3)
+    assert damaged.counters.counts.damaged == 1
 
 
 def test_what_is_damaged_in_the_bucket_is_an_error_and_not_kept(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tiered.cold.file_store import FileStore
 from tiered.cold.open import ColdOptions
-from tiered.errors import ColdStorageError, DiskFull, PreconditionFailed
+from tiered.errors import Backpressure, ColdStorageError, DiskFull, PreconditionFailed
 from tiered.warm.filesystem import OsFileSystem
 
 
@@ -157,6 +158,24 @@ def test_an_etag_does_not_return_when_the_clock_goes_back_or_stands_still(tmp_pa
     assert (tmp_path / "head").stat().st_mtime_ns > future_ns
 
 
+def test_an_object_is_dated_when_it_gets_its_name(tmp_path):
+    """A machine that slept in between: the sweep's grace counts from when readers could see the new head."""
+
+    class Sleeping(OsFileSystem):
+        def sync(self, fd):
+            super().sync(fd)
+            long_ago = time.time() - 30 * 86400
+            os.utime(fd, (long_ago, long_ago))
+
+    store = FileStore(tmp_path, fs=Sleeping())
+    before = time.time() - 1
+    store.put("head", b"x")
+    with store.upload("object") as upload:
+        upload.write(b"x")
+        upload.commit()
+    assert min(item.modified_seconds for item in store.list("")) >= before
+
+
 def create_in_process(store: FileStore, number: int, connection) -> None:
     connection.recv()
     try:
@@ -205,6 +224,7 @@ def test_a_reader_in_the_middle_of_a_replacement_keeps_the_version_it_opened(tmp
     ("error", "retryable"),
     [
         (DiskFull("no room on the local disk"), True),
+        (Backpressure("Too many open files"), True),
         (OSError(errno.EIO, "Input/output error"), True),
         (PermissionError(errno.EACCES, "Permission denied"), False),
         (OSError(errno.EROFS, "Read-only file system"), False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
 
 import pytest
@@ -173,3 +174,17 @@ def test_a_deleted_topic_stays_for_the_lease_of_its_reader(store: Coarse) -> Non
         assert len(sweep_deleted_topic(store, "t", TOPIC, rules, dry_run=False).deleted) == due
         if not due:
             lease.release()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock of this system counts its sleep")
+def test_a_lease_ends_while_the_machine_sleeps(store: Coarse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's clock goes on meanwhile; Linux's monotonic one does not."""
+    slept = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda clock: 100.0 + slept[0] * (clock == time.CLOCK_BOOTTIME)
+    )
+    lease = Lease.take(store, seconds=SECONDS)
+    assert lease.left_seconds > 0
+    slept[0] = SECONDS
+    assert lease.left_seconds <= 0

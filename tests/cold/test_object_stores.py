@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from uuid import uuid4
 
 import fsspec
@@ -12,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.cold.contract import ObjectStoreContract
 from tests.cold.small_s3 import small_s3
 from tiered.cold.open import ColdOptions, open_object_store
+from tiered.errors import ColdStorageError
 
 
 class TestMemory(ObjectStoreContract):
@@ -90,6 +93,23 @@ class TestAnyDriver(ObjectStoreContract):
     def store(self):
         fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
         return open_object_store(f"plain://{uuid4().hex}/prefix", ColdOptions(conditional_writes="off"))
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="Linux has a device without room")
+def test_no_room_for_what_waits_to_be_sent_is_told_once_and_as_such(monkeypatch):
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **_: FULL.open("w+b"))
+    store = open_object_store("memory://full")
+    with pytest.raises(ColdStorageError, match="No space left") as caught, store.upload("key") as upload:
+        upload.write(b"waits in a buffer")
+        upload.commit()
+    assert caught.value.retryable
+    with pytest.raises(KeyError), store.upload("key") as upload:
+        upload.write(b"waits in a buffer")
+        raise KeyError
+    assert list(store.list("")) == []
 
 
 # Read now: the fixtures take the AWS_* of whoever runs the tests out of the environment.

@@ -681,3 +681,26 @@ def test_a_sparse_file_reads_what_is_there_and_nothing_else() -> None:
         with pytest.raises(OSError, match="outside"):
             file.read(length)
     assert file.seek(0, 2) == 100
+
+
+def test_a_dictionary_is_made_for_what_repeats_alone() -> None:
+    """One that overflows leaves a chunk half in a dictionary, half plain: readers take twice as long."""
+    count = 3000
+    schema = object_schema(
+        pa.schema(
+            [("price", pa.float64()), ("carrier", pa.string()), ("id", pa.string()), ("late", pa.bool_())]
+        )
+    )
+    index = np.arange(count)
+    columns = [
+        pa.array(index / 7), pa.array([f"c{i % 9}" for i in index]), pa.array([f"id-{i}" for i in index]),
+        pa.array(index % 5 == 0), pa.array(BASE + index), pa.array(index).cast(schema.field("timestamp").type),
+    ]  # fmt: skip
+    store, entry = write(pa.table(columns, schema=schema), row_group_bytes=20_000)
+    metadata = pq.read_metadata(pa.BufferReader(store.objects[KEY][0]))
+    assert metadata.num_row_groups == len(entry.row_groups) > 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+        with_one = {name for name, chunk in chunks.items() if "RLE_DICTIONARY" in chunk.encodings}
+        assert with_one - {"late"} == {"carrier"}

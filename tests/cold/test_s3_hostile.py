@@ -35,6 +35,36 @@ def crc(data: bytes) -> str:
     return base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
 
 
+class TestKeys:
+    @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "ExpiredToken"])
+    def test_renewed_keys_are_looked_for_once_the_old_ones_are_refused(self, tmp_path, monkeypatch, code):
+        """Else a daemon would go on with the keys of its start, though its file has others."""
+        found, valid = tmp_path / "credentials", "old"
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(found))
+
+        def renew(key: str) -> None:
+            found.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+
+        def answer(request):
+            known = f"Credential={valid}/" in request.headers["authorization"]
+            return Answer(200, b"data", ETAG) if known else refusal(403, code)
+
+        renew("old")
+        with serving(answer) as (endpoint, _):
+            store = open_object_store(
+                "s3://bucket/prefix", replace(options(endpoint), access_key=None, secret_key=None)
+            )
+            assert store.get("key").data == b"data"
+            valid = "new"
+            for _ in range(2):
+                with pytest.raises(ColdStorageError, match=code):
+                    store.get("key")
+            renew("new")
+            assert store.get("key").data == b"data"
+
+
 class TestReading:
     def test_a_body_that_breaks_off_is_asked_for_again(self):
         answers = [Answer(200, b"whole"[:2], ETAG, length=5), Answer(200, b"whole", ETAG)]

@@ -12,8 +12,8 @@ from tests.conftest import Clock
 from tests.crash.model import Expected, Log, Model, TopicModel, Violation, survivor
 from tests.crash.recording import Recorder
 from tests.store.helpers import stepwise
+from tiered.host import Host
 from tiered.policies.actions import Expire
-from tiered.store import Host
 
 COLD = "s3://bucket/prefix"
 POLICY = {"roll": {"bytes": "3KiB", "age": "off"}, "offload": {"after": "4h", "tail_interval": "1s"}}

@@ -125,6 +125,7 @@ def retry_failed_sync() -> AbstractContextManager[object]:
         try:
             sync(self)
         except OSError:
+            self._sync_failed = False
             sync(self)
 
     return mock.patch.object(SegmentWriter, "sync", changed)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,26 @@ def check_values(store: tiered.Store, kept: list[bytes]) -> None:
     assert values(topic)[: len(kept) - start] == kept[start:]
 
 
+def test_a_pass_makes_room_on_a_full_disk(
+    small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path
+) -> None:
+    """The message of `DiskFull` says to lower the local retention: so a pass must be able to begin."""
+    options = stepwise(roll={"bytes": "64KiB", "age": "off"}, compress="off")
+    kept = [os.urandom(900) for _ in range(300)]
+    with open_store(data, f"file://{tmp_path}/bucket", clock, settings=options) as store:
+        store.create_topic("t")
+        for value in kept:
+            store.topic("t").append(value)
+        store.flush()
+        for _ in range(2):
+            assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
+        small_disk.fill()
+        report = store.tier((clock() + EVICT_US) // 1000)
+        assert (report.failed, {action.kind for action, _ in report.done}) == ((), {"evict_local"})
+        assert values(store.topic("t")) == kept
+    assert sum(path.stat().st_size for path in data.glob("topics/t/0/*.log")) < 100_000
+
+
 def test_a_store_on_a_full_disk_can_be_read(small_disk: SmallDisk, data: Path, clock: Clock) -> None:
     """A reader needs no room; a writer opens, or says `DiskFull` and opens when there is room."""
     with open_store(data, None, clock) as store:
@@ -147,13 +168,8 @@ def test_a_store_on_a_full_disk_can_be_read(small_disk: SmallDisk, data: Path, c
     small_disk.fill()
     with tiered.open(data, read_only=True) as reader:
         assert values(reader.topic("t")) == [b"1"]
-    try:
-        store = open_store(data, None, clock)
+    with suppress(tiered.DiskFull), open_store(data, None, clock) as store:
         store.topic("t").append(b"2", sync=True)
-    except tiered.DiskFull:
-        pass
-    else:
-        store.close()
     small_disk.make_room()
     with open_store(data, None, clock) as store:
         store.topic("t").append(b"3", sync=True)

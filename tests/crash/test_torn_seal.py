@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+import tiered
+from tests.conftest import Clock
+from tests.crash.disk import LAST
+from tests.crash.recording import Recorder
 from tests.hot.writers import read_partition, writing
+from tests.store.helpers import stepwise, values
 from tests.warm.segments import values_of, write_segment
 from tiered.errors import CorruptionError
+from tiered.host import Host
 from tiered.warm.segment_reader import SegmentFile
 
 VALUES = [b"one", b"two", b"three"]
@@ -50,3 +57,26 @@ def test_a_segment_with_a_successor_is_damaged(tmp_path: Path) -> None:
                 SegmentFile.open(path, use_mmap=False)
         else:
             assert SegmentFile.open(path, use_mmap=False).facts is None
+
+
+def test_a_footer_does_not_outlive_the_blocks_in_front_of_it(tmp_path: Path) -> None:
+    """Blocks that nobody had synced yet, a roll by size, and of each file the last write alone survives."""
+    (tmp_path / "life").mkdir()
+    recorder = Recorder(tmp_path / "life")
+    with opened(recorder) as store:
+        topic = store.create_topic("t")
+        for number in range(4):
+            topic.append_batch(pa.table({"value": [b"%d" % number * 900]}), sync=False)
+    for index, _, image in recorder.crashes(lambda _: [LAST]):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        with opened(Recorder(folder, image)) as store:
+            if "t" in store.topics():
+                found = values(store.topic("t"))
+                assert found == [b"%d" % number * 900 for number in range(len(found))]
+
+
+def opened(recorder: Recorder) -> tiered.Store:
+    settings = stepwise(roll={"bytes": "2KiB", "age": "off"}, offload="off")
+    host = Host(clock=Clock(), fs=recorder)
+    return tiered.open(recorder.root / "data", settings=settings, host=host)

@@ -18,6 +18,7 @@ from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.splits import Tier
 from tiered.warm.asking import ASKED_FILE, Asked, ask, take_asked
 from tiered.warm.filesystem import OsFileSystem
+from tiered.writers import flush_in_background
 
 FS = OsFileSystem()
 ROLL = {"roll": {"bytes": "256MiB", "age": "1h"}}
@@ -51,7 +52,7 @@ class Pair:
 
     def tick(self) -> None:
         """What the writer's own thread does every ``sync_interval``."""
-        self.writer._flush_in_background()
+        flush_in_background(self.writer)
 
 
 @contextmanager
@@ -161,7 +162,7 @@ def test_a_request_does_not_outlive_the_writer_that_it_was_for(sealing: Pair) ->
     with open_store(sealing.path, None, sealing.clock) as again:
         again.topic("t").append(b"10", sync=True)
         assert not (sealing.directory / ASKED_FILE).exists()
-        again._flush_in_background()
+        flush_in_background(again)
         assert len(local_segments(sealing.path, "t")) == 1
 
 

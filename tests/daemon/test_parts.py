@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -206,6 +207,18 @@ def test_a_warning_that_repeats_is_said_seldom_and_never_lost(events: list[tuple
             held[kind] = held.get(kind, 0) + 1
         info = logging.LogRecord("tiered.x", logging.INFO, "", 0, "%s", (kind,), None)
         assert repeats.filter(info), "what was done is always said"
+
+
+def test_an_upload_that_is_tried_again_under_another_name_fails_the_same_way() -> None:
+    repeats, name = Repeats(60, lambda: 0), "orders/0/data/{}.parquet: answered 403"
+    records = [
+        logging.LogRecord("tiered.x", logging.WARNING, "", 0, "%s", (name.format(uuid4()),), None)
+        for _ in range(2)
+    ]
+    records[1].repeats = f"cannot upload {uuid4()}"  # as an action says it
+    other = logging.LogRecord("tiered.x", logging.WARNING, "", 0, "", (), None)
+    other.repeats = f"cannot upload {uuid4()}"
+    assert [repeats.filter(item) for item in (*records, records[0], other)] == [True, True, False, False]
 
 
 # -- health ----------------------------------------------------------------------------------------

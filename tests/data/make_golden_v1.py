@@ -27,7 +27,7 @@ import tiered
 from tiered.format.codec import Codec
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import encode_head, encode_page
-from tiered.store import Host
+from tiered.host import Host
 from tiered.warm.cold_url import ColdPlace, write_cold_place
 from tiered.warm.directory import list_segments, write_fence, write_lineage
 from tiered.warm.filesystem import OsFileSystem

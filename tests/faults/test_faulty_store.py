@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.budget import rounds, scaled, seconds_of
+from tests.budget import LONG_RUN, rounds, scaled, seconds_of
 from tests.faults.faulty_store import FAULTS, FaultyStore, Operation
 from tests.faults.workload import Life, Violation
 from tiered.cold.open import open_object_store
@@ -79,6 +79,20 @@ def some_singles(operations: list[Operation]) -> list[tuple[int, str]]:
     ]
 
 
+def fewest(operations: list[Operation], faults: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Those that together still have each fault of each verb, and each verb on each kind of object."""
+    kept: list[tuple[int, str]] = []
+    seen: set[tuple[str, str]] = set()
+    # In this order the first fault of one kind of object is not that of the next one.
+    for number, kind in sorted(faults, key=lambda fault: (fault[0] * 7) % 101):
+        asked = operations[number]
+        new = {(asked.verb, kind), (asked.verb, of_what(asked.key))} - seen
+        if new:
+            kept.append((number, kind))
+            seen |= new
+    return kept
+
+
 def strike(faults: list[tuple[int, str]], struck: Counter[str], kind: str = "memory") -> None:
     """Live once with each fault; every life must hold."""
     found = []
@@ -103,7 +117,8 @@ def test_a_fault_of_any_kind_loses_and_doubles_nothing(
     operations: list[Operation], struck: Counter[str]
 ) -> None:
     """For each verb, each kind of object and each fault: after every step the model, the disk and the bucket agree."""
-    strike(some_singles(operations), struck)
+    chosen = some_singles(operations)
+    strike(chosen if LONG_RUN else fewest(operations, chosen), struck)
 
 
 @pytest.mark.slow
@@ -138,7 +153,7 @@ def check_several_faults(operations: list[Operation], struck: Counter[str], data
     struck.update(faulty.struck)
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(scaled(200), marks=pytest.mark.slow, id="many")])
+@pytest.mark.parametrize("examples", [7, pytest.param(scaled(200), marks=pytest.mark.slow, id="many")])
 def test_several_faults_lose_and_double_nothing(
     operations: list[Operation], struck: Counter[str], examples: int
 ) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.budget import rounds, seconds_of
+from tests.budget import rounds, seconds_of, thinned
 from tests.fast_s3 import fast_s3
 from tests.faults.proxy import STRIKES, Proxy, Rule, proxying
 from tests.faults.workload import Life
@@ -99,7 +99,7 @@ def strike(proxy: Proxy, root: Path, rule: Rule, struck: Counter[str]) -> None:
         assert "s3://" in str(error), error
 
 
-@pytest.mark.parametrize(("kind", "method", "target", "nth"), CHOSEN)
+@pytest.mark.parametrize(("kind", "method", "target", "nth"), thinned(CHOSEN, 2))
 def test_a_fault_on_the_wire_loses_and_doubles_nothing(
     proxy: Proxy, tmp_path: Path, struck: Counter[str], kind: str, method: str, target: str, nth: int
 ) -> None:

@@ -14,7 +14,8 @@ from tests.faults.faulty_store import FaultyStore
 from tests.store.helpers import EVICT_US, OFFLOAD_US, stepwise, values
 from tiered.cold.fsspec_store import FsspecStore
 from tiered.errors import ColdStorageError, CorruptionError, ObjectNotFound
-from tiered.store import Host
+from tiered.figures import look
+from tiered.host import Host
 
 
 class Ailing(FaultyStore):
@@ -95,6 +96,30 @@ def test_a_damaged_head_stops_no_append(tmp_path: Path, clock: Clock, bucket: Ai
         with pytest.raises(CorruptionError, match=r"head\.json"):
             store.tier((clock() + OFFLOAD_US) // 1000)
         assert values(store.topic("t")) == [b"v", b"w"]
+
+
+def test_a_topic_whose_document_is_damaged_stops_no_other(
+    tmp_path: Path, clock: Clock, bucket: Ailing
+) -> None:
+    """Full passes and tails go on with the rest, figures and status say it."""
+    with open_store(tmp_path / "data", clock, bucket) as store:
+        for name in "abc":
+            store.create_topic(name).append(b"v")
+            store.topic(name).roll()
+    document = tmp_path / "data" / "topics" / "b" / "topic.json"
+    document.write_bytes(document.read_bytes()[:-9])
+    with open_store(tmp_path / "data", clock, bucket) as store:
+        with pytest.raises(CorruptionError, match=r"b/topic\.json"):
+            store.tier((clock() + OFFLOAD_US) // 1000)
+        for name in "ac":
+            store.topic(name).append(b"w", sync=True)
+        found = store._tierer.tail_pass()
+        assert [str(place) for place in found.problems] == ["('b', 0)"]
+        rows = {row.topic: row for row in store.status()}
+        assert [rows[name].published_offset for name in "abc"] == [2, None, 2]
+        assert "topic.json" in rows["b"].problem
+        assert ["topic.json" in row.problem for row in look(store)] == [False, True, False]
+        assert len(store._tierer.lags()) == 2
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

@@ -21,8 +21,8 @@ from tiered.errors import ColdStorageError, CorruptionError, Fenced, ObjectNotFo
 from tiered.format.manifest import check_entries, check_head
 from tiered.format.manifest_codec import decode_head
 from tiered.format.schema import RECORD_SCHEMA
+from tiered.host import Host
 from tiered.reader.access import OpenBucket
-from tiered.store import Host
 from tiered.warm.directory import read_start_offset
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.segment_reader import SegmentFile

@@ -81,7 +81,7 @@ class Crafted:
             "append_us": 0, "stored_length": len(directory) + len(data),
             "raw_length": sum(chunk.raw_length for chunk in self.chunks), "producer_id": -1, "producer_epoch": 0,
             "writer_epoch": 1, "base_sequence": 0, "segment_id": SEGMENT.bytes, "synced_through": 0,
-            "chunk_count": count, "directory_crc": crc32c(directory), **self.header,
+            "chunk_count": count, "directory_crc": crc32c(directory), "last_sequence_delta": 0, **self.header,
         }  # fmt: skip
         head = fmt._HEADER.pack(*(values[name] for name in fmt.BlockHeader._fields))
         return head + fmt._CRC.pack(crc32c(head)) + directory + data

@@ -16,6 +16,7 @@ from tests.format.manifest_values import empty_head, entry
 from tiered.cold import parquet_format
 from tiered.cold.lease import Lease
 from tiered.cold.merge import merged_facts
+from tiered.flight.notice import Notice
 from tiered.format import block, manifest, manifest_codec, schema, segment
 from tiered.format.codec import Codec
 from tiered.format.facts import ProducerState, SegmentFacts
@@ -194,6 +195,7 @@ def test_documents_that_are_written_now_have_them_too() -> None:
     described = next(row[1] for row in table("topic.json") if "`schemas`" in row[0])
     assert re.findall(r"`([^`]+)`", described) == list(topic["schemas"][0])
     assert set(keys("cold.json")) == names_of(ColdPlace)
+    assert set(keys("serving.json")) == names_of(Notice)
 
 
 def test_what_a_scrub_and_a_lease_write_is_described() -> None:
@@ -238,6 +240,7 @@ def test_limits() -> None:
         "chunks of a block": block.CHUNKS_MAX,
         "columns of a topic": schema.COLUMNS_MAX,
         "levels of nesting": schema.DEPTH_MAX,
+        "bytes of a segment's schema": segment.SCHEMA_BYTES_MAX,
         "bytes of a segment header": segment.HEADER_BYTES_MAX,
         "partitions of a topic": catalog.PARTITIONS_MAX,
         "entries inline in a head": manifest.INLINE_ENTRIES_MAX,

@@ -99,6 +99,14 @@ def test_a_page_decodes_to_itself(objects: tuple[ObjectEntry, ...]) -> None:
     assert decode_page(data, ref, where="p") == objects
 
 
+@pytest.mark.parametrize("name", ["", "../store.json", "a/b.parquet", "..", ".hidden", "a\\b"])
+def test_a_name_that_leads_elsewhere_is_corruption(name: str) -> None:
+    """Names become keys of the bucket and paths of local copies: who wrote the manifest must not choose these."""
+    ref, data = encode_page("p", (replace(entry(0, 2, 1), name=name),))
+    with pytest.raises(CorruptionError, match="name of an object"):
+        decode_page(data, ref, where="p")
+
+
 @given(entries(minimum=1, maximum=3), st.data())
 @settings(max_examples=200)
 def test_a_damaged_page_is_corruption_and_nothing_else(
@@ -357,7 +365,7 @@ class Log:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=max(15, settings.default.max_examples // 10), deadline=None)
 def test_any_row_of_changes_keeps_every_offset_exactly_once(data: st.DataObject) -> None:
     pages, head, log = MemoryPages(), empty_head(), Log()
     segment, base = 1, 0

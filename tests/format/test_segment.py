@@ -16,6 +16,7 @@ from tests.format.arrow_values import INT64, plain_types, schemas
 from tiered.errors import CorruptionError, SchemaMismatch, UnsupportedFormat
 from tiered.format import segment as fmt
 from tiered.format.facts import ProducerState, SegmentFacts
+from tiered.format.producers import PRODUCERS_MAX
 from tiered.format.schema import COLUMNS_MAX, RECORD_SCHEMA, body_schema, normalize_schema
 from tiered.format.segment import (
     BlockIndex,
@@ -142,6 +143,19 @@ def test_a_schema_that_fills_the_header_is_refused_when_it_is_written() -> None:
     fields = pa.struct([(f"{i:05}" + "x" * 250, pa.int8()) for i in range(20_000)])
     with pytest.raises(SchemaMismatch, match="over the limit"):
         encode_segment_header(replace(HEADER, schema=pa.schema([("struct", fields)])))
+
+
+def test_all_producers_fit_beside_the_largest_schema() -> None:
+    """Otherwise a partition could not roll any more."""
+
+    fields = pa.struct([(f"{i:05}" + "x" * 250, pa.int8()) for i in range(13_700)])
+    schema = body_schema(pa.schema([("struct", fields)]))
+    assert 0 < fmt.SCHEMA_BYTES_MAX - len(schema.serialize()) < 1 << 18
+    most = (1 << 63) - 1
+    states = [ProducerState(most - i, 2**32 - 1, most, most, most, most) for i in range(PRODUCERS_MAX)]
+    header = replace(HEADER, schema=schema, producers=tuple(states))
+    data = encode_segment_header(header)
+    assert decode_segment_header(data) == replace(header, length=len(data))
 
 
 # -- footer and trailer --------------------------------------------------------------------------

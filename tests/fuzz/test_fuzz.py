@@ -31,7 +31,7 @@ from tiered.format.block import decode_body, decode_header
 from tiered.format.manifest_codec import decode_head
 from tiered.warm.segment_reader import SegmentFile
 
-INPUTS = 180
+INPUTS = 60
 
 
 def run_child(folder: Path, *options: object) -> dict[str, int]:

@@ -20,7 +20,7 @@ from tests.hot.writers import (
     read_partition,
     writing,
 )
-from tests.warm.disks import BrokenDisk, FullDisk, Killed, MortalDisk
+from tests.warm.disks import BrokenDisk, FailingDisk, FullDisk, Killed, MortalDisk
 from tiered.errors import DiskFull, PartitionPoisoned
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.directory import list_segments
@@ -245,6 +245,67 @@ def test_followers_of_a_failed_sync_are_told(tmp_path: Path) -> None:
         thread.join()
     assert outcomes == ["poisoned"] * 8
     assert len(disk.failed) == 1
+    with pytest.raises(PartitionPoisoned):
+        writer.close()
+
+
+class ForgivingDisk(FailingDisk):
+    """Reports lost pages to one sync of a file, as the system does; every later sync of it succeeds.
+
+    The first sync of the file is held up until `go_on`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._lose)
+        self.armed = False
+        self.syncing, self.go_on = threading.Event(), threading.Event()
+
+    def _lose(self, name: str, what: object) -> None:
+        if name == "sync" and self.armed:
+            self.armed = False
+            self.syncing.set()
+            assert self.go_on.wait(30)
+            raise OSError(5, "Input/output error (injected)")
+
+
+def test_a_roll_beside_a_sync_that_fails_takes_nothing_for_durable(tmp_path: Path) -> None:
+    """The roll was begun before the sync failed, and syncs the same file after it, which would succeed."""
+    disk = ForgivingDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    writer.write_pending()
+    outcomes: list[BaseException | None] = []
+
+    def outcome(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except PartitionPoisoned as error:
+            outcomes.append(error)
+        else:
+            outcomes.append(None)
+
+    disk.armed = True
+    flush = threading.Thread(target=outcome, args=(writer.flush,))
+    flush.start()
+    assert disk.syncing.wait(30)
+    drain, rolling = writer._drain, threading.Event()
+
+    def drain_slowly() -> None:
+        rolling.set()
+        flush.join(30)
+        drain()
+
+    writer._drain = drain_slowly  # type: ignore[method-assign]
+    roll = threading.Thread(target=outcome, args=(writer.roll,))
+    roll.start()
+    assert rolling.wait(30)
+    disk.go_on.set()
+    for thread in (flush, roll):
+        thread.join()
+    assert None not in outcomes, "said to be durable"
+    assert writer.durable_offset == 0
+    with pytest.raises(PartitionPoisoned):
+        writer.sync_to(1)
     with pytest.raises(PartitionPoisoned):
         writer.close()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dis
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from threading import Condition
 from types import CodeType, FrameType
 from typing import Any
 
@@ -19,10 +21,15 @@ from tests.hot.writers import (
     append,
     append_batch,
     append_row,
+    open_writer,
     read_partition,
+    until,
     writing,
 )
+from tiered.format.producers import Known, ProducerTable
 from tiered.hot.buffer import RecordBuffer, RowBuffer
+from tiered.hot.group_commit import GroupCommit
+from tiered.hot.news import News
 from tiered.hot.partition_writer import HotView, PartitionWriter
 from tiered.warm.directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -173,6 +180,61 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path
     assert point > 5
 
 
+WAITING = {
+    method.__code__
+    for method in (
+        GroupCommit.run, GroupCommit._gather, PartitionWriter._advance, PartitionWriter._fail, Condition.__enter__,
+        Condition.__exit__, Condition.notify_all, Condition.notify, News.tell,
+    )
+}  # fmt: skip
+
+
+def _interrupted_commit(directory: Path, point: int) -> bool:
+    """Interrupt a commit that others wait for; return whether it came to that."""
+    writer = open_writer(directory)
+    append(writer, b"a")
+    others = [
+        threading.Thread(target=work, daemon=True)
+        for work in (lambda: writer.sync_to(1), lambda: writer.wait_beyond(0, 60))
+    ]
+    plain = writer._commit
+
+    def commit() -> None:
+        if threading.current_thread() is threading.main_thread():
+            trace = sys.gettrace()
+            sys.settrace(None)  # starting a thread uses conditions of its own
+            for thread in others:
+                thread.start()
+            until(lambda: writer._group._followers == 1 and bool(writer._advanced._condition._waiters))  # type: ignore[attr-defined]
+            sys.settrace(trace)
+        plain()
+
+    writer._commit = commit  # type: ignore[method-assign]
+    with interrupting(WAITING, point) as left, suppress(Interrupted):
+        writer.flush()
+
+    def go_on() -> None:
+        append(writer, b"b")
+        writer.flush()
+
+    later = threading.Thread(target=go_on, daemon=True)
+    later.start()
+    for thread in (later, *others):
+        if thread.ident is not None:
+            thread.join(20)
+            assert not thread.is_alive(), f"interrupted at point {point}"
+    writer.close()
+    return left[0] < 0
+
+
+def test_an_interrupt_anywhere_in_a_commit_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """Exhaustive: whoever waits for the same commit, or reads on, is woken, and the next commit begins."""
+    point = 0
+    while _interrupted_commit(tmp_path / str(point), point):
+        point += 1
+    assert point > 15
+
+
 def test_an_interrupt_anywhere_in_a_schema_change_loses_nothing(tmp_path: Path) -> None:
     """Exhaustive: rows that were pending are written once, with the old columns or the new."""
     grown = TYPED.with_columns(pa.schema([("c", pa.int8())]))
@@ -198,3 +260,33 @@ def test_an_interrupt_anywhere_in_a_schema_change_loses_nothing(tmp_path: Path) 
         assert found == [0, 1, 2, 3, 4], f"interrupted at point {point}"
         point += 1
     assert point > 20
+
+
+def test_an_interrupt_anywhere_in_a_numbered_append_leaves_number_and_row_together(tmp_path: Path) -> None:
+    """Exhaustive: appended again under its number, the row is there once; the one after it, too."""
+    codes = {
+        PartitionWriter.append_numbered.__code__, RecordBuffer.add.__code__, ProducerTable.add.__code__,
+        ProducerTable._seen.__code__, Known.add.__code__,
+    }  # fmt: skip
+    point, seen = 0, set()
+    while True:
+        with writing(tmp_path / str(point)) as writer:
+            for sequence in range(2):
+                writer.append_numbered((5, 0, sequence), (None, b"%d" % sequence, None), 1, 10)
+            with interrupting(codes, point) as left:
+                try:
+                    writer.append_numbered((5, 0, 2), (None, b"2", None), 2, 10)
+                except Interrupted:
+                    seen.add(point)
+            assert aligned(writer.buffer)
+            assert max(writer.buffer.numbers) < len(writer.buffer.timestamps_us)
+            for sequence in (2, 3, 1):
+                assert (
+                    writer.append_numbered((5, 0, sequence), (None, b"%d" % sequence, None), 3, 10)
+                    == sequence
+                )
+        assert list(read_partition(tmp_path / str(point)).values()) == [b"0", b"1", b"2", b"3"]
+        if left[0] >= 0:
+            break
+        point += 1
+    assert len(seen) > 8

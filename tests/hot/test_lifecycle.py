@@ -24,6 +24,8 @@ from tests.hot.writers import (
 from tests.warm.disks import FailingDisk
 from tiered.errors import Fenced, StoreClosed, StoreLocked
 from tiered.hot.partition_writer import PartitionWriter
+from tiered.warm.directory import write_fence
+from tiered.warm.filesystem import OsFileSystem
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,6 +64,21 @@ def test_a_fenced_partition_takes_no_more(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(Fenced, match="epoch 2"):
         open_writer(tmp_path)
+    assert read_partition(tmp_path) == {0: b"a"}
+
+
+def test_close_says_what_a_fence_cost(tmp_path: Path) -> None:
+    """P3: also where a flush in the background found the fence, and nobody was told."""
+    writer = open_writer(tmp_path)
+    append(writer, b"a")
+    writer.flush()
+    append(writer, b"lost")
+    write_fence(OsFileSystem(), tmp_path, "epoch 2 began at offset 1")
+    with pytest.raises(Fenced):
+        writer.flush()
+    with pytest.raises(Fenced, match="epoch 2"):
+        writer.close()
+    writer.close()
     assert read_partition(tmp_path) == {0: b"a"}
 
 
@@ -118,7 +135,7 @@ def test_a_child_forked_in_the_middle_of_a_flush_is_not_stuck(tmp_path: Path) ->
             assert go_on.wait(30)
 
     armed = False
-    host = tiered.store.Host(fs=FailingDisk(hold))
+    host = tiered.host.Host(fs=FailingDisk(hold))
     with tiered.open(tmp_path, host=host) as store:
         topic = store.create_topic("orders")
         topic.append(b"a", sync=True)

@@ -173,6 +173,21 @@ def test_segments_roll_by_age(tmp_path: Path, clock: Clock) -> None:
         assert [name.base_offset for name in list_segments(tmp_path).segments] == [0, 1]
 
 
+def test_the_age_of_a_segment_goes_on_after_a_reopening(tmp_path: Path, clock: Clock) -> None:
+    """From its first record, not from when the file was made: an idle partition's next record is not rolled at once."""
+    options = {"clock": clock, "roll_age_us": 60_000_000}
+    with writing(tmp_path, **options) as writer:
+        clock.advance(600)
+        append(writer, b"a")
+    with writing(tmp_path, **options) as writer:
+        clock.advance(59)
+        writer.roll_if_old()
+        assert [name.base_offset for name in list_segments(tmp_path).segments] == [0]
+        clock.advance(2)
+        writer.roll_if_old()
+        assert [name.base_offset for name in list_segments(tmp_path).segments] == [0, 1]
+
+
 def test_rolling_on_request_seals_what_there_is(tmp_path: Path) -> None:
     """Pending rows included; nothing twice, and nothing where there is nothing."""
     with writing(tmp_path) as writer:

@@ -12,7 +12,7 @@ from tests.hot.writers import (
     append_row,
     writing,
 )
-from tiered.hot.partition_writer import SchemaGrew
+from tiered.hot.pending import SchemaGrew
 from tiered.warm.directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 

@@ -39,6 +39,7 @@ def options_of(**changes: Any) -> WriterOptions:
 
 def open_writer(directory: Path, meta: TopicMeta = TOPIC, **changes: Any) -> PartitionWriter:
     """A writer of partition 0 in `directory`."""
+    directory.mkdir(parents=True, exist_ok=True)
     return PartitionWriter.open(options_of(**changes), directory, meta, 0)
 
 

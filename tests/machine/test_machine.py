@@ -20,7 +20,7 @@ from tests.machine.scans import Scans
 from tests.tally import tally
 
 STEPS = 50
-EXAMPLES = 25
+EXAMPLES = 14
 MODES = ("always", "interval", "never")
 
 
@@ -93,7 +93,13 @@ NOTICED: dict[str, tuple[type[StoreMachine], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", MUTATIONS)
+# These take more than a few seconds to be drawn.
+RARE = ("a live object swept", "a scan that skips what is gone", "a tierer beside taken for a newer disk")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in RARE else []) for name in MUTATIONS]
+)
 def test_a_missing_mechanism_is_noticed(name: str) -> None:
     """Within so many histories, always the same ones, one goes wrong."""
     kind, sync, words = NOTICED[name]

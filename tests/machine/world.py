@@ -246,24 +246,37 @@ class World:
     # -- the twin ----------------------------------------------------------------------------------
 
     def check_twin(self) -> None:
-        """The twin has every record that it acknowledged, and none but its own."""
+        """The twin has every record that it acknowledged, and none but its own where it has any."""
         twin = self.twin
         assert twin is not None
         for name, topic in twin.topics().items():
             try:
                 found = look(twin.store.topic(name))
             except tiered.TieredError:
-                if self.cloud.struck or name not in self.life.topics():
+                if self.cloud.struck or not self._same_topic(name):
                     continue  # what is in the bucket alone cannot be had now, or was deleted there
                 raise
             for partition, (log, (start, end, values)) in enumerate(zip(topic.logs, found, strict=True)):
                 shared = twin.published.get((name, partition), 0)
+                if log.end == 0 and values and self._same_topic(name):
+                    # A partition of which it has nothing, and which it can no longer append to: the bucket's log.
+                    theirs = self.life.topics()[name].logs[partition].values
+                    if values != theirs[start:end]:
+                        raise Violation(f"the twin reads [{start}, {end}) of {name!r}/{partition}: {values}")
+                    continue
                 if not log.acknowledged <= end <= log.end or values != log.values[start:end]:
                     raise Violation(f"the twin reads [{start}, {end}) of {name!r}/{partition}: {values}")
                 if start > max(log.start[1], shared):
                     raise Violation(
                         f"the twin's {name!r}/{partition} starts at {start}: {log.start}, shared {shared}"
                     )
+
+    def _same_topic(self, name: str) -> bool:
+        """Whether the twin's topic is there still, and not another one of its name."""
+        assert self.twin is not None
+        if name not in self.life.topics():
+            return False
+        return self.life.store.topic(name)._meta.topic_id == self.twin.store.topic(name)._meta.topic_id
 
     def twin_changes_nothing(self, work: Callable[[], object]) -> None:
         """Whatever the twin does, the bucket stays as it is."""

@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import tiered
 from tests.conftest import Clock
 from tests.fast_s3 import FastS3
+from tiered.host import Host
 from tiered.metrics import exposition, registry_for
 from tiered.passes import Passes, every
-from tiered.store import Host
 
 POLICY = {
     "roll": {"bytes": "256MiB", "age": "off"},

@@ -83,6 +83,7 @@ def test_figures_are_what_was_done(tmp_path: Path, s3_bucket: str, clock: Clock,
         store._writers()[0].recent.clear()
         for _ in range(3):
             assert len(topic.scan().to_arrow()) == 71
+            store._access.fetcher.drain()  # what was fetched comes to the disk's cache on a thread
         found, asked = scraped(store, passes), requests_of(fast_server)
         assert found["tiered_appended_records_total", "partition=0", "topic=t"] == 71
         assert found["tiered_appended_bytes_total", "partition=0", "topic=t"] == size

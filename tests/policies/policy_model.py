@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from uuid import UUID
 
 from hypothesis import strategies as st
 
 from tiered.policies import (
     Action,
+    ChangeClass,
     ColdObjectFact,
     Compress,
+    CopyFact,
+    Demote,
     EvictLocal,
     Expire,
     Merge,
@@ -20,6 +24,7 @@ from tiered.policies import (
     Offload,
     PartitionFacts,
     Policy,
+    Promote,
     Scrub,
     ScrubFact,
     Seal,
@@ -29,10 +34,12 @@ from tiered.policies import (
     Sweep,
 )
 from tiered.policies.rules import Compress as CompressRule
-from tiered.policies.rules import LocalRetention, Retention, Roll
+from tiered.policies.rules import LocalRetention, Pin, Retention, Roll, StorageClass
 from tiered.policies.rules import Merge as MergeRule
 from tiered.policies.rules import Offload as OffloadRule
+from tiered.policies.rules import Promote as PromoteRule
 from tiered.policies.rules import Scrub as ScrubRule
+from tiered.units import Floor
 
 SECOND = 1_000_000
 NOW = 1_000_000 * SECOND
@@ -115,7 +122,7 @@ def apply(facts: StoreFacts, actions: tuple[Action, ...], now_us: int) -> StoreF
 
 
 def _local(item: PartitionFacts) -> int:
-    return sum(segment.local_bytes for segment in item.segments)
+    return sum(x.local_bytes for x in item.segments) + sum(x.bytes for x in item.copies)
 
 
 def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
@@ -165,8 +172,9 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
             )
         case EvictLocal():
             (old,) = found
+            name = next((x.name for x in facts.objects if x.end_offset > old.base_offset), "data")
             cold = ColdObjectFact(
-                f"data-{old.base_offset}", (old.segment_id,), old.base_offset, old.end_offset,
+                name, (old.segment_id,), old.base_offset, old.end_offset,
                 old.cold_bytes, old.last_append_us, old.max_timestamp_us,
             )  # fmt: skip
             return replace(facts, segments=rest, cold_objects=(*facts.cold_objects, cold))
@@ -190,6 +198,21 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 segment_count=sum(item.segment_count for item in inputs),
             )
             return replace(facts, objects=_spliced(facts, merged))
+        case ChangeClass():
+            (moved,) = (item for item in facts.objects if item.name == action.name)
+            fresh = replace(moved, name=f"{action.name}'", storage_class=action.storage_class)
+            return replace(facts, objects=_spliced(facts, fresh))
+        case Promote():
+            copy = CopyFact(action.name, action.bytes, now_us)
+            return replace(facts, copies=(*facts.copies, copy))
+        case Demote():
+            return replace(
+                facts,
+                copies=tuple(item for item in facts.copies if item.name != action.name),
+                objects=tuple(
+                    replace(item, fetches=0) if item.name == action.name else item for item in facts.objects
+                ),
+            )
         case Scrub():
             begun = facts.scrub is not None and facts.scrub.round == action.round
             started = facts.scrub.started_us if begun and facts.scrub else now_us
@@ -233,15 +256,27 @@ def _maybe(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 policies = st.builds(
     Policy,
     roll=st.builds(Roll, age=_maybe(_LATER), bytes=_maybe(_SIZES)),
-    compress=st.builds(CompressRule, codec=st.sampled_from(["none", "lz4", "zstd"]), after=_maybe(_AGES)),
-    offload=st.builds(OffloadRule, after=_maybe(_AGES), tail_interval=_maybe(_AGES)),
-    local_retention=st.builds(LocalRetention, age=_maybe(_AGES), bytes=_maybe(_SIZES)),
+    compress=st.builds(
+        CompressRule, codec=st.sampled_from(["none", "lz4", "zstd"]), after=_maybe(_AGES),
+        min_bytes=st.sampled_from([0, 20 << 10]),
+    ),
+    offload=st.builds(OffloadRule, after=_maybe(_AGES), tail_interval=_maybe(_AGES), bytes=_maybe(_SIZES)),
+    local_retention=st.builds(
+        LocalRetention, age=_maybe(_AGES), bytes=_maybe(_SIZES),
+        free_disk=st.sampled_from([None, Floor(percent=Fraction(5)), Floor(bytes=150 << 10)]),
+    ),
     retention=st.builds(
         Retention, age=_maybe(_LATER), bytes=_maybe(_SIZES), by=st.sampled_from(["append", "timestamp"])
     ),
     merge=st.builds(MergeRule, target_bytes=_maybe(_SIZES), after=_maybe(_AGES)),
     scrub=st.builds(ScrubRule, every=_maybe(_LATER), bytes_per_pass=_SIZES),
-)
+    storage_class=st.builds(StorageClass, after=_maybe(_LATER)),
+    promote=st.builds(PromoteRule, reads=_maybe(st.integers(1, 3)), within=_LATER, keep=_LATER, bytes=_SIZES),
+    pin=st.builds(
+        Pin, age=_maybe(_LATER), topic=st.sampled_from([False] * 4 + [True]),
+        since=_maybe(_LATER.map(lambda ago: datetime.fromtimestamp(NOW / SECOND, UTC) - ago)),
+    ),
+)  # fmt: skip
 
 
 @st.composite
@@ -264,7 +299,9 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
         identity = number * 10_000 + index
         if index < evicted:
             objects.append(
-                ColdObjectFact(f"o{identity}", (UUID(int=identity),), offset, end, count << 8, last, stamp)
+                ColdObjectFact(
+                    f"e{number}-{index}", (UUID(int=identity),), offset, end, count << 8, last, stamp
+                )
             )
         else:
             newest = index == len(counts) - 1
@@ -288,6 +325,8 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
             f"e{number}-{index}", item.base_offset, item.end_offset, counts[index] << chance.randint(6, 12),
             item.last_append_us, item.max_timestamp_us, chance.choice([1, 1, 100]), chance.choice([0] * 5 + [1]),
             1 + (index > chance.randint(0, 20)), damaged=chance.random() < 0.1,
+            storage_class=chance.choice(["", "", "STANDARD_IA"]), min_timestamp_us=item.max_timestamp_us - SECOND,
+            fetches=chance.randint(0, 3), fetched_us=NOW - chance.randint(0, 200) * 3600 * SECOND,
         )
         for index, item in enumerate([*objects, *segments][:in_manifest])
     ]  # fmt: skip
@@ -299,7 +338,13 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
             ColdObjectFact(f"tail{number}", (tail,), reached, reached + shipped, 99, NOW, NOW, tail=True)
         )
         entries.append(ObjectFact(f"tail{number}", reached, reached + shipped, 99, NOW, NOW, sealed=False))
+    copies = tuple(
+        CopyFact(item.name, item.bytes, NOW - chance.randint(0, 200) * 3600 * SECOND)
+        for item in [*entries, ObjectFact(f"gone{number}", 0, 1, 50 << 10, 0, 0)]
+        if chance.random() < 0.2 and item.sealed
+    )
     return PartitionFacts(
+        copies=copies,
         topic="t",
         partition=number,
         start_offset=draw(st.sampled_from([0, 0, draw(st.integers(0, offset))])),
@@ -335,4 +380,5 @@ def stores(draw: st.DrawFn) -> StoreFacts:
         has_cold=draw(st.booleans()),
         now_us=NOW,
         swept_us=draw(st.sampled_from([None, 0, NOW, 2 * NOW])),
+        has_classes=draw(st.booleans()),
     )

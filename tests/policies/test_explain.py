@@ -22,7 +22,17 @@ from tests.policies.policy_model import (
     store,
     stores,
 )
-from tiered.policies import Action, ColdObjectFact, Expire, Merge, ObjectFact, Policy, StoreFacts, make_plan
+from tiered.policies import (
+    Action,
+    ChangeClass,
+    ColdObjectFact,
+    Expire,
+    Merge,
+    ObjectFact,
+    Policy,
+    StoreFacts,
+    make_plan,
+)
 from tiered.policies.explain import Explanation, Piece, explain
 from tiered.policies.rules import Compress, LocalRetention, Offload, Retention, Scrub
 from tiered.policies.rules import Merge as MergeRule
@@ -50,7 +60,7 @@ def touches(action: Action, of: Explanation, piece: Piece) -> bool:
         return False
     if isinstance(action, Expire):
         return action.base_offset < action.end_offset and piece.end_offset <= action.end_offset
-    if isinstance(action, Merge):
+    if isinstance(action, (Merge, ChangeClass)):
         return action.base_offset < piece.end_offset and piece.base_offset < action.end_offset
     return action.segment_id is not None and action.segment_id == piece.segment_id
 
@@ -117,6 +127,22 @@ def test_what_is_in_the_way_is_so_until_it_expires() -> None:
     ]
 
 
+def test_what_is_offloaded_for_its_size_stands_in_nobody_s_way() -> None:
+    """The first goes at once, so the second need not wait for the age of the first, which is younger."""
+    policy = Policy(
+        compress=Compress(after=None),
+        offload=Offload(after=timedelta(hours=1), tail_interval=None, bytes=15 << 10),
+        scrub=Scrub(every=None),
+    )
+    young = segment(1, 0, 10, last_append_us=NOW)
+    old = segment(2, 10, 20, last_append_us=NOW - HOUR * 5 // 6)
+    (item,) = check(store(partition(young, old, active(3, 20, 30))), policy, NOW)
+    assert [piece.next and piece.next.text(NOW) for piece in item.pieces[:2]] == [
+        "offload now (size 20KiB, offload.bytes is 15KiB)",
+        "offload in 10m (offload.after 1h)",
+    ]
+
+
 def test_a_merge_may_wait_until_an_older_object_is_left_to_retention() -> None:
     """The first two fill an object; once the first has a quarter of its time left, the other two do."""
     policy = Policy(
@@ -155,7 +181,7 @@ def test_a_segment_of_each_kind() -> None:
     ]
     assert [step.text(NOW) for step in item.pieces[1].then] == [
         "evict_local in 5h (local_retention.age 6h)",
-        "expire in 12w5d (retention.age 12w6d)",
+        "expire in 89d23h (retention.age 90d)",
     ]
     late = explain(facts, lambda _: policy, NOW + 7 * HOUR)[0]
     assert [piece.hold for piece in late.pieces] == [

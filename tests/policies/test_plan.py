@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -15,6 +15,7 @@ from tiered.policies import (
     Action,
     ColdObjectFact,
     Compress,
+    CopyFact,
     EvictLocal,
     Expire,
     ObjectFact,
@@ -22,6 +23,7 @@ from tiered.policies import (
     PartitionFacts,
     Plan,
     Policy,
+    Promote,
     Requests,
     Scrub,
     ScrubFact,
@@ -32,10 +34,12 @@ from tiered.policies import (
 )
 from tiered.policies.cost import COMMIT, estimate, upload_requests
 from tiered.policies.rules import Compress as CompressRule
-from tiered.policies.rules import LocalRetention, Retention, Roll
+from tiered.policies.rules import LocalRetention, Pin, Retention, Roll, StorageClass
 from tiered.policies.rules import Merge as MergeRule
 from tiered.policies.rules import Offload as OffloadRule
+from tiered.policies.rules import Promote as PromoteRule
 from tiered.policies.rules import Scrub as ScrubRule
+from tiered.units import Floor
 
 HOUR = timedelta(hours=1)
 INERT = Policy(
@@ -313,7 +317,7 @@ def test_a_nearly_full_disk_evicts_the_oldest_of_all_partitions() -> None:
         ("evict_local", 1, 0),
         ("evict_local", 1, 10),
     ]
-    assert result.actions[0].reason == "2% of the disk is free"
+    assert result.actions[0].reason == "25KiB of disk free < local_retention.free_disk 50KiB"
     assert kinds(plan(replace(facts, disk_free_bytes=50 << 10), INERT)) == []
     assert kinds(plan(apply(facts, result.actions, NOW), INERT)) == []
 
@@ -357,6 +361,15 @@ def test_what_leaves_the_disk_soon_is_not_compressed(
     )
     actions = plan(partition(segment(1, 0, 10), active(2, 10, 20)), policy).actions
     assert any(isinstance(item, Compress) for item in actions) is compressed
+
+
+@pytest.mark.parametrize("pin", [Pin(topic=True), Pin(age=3 * HOUR)])
+def test_what_is_pinned_for_long_is_compressed_however_short_its_time_else(pin: Pin) -> None:
+    policy = rules(
+        compress=CompressRule(after=HOUR), local_retention=LocalRetention(age=timedelta(0)), pin=pin
+    )
+    facts = partition(published(1, 0, 10), active(2, 10, 20))
+    assert kinds(plan(facts, policy)) == [("compress", 0, 10)]
 
 
 # -- the life of a segment, and what the plan says -----------------------------------------------
@@ -532,3 +545,125 @@ def test_a_scrub_begins_again_and_goes_on() -> None:
     assert found(ScrubFact(3, NOW - DAY_US + 1, NOW, 0)) == found(ScrubFact(3, NOW + 1, NOW, 0)) == []
     assert found(ScrubFact(3, NOW + 2 * DAY_US, NOW, 0)) == [(2, 4, 4, True, False)]
     assert found(ScrubFact(3, NOW, 0, 900)) == []
+
+
+# -- pressure, pins, classes, copies -------------------------------------------------------------
+
+
+def test_offload_by_size_takes_the_oldest_until_the_rest_may_wait() -> None:
+    parts = [segment(i, 10 * i, 10 * i + 10, last_append_us=NOW) for i in range(3)]
+    facts = partition(*parts, active(9, 30, 40))
+    policy = rules(offload=OffloadRule(after=HOUR, tail_interval=None, bytes=20 << 10))
+    assert kinds(plan(facts, policy)) == [("offload", 0, 10)]
+    assert plan(facts, policy).actions[0].reason == "size 30KiB, offload.bytes is 20KiB"
+    assert kinds(plan(store(facts, has_cold=False), policy)) == []
+
+
+def test_on_a_short_disk_what_frees_it_comes_first_and_the_young_are_offloaded() -> None:
+    """Each topic has its own floor; a partition that frees nothing waits for one that does."""
+    old = {"last_append_us": NOW - 7200 * SECOND}
+    first = partition(segment(1, 0, 10, last_append_us=NOW), active(2, 10, 20))
+    second = partition(
+        published(11, 0, 10, **old, partition=1), segment(12, 10, 20, last_append_us=NOW, partition=1),
+        active(13, 20, 30, partition=1), partition=1,
+    )  # fmt: skip
+    policy = rules(
+        offload=OffloadRule(after=HOUR, tail_interval=None),
+        local_retention=LocalRetention(free_disk=Floor(bytes=100 << 10)),
+    )
+    short = store(first, second, disk_total_bytes=1 << 20, disk_free_bytes=50 << 10)
+    actions = plan(short, policy).actions
+    assert [(item.kind, item.partition) for item in actions] == [
+        ("evict_local", 1),
+        ("offload", 1),
+        ("offload", 0),
+    ]
+    assert actions[1].reason == "50KiB of disk free < local_retention.free_disk 100KiB"
+    roomy = replace(short, disk_free_bytes=100 << 10)
+    assert plan(roomy, policy).actions == ()
+    off = policy.model_copy(update={"local_retention": LocalRetention(free_disk=None)})
+    assert plan(short, off).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("pin", "expected"),
+    [
+        (Pin(), [("evict_local", 0, 10), ("evict_local", 10, 20)]),
+        (Pin(age=2 * HOUR), [("evict_local", 0, 10)]),
+        (Pin(topic=True), []),
+    ],
+)
+def test_what_is_pinned_stays_whatever_the_limits_say(pin: Pin, expected: list[object]) -> None:
+    facts = partition(
+        published(1, 0, 10, last_append_us=NOW - 3 * 3600 * SECOND),
+        published(2, 10, 20, last_append_us=NOW - 3600 * SECOND),
+        active(3, 20, 30),
+    )
+    policy = rules(local_retention=LocalRetention(bytes=0), pin=pin)
+    assert kinds(plan(facts, policy)) == expected
+    full = store(facts, disk_total_bytes=1 << 30, disk_free_bytes=0)
+    assert kinds(plan(full, policy.model_copy(update={"local_retention": LocalRetention()}))) == expected
+
+
+def test_small_files_are_not_compressed_and_the_target_block_decides_what_is_small() -> None:
+    facts = partition(segment(1, 0, 10, codec="zstd", block_count=2, raw_bytes=200 << 10), active(2, 10, 20))
+    rule = CompressRule(codec="zstd", after=timedelta(0))
+    (action,) = plan(facts, rules(compress=rule.model_copy(update={"block_bytes": 2 << 20}))).actions
+    assert isinstance(action, Compress)
+    assert action.block_bytes == 2 << 20
+    assert kinds(plan(facts, rules(compress=rule.model_copy(update={"block_bytes": 200 << 10})))) == []
+    assert kinds(plan(facts, rules(compress=rule.model_copy(update={"min_bytes": 11 << 10})))) == []
+
+
+def test_objects_move_once_if_they_are_large_and_stay_long_enough() -> None:
+    def policy(**retention: object) -> Policy:
+        moved = StorageClass(name="STANDARD_IA", after=HOUR)
+        return rules(storage_class=moved, retention=Retention(**retention), merge=MergeRule(after=None))
+
+    old = ObjectFact("old", 0, 10, 1 << 20, NOW - DAY_US, NOW - DAY_US)
+    small = replace(old, name="small", base_offset=10, end_offset=20, bytes=100 << 10)
+    moved = replace(old, name="moved", base_offset=20, end_offset=30, storage_class="STANDARD_IA")
+    facts = store(partition(active(1, 30, 40), start_offset=0, objects=(old, small, moved)), has_classes=True)
+    (action,) = plan(facts, policy()).actions
+    assert (action.kind, action.bytes, action.cold_bytes_delta) == ("change_class", 1 << 20, 0)
+    assert plan(facts, policy()).cost.monthly_usd == pytest.approx((0.0125 - 0.023) / 1024)
+    assert plan(facts, policy(age=timedelta(days=30))).actions == (), "billed for 30 days, kept for 29"
+    assert len(plan(facts, policy(age=timedelta(days=31))).actions) == 1
+    assert plan(replace(facts, has_classes=False), policy()).actions == ()
+    both = store(
+        partition(
+            active(1, 30, 40), start_offset=10,
+            objects=(replace(moved, name="a", base_offset=10, end_offset=20), moved),
+        )
+    )  # fmt: skip
+    merging = rules(merge=MergeRule(after=HOUR, target_bytes=4 << 20))
+    assert plan(both, merging).actions == (), "what was moved is not merged"
+    assert plan(replace(facts, storage_class="STANDARD_IA"), policy()).actions == ()
+
+
+def test_copies_are_made_in_free_room_and_go_when_nobody_reads_them() -> None:
+    names = [ObjectFact(f"o{i}", i, i + 1, 100, NOW, NOW, fetches=i + 1, fetched_us=NOW) for i in range(4)]
+    away = [ColdObjectFact(f"o{i}", (), i, i + 1, 100, NOW, NOW) for i in range(3)]
+    facts = partition(active(1, 4, 5), start_offset=0, objects=tuple(names), cold_objects=tuple(away))
+    promote = PromoteRule(reads=1, keep=HOUR, within=HOUR, bytes=250)
+    made = plan(facts, rules(promote=promote)).actions
+    assert [(item.kind, item.base_offset) for item in made] == [("promote", 2), ("promote", 1)]
+    for free, count in ((299, 0), (300, 1), (400, 2), (10_000, 2)):
+        floor = LocalRetention(free_disk=Floor(bytes=100))
+        roomy = store(facts, disk_total_bytes=1 << 20, disk_free_bytes=free)
+        assert len(plan(roomy, rules(promote=promote, local_retention=floor)).actions) == count
+    merged = plan(
+        facts, rules(promote=promote, merge=MergeRule(after=timedelta(0), target_bytes=300))
+    ).actions
+    assert not {"o0", "o1", "o2"} & {item.name for item in merged if isinstance(item, Promote)}
+    copies = (CopyFact("o2", 100, NOW), CopyFact("o1", 100, NOW))
+    assert plan(replace(facts, copies=copies), rules(promote=promote)).actions == ()
+    unread = tuple(replace(item, fetches=0, fetched_us=0) for item in names)
+    later = plan(replace(facts, copies=copies, objects=unread), rules(promote=promote), NOW + 3600 * SECOND)
+    assert [item.reason for item in later.actions] == ["not read for 1h >= promote.keep 1h"] * 2
+    pin = Pin(since=datetime.fromtimestamp(0, UTC))
+    pinned = plan(replace(facts, copies=copies), rules(pin=pin)).actions
+    assert [(item.kind, item.base_offset) for item in pinned] == [("promote", 0)]
+    short = store(replace(facts, copies=copies), disk_total_bytes=1 << 20, disk_free_bytes=0)
+    assert [item.kind for item in plan(short, rules(promote=promote)).actions] == ["demote", "demote"]
+    assert plan(short, rules(pin=pin)).actions == (), "what is pinned stays, and nothing is added"

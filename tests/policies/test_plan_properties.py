@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from tests.policies.policy_model import NOW, SECOND, active, apply, partition, policies, store, stores
 from tiered.policies import (
+    ChangeClass,
     Compress,
+    Demote,
     EvictLocal,
     Expire,
     Merge,
@@ -21,6 +23,7 @@ from tiered.policies import (
     PartitionFacts,
     Plan,
     Policy,
+    Promote,
     Scrub,
     Seal,
     SegmentFact,
@@ -29,6 +32,7 @@ from tiered.policies import (
     Sweep,
     make_plan,
 )
+from tiered.policies.classes import BYTES_PER_PASS
 from tiered.policies.merging import GROWTH, SEGMENTS_MAX
 from tiered.policies.rules import Merge as MergeRule
 from tiered.units import to_us
@@ -43,9 +47,11 @@ def by_id(facts: StoreFacts) -> dict[object, SegmentFact]:
     return {item.segment_id: item for part in facts.partitions for item in part.segments}
 
 
-def check_plan(facts: StoreFacts, plan: Plan) -> None:
-    """The invariants that need nothing but the facts and the plan."""
+def check_plan(facts: StoreFacts, plan: Plan, policy: Policy) -> None:
+    """The invariants of each action by itself."""
     segments = by_id(facts)
+    copies = {(part.partition, item.name) for part in facts.partitions for item in part.copies}
+    objects = {(part.partition, item.name): item for part in facts.partitions for item in part.objects}
     for action in plan.actions:
         assert action.reason
         assert action.bytes >= 0
@@ -57,6 +63,9 @@ def check_plan(facts: StoreFacts, plan: Plan) -> None:
                 assert found.sealed
                 assert not found.newest
                 assert facts.has_cold
+                assert not policy.pin.topic
+                pinned = policy.pin.age
+                assert pinned is None or plan.now_us - found.last_append_us >= to_us(pinned)
             case Seal():
                 assert found is not None
                 assert found.newest
@@ -70,12 +79,61 @@ def check_plan(facts: StoreFacts, plan: Plan) -> None:
                 assert found is not None
                 assert found.sealed
                 assert not found.newest
+                assert found.local_bytes >= policy.compress.min_bytes
             case ShipTail():
                 assert action.base_offset < action.end_offset
             case Expire():
                 assert action.end_offset >= action.base_offset
+            case ChangeClass():
+                item = objects[action.partition, action.name]
+                assert facts.has_classes
+                assert item.sealed
+                assert not item.damaged
+                assert (item.storage_class or facts.storage_class) != action.storage_class
+            case Promote():
+                assert facts.has_cold
+                assert (action.partition, action.name) not in copies
+                assert not objects[action.partition, action.name].damaged
+            case Demote():
+                assert (action.partition, action.name) in copies
             case Merge() | Scrub() | Sweep():
                 assert facts.has_cold
+
+
+def check_copies(facts: StoreFacts, plan: Plan, policy: Policy) -> None:
+    """Copies stay within their bytes and leave the disk its floor; none is made and dropped at once."""
+    made = [item for item in plan.actions if isinstance(item, Promote)]
+    dropped = {(item.partition, item.name) for item in plan.actions if isinstance(item, Demote)}
+    assert not dropped & {(item.partition, item.name) for item in made}
+    if facts.disk_total_bytes and made:
+        floor = policy.local_retention.free_disk
+        least = 2 * floor.of(facts.disk_total_bytes) if floor else 0
+        assert facts.disk_free_bytes - sum(item.bytes for item in made) >= least
+    for part in facts.partitions:
+        mine = [item for item in made if item.partition == part.partition]
+        kept = [item.bytes for item in part.copies if (part.partition, item.name) not in dropped]
+        if policy.pin.since is None:
+            assert sum(kept) <= policy.promote.bytes
+        if mine and not any("pinned" in item.reason for item in mine):
+            assert sum(kept) + sum(item.bytes for item in mine) <= policy.promote.bytes
+
+
+def check_relief(facts: StoreFacts, plan: Plan, policy: Policy) -> None:
+    """While the disk is short all that may leave leaves, and not more; what frees it comes before uploads."""
+    floor = policy.local_retention.free_disk
+    least = floor.of(facts.disk_total_bytes) if floor else 0
+    if facts.disk_free_bytes >= least or not facts.disk_total_bytes:
+        return
+    free = facts.disk_free_bytes
+    short = [item for item in plan.actions if isinstance(item, (EvictLocal, Demote))]
+    for action in sorted(short, key=lambda item: "disk free" in item.reason):
+        if "disk free" in action.reason:
+            assert free < least
+        free += action.bytes
+    for part in facts.partitions:
+        kinds = [item.kind for item in plan.actions if item.partition == part.partition]
+        last = max((i for i, kind in enumerate(kinds) if kind == "evict_local"), default=0)
+        assert "offload" not in kinds[:last]
 
 
 def check_publishing(facts: StoreFacts, plan: Plan) -> None:
@@ -102,8 +160,12 @@ def check_publishing(facts: StoreFacts, plan: Plan) -> None:
 @given(stores(), policies)
 def test_invariants_of_a_plan(facts: StoreFacts, policy: Policy) -> None:
     plan = make_plan(facts, lambda _: policy, NOW)
-    check_plan(facts, plan)
+    check_plan(facts, plan, policy)
     check_publishing(facts, plan)
+    check_copies(facts, plan, policy)
+    check_relief(facts, plan, policy)
+    moved = [item.bytes for item in plan.actions if isinstance(item, ChangeClass)]
+    assert sum(moved[:-1]) <= BYTES_PER_PASS * len(facts.partitions)
     assert not plan.notes
 
 
@@ -128,7 +190,7 @@ def test_eviction_is_safe_even_on_facts_that_make_no_sense(
             for part in facts.partitions
         ),
     )
-    check_plan(odd, make_plan(odd, lambda _: policy, NOW))
+    check_plan(odd, make_plan(odd, lambda _: policy, NOW), policy)
 
 
 @settings(deadline=None)
@@ -142,13 +204,21 @@ def test_planning_is_pure(facts: StoreFacts, policy: Policy) -> None:
 def test_carrying_plans_out_comes_to_rest(facts: StoreFacts, policy: Policy) -> None:
     """At one instant a few passes reach a state in which nothing is left to do, and nothing is done twice."""
     seen: set[tuple[object, ...]] = set()
+    copied: set[tuple[int, str]] = set()
     # A scrub may look at one object a pass.
     scrubbed = sum(len(part.objects) + len(part.segments) for part in facts.partitions)
     for _ in range(ROUNDS_MAX + scrubbed):
         plan = make_plan(facts, lambda _: policy, NOW)
-        check_plan(facts, plan)
+        check_plan(facts, plan, policy)
         for action in plan.actions:
-            done = (action.kind, action.partition, action.segment_id, action.base_offset, action.end_offset)
+            # A copy of what was merged or moved since has another reason to go than room or use.
+            if isinstance(action, (Promote, Demote)) and "not in the manifest" not in action.reason:
+                assert (action.partition, action.name) not in copied, "no copy is made and dropped in turn"
+                copied.add((action.partition, action.name))
+            done = (
+                action.kind, action.partition, action.segment_id, action.base_offset, action.end_offset,
+                getattr(action, "name", None), getattr(action, "round", None),
+            )  # fmt: skip
             assert done not in seen
             seen.add(done)
         facts = apply(facts, plan.actions, NOW)

@@ -88,6 +88,7 @@ class Segment:
     scan = None
     index = (0,)
     is_in_its_place = True
+    producers = ()
 
     @property
     def end_offset(self) -> int:

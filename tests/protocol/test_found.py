@@ -13,7 +13,7 @@ from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
 from tiered.cold.open import open_object_store
 from tiered.errors import ObjectNotFound
-from tiered.store import Host
+from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 

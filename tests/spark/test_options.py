@@ -76,7 +76,7 @@ def test_column_names_with_commas_are_written_as_json() -> None:
         ({"topic": "a", "subscribe": "a"}, "exactly one"),
         ({"topic": "a,b"}, "union"),
         ({"topic": "t", "startingoffset": "earliest"}, "did you mean startingOffsets?"),
-        ({"topic": "t", "pushdown": "true"}, "The options are topic, subscribe"),
+        ({"topic": "t", "pushDown": "perhaps"}, "false or true"),
         ({"topic": "t", "startingOffsets": "latest"}, "cannot start at the latest"),
         ({"topic": "t", "startingOffsets": '{"t":{"0":-1}}'}, "cannot start at the latest"),
         ({"topic": "t", "endingOffsets": "earliest"}, "cannot end at the earliest"),

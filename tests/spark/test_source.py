@@ -236,20 +236,6 @@ def test_a_load_is_pinned_and_a_new_one_sees_what_came(spark: Any, own: Place) -
     assert in_spark(spark, own.path, topic="records").count() == before + 500
 
 
-def test_filters_unions_and_joins_of_one_load_do_not_disturb_each_other(spark: Any, on_files: Place) -> None:
-    """Spark caches what a source prunes by filters per load(), and then answers other queries wrongly."""
-    frame = in_spark(spark, on_files.path, topic="records", columns="partition,offset,value")
-    total = on_files.topic("records").scan(columns=["offset"]).to_arrow().num_rows
-    below, above = frame.where("offset < 100"), frame.where("offset >= 100 and partition = 1")
-    assert below.count() == 300
-    ones = on_files.topic("records").offsets()[1].end - 100
-    assert above.count() == ones
-    assert frame.count() == total
-    assert below.union(above).count() == 300 + ones
-    assert frame.alias("a").join(frame.alias("b"), ["partition", "offset"]).count() == total
-    assert below.join(frame, ["partition", "offset"]).where("partition = 1").count() == 100
-
-
 def test_a_tiering_pass_during_a_job_changes_no_row(spark: Any, own: Place) -> None:
     """Segments are sealed, compressed, offloaded and evicted while tasks of a pinned snapshot run."""
     topic = own.topic("records")

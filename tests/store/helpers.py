@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
-from tiered.store import Host
+from tiered.host import Host
 
 HOUR_US = 3_600_000_000
 

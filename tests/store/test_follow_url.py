@@ -14,7 +14,7 @@ from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, open_store, stepwise
 from tiered.cold.open import open_object_store
 from tiered.errors import ColdStorageError
-from tiered.store import Host
+from tiered.host import Host
 
 TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 

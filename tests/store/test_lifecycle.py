@@ -20,8 +20,9 @@ import tiered
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import OFFLOAD_US, evict_all, open_store, stepwise, tier, values
 from tiered.errors import DiskFull
-from tiered.store import Host
+from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
+from tiered.writers import flush_in_background
 
 
 def script(text: str, *arguments: object) -> list[str]:
@@ -210,6 +211,118 @@ def test_a_closed_store_does_not_leak_memory_by_saying_so(tmp_path: Path) -> Non
     while trace is not None:
         depth, trace = depth + 1, trace.tb_next
     assert depth < 10
+
+
+def test_a_partition_that_is_opened_while_the_store_closes_is_closed_too(tmp_path: Path) -> None:
+    """Or what is appended to it afterwards would never be flushed, and its lock never be free."""
+    store = tiered.open(tmp_path / "data", settings=stepwise())
+    topic = store.create_topic("t", partitions=2)
+    topic.append(b"early", partition=0)
+    writer = topic._writers[0]
+    close, refused = writer.close, []
+
+    def close_slowly() -> None:
+        close()
+        try:
+            topic.append(b"late", partition=1)
+        except tiered.StoreClosed as error:
+            refused.append(error)
+
+    writer.close = close_slowly  # type: ignore[method-assign]
+    store.close()
+    with pytest.raises(tiered.StoreClosed):
+        topic.append(b"never", partition=1)
+    with tiered.open(tmp_path / "data", settings=stepwise()) as store:
+        assert values(store.topic("t")) == [b"early"] + [b"late"] * (not refused)
+        store.topic("t").append(b"next", partition=1)
+
+
+def test_a_store_whose_close_failed_opens_partitions_again(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store = tiered.open(tmp_path / "data", settings=stepwise(), host=Host(fs=disk))
+    topic = store.create_topic("t", partitions=2)
+    topic.append(b"a", partition=0)
+    disk.full = True
+    with pytest.raises(tiered.DiskFull):
+        store.close()
+    disk.full = False
+    topic.append(b"b", partition=1)
+    store.close()
+    with tiered.open(tmp_path / "data", settings=stepwise()) as store:
+        assert values(store.topic("t")) == [b"a", b"b"]
+
+
+def test_an_interrupted_opening_of_a_partition_leaves_it_free(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a bucket that does not answer is asked."""
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        topic = store.create_topic("t")
+
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store._tierer.claims, "check_not_behind", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                topic.append(b"v")
+        assert topic.append(b"v").offset == 0
+
+
+def test_an_opening_that_fails_leaves_the_store_free(tmp_path: Path) -> None:
+    """Also where it fails late, as what is left of a deleted topic cannot be removed."""
+
+    class BusyDisk(OsFileSystem):
+        def remove_directory(self, path: Path) -> None:
+            raise OSError(16, "Device or resource busy (injected)", str(path))
+
+    tiered.open(tmp_path / "data").close()
+    (tmp_path / "data" / "topics" / ".deleted-1").mkdir(parents=True)
+    with pytest.raises(OSError, match="busy"):
+        tiered.open(tmp_path / "data", host=Host(fs=BusyDisk()))
+    tiered.open(tmp_path / "data").close()
+
+
+def test_trouble_with_one_partition_keeps_no_other_from_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is: neither in the background nor at close."""
+    store = tiered.open(tmp_path / "data", settings=stepwise())
+    names = ("a", "b", "c")
+    for name in names:
+        store.create_topic(name).append(b"v")
+    odd = tmp_path / "data" / "topics" / "b" / "0" / "fenced.json"
+    odd.mkdir()
+    with pytest.raises(IsADirectoryError):
+        flush_in_background(store)
+    assert [store.topic(name)._writers[0].durable_offset for name in names] == [1, 0, 1]
+    with pytest.raises(IsADirectoryError):
+        store.close()
+    assert [store.topic(name)._writers[0].fault is None for name in names] == [False, True, False]
+    odd.rmdir()
+    store.close()
+    with tiered.open(tmp_path / "data") as store:
+        assert [values(store.topic(name)) for name in names] == [[b"v"]] * 3
+
+
+def test_a_disk_that_became_read_only_leaves_no_lock_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder's name cannot be taken out of the lock's file then."""
+    store = tiered.open(tmp_path / "data", settings=stepwise())
+    store.create_topic("t").append(b"v")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(30, "Read-only file system (injected)")
+
+    store.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr("tiered.warm.lock.os.ftruncate", refuse)
+        patch.setattr(OsFileSystem, "truncate", lambda *_: None)
+        store.close()
+    with tiered.open(tmp_path / "data") as store:
+        assert values(store.topic("t")) == [b"v"]
+        store.topic("t").append(b"w")
 
 
 # -- forks -------------------------------------------------------------------------------------------
@@ -401,7 +514,7 @@ def test_a_store_that_was_not_closed_is_flushed_at_exit(tmp_path: Path) -> None:
     text = """
         import sys, tiered
         from tiered.errors import DiskFull
-        from tiered.store import Host
+        from tiered.host import Host
         from tiered.warm.filesystem import OsFileSystem
         class Disk(OsFileSystem):
             full = False

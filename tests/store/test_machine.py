@@ -33,7 +33,7 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
 from tests.tally import tally
-from tiered.store import Host
+from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -401,7 +401,10 @@ class TypedMachine(Machine):
 
 def run(machine: type[Machine]) -> None:
     try:
-        run_state_machine_as_test(machine, settings=settings(stateful_step_count=30))
+        run_state_machine_as_test(
+            machine,
+            settings=settings(max_examples=settings.default.max_examples * 3 // 5, stateful_step_count=30),
+        )
     finally:
         tally("state machine", steps=machine.steps_total, examples=machine.examples)
 

@@ -24,8 +24,8 @@ from tiered.cold.partition import ColdPartition
 from tiered.cold.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
 from tiered.errors import ColdStorageError
 from tiered.format.manifest import Head, ObjectEntry
+from tiered.host import Host
 from tiered.merging import merge as merge_and_publish
-from tiered.store import Host
 from tiered.verify.repair import repair_store
 
 PARTS = 8
@@ -257,7 +257,7 @@ def test_a_segment_that_is_still_here_is_evicted_and_counted_by_its_part_of_a_me
         before = bits(topic.scan())
         tier(store, clock, 5 * HOUR_US)
         (large,) = entries_of(url)
-        (facts,), _ = store._tierer._facts([], fence=False)
+        (facts,), _ = store._tierer.finder.gather([], fence=False)
         assert all(item.in_manifest for item in facts.segments[:-1])
         assert abs(sum(span.bytes for span in facts.spans()) - large.bytes) < PARTS
         assert store.verify(deep=True).problems == ()
@@ -428,6 +428,9 @@ def test_a_pass_sweeps_once_in_its_interval(tmp_path: Path, url: str, clock: Clo
     assert [swept(hours) for hours in (23, 24)] == [0, 1]
     (tmp_path / "data" / "swept.json").write_bytes(b"torn")
     assert swept(24) == 1
+    (tmp_path / "data" / "swept.json").unlink()
+    (tmp_path / "data" / "swept.json").mkdir()  # it cannot be read, nor be replaced
+    assert [swept(24), swept(24)] == [1, 1]
 
 
 def test_a_sweep_that_cannot_look_at_a_partition_fails_once_in_its_interval(

@@ -16,11 +16,11 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
 from tests.store.watched import Killed, WatchedBucket, away, host, open_at, published, settings
+from tiered.host import Host
 from tiered.pass_state import PassEvent
 from tiered.passes import Passes, every
 from tiered.policies.actions import Expire
 from tiered.policies.executor import TierReport
-from tiered.store import Host
 from tiered.warm import directory
 
 

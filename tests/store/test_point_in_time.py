@@ -20,8 +20,8 @@ from tests.store.helpers import HOUR_US, OFFLOAD_US, open_store, stepwise, value
 from tests.store.test_restore import Countdown, Killed, dying_host, head_of
 from tiered.cold.bucket import Bucket
 from tiered.format.manifest import Head
+from tiered.host import Host
 from tiered.point_in_time import Piece, view_at
-from tiered.store import Host
 
 TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 
@@ -260,6 +260,30 @@ def test_what_was_deleted_before_the_last_segment_of_then_was_sealed_comes_back(
         for partition, (start, had) in expected["t"].items():
             assert state_of(store)["t"][partition][0] == start == 0
             assert state_of(store)["t"][partition][1][: len(had)] == had
+
+
+def test_a_damaged_orphan_is_in_the_way_only_where_it_may_be_needed(history: History) -> None:
+    """A repair leaves the damaged object beside the one that it uploaded again; a tail goes with its whole."""
+    history.append()
+    history.ship()
+    history.look()
+    needed_us = history.seen[-1][0]
+    history.append()
+    history.ship()
+    history.seal()
+    history.look()
+    history.append()
+    history.ship()
+    data = next((history.folder / "bucket").glob("t/*/0/data"))
+    named = {entry.name for entry in head_of(history.url).inline}
+    orphans = sorted(path for path in data.iterdir() if path.name not in named)
+    assert len(orphans) > 1
+    orphans[0].write_bytes(b"damaged" * 100)
+    history.store.close()
+    with history.elsewhere(history.seen[-1][0]) as store:
+        check(store, history.seen[-1][1])
+    with pytest.raises(tiered.CorruptionError, match=orphans[0].name):
+        history.elsewhere(needed_us)
 
 
 # -- the plan, by itself ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
+from tests.budget import thinned
 from tests.conftest import Clock
 from tests.store.helpers import (
     EVICT_US,
@@ -26,9 +28,10 @@ from tests.store.helpers import (
 )
 from tests.store.test_cold_trouble import refusing
 from tiered.cold.bucket import Bucket
+from tiered.cold.commit import Committer
 from tiered.cold.open import open_object_store
 from tiered.cold.partition import ColdPartition
-from tiered.store import Host
+from tiered.host import Host
 from tiered.warm.directory import read_lineage
 from tiered.warm.filesystem import OsFileSystem
 
@@ -275,6 +278,37 @@ def test_a_stalled_tierer_cannot_make_the_first_head_of_a_partition(
     assert [start for _, start in head_of(file_url).lineages] == [0, 0]
 
 
+def test_a_first_claim_right_before_a_restore_is_of_the_lineage_that_it_was_made_in(
+    tmp_path: Path, clock: Clock, file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head says another lineage by the time at which the disk notes its own."""
+    claim, new = Committer.claim, []
+
+    def overtaken(self: Committer, **arguments: Any) -> int:
+        epoch = claim(self, **arguments)
+        if not new:
+            new.append(None)  # the restore claims too
+            new[0] = restored(file_url, tmp_path / "new", clock)
+            for _ in range(3):
+                new[0].topic("t").append(b"new", sync=True)
+        return epoch
+
+    monkeypatch.setattr(Committer, "claim", overtaken)
+    with open_store(tmp_path / "old", file_url, clock) as old:
+        old.create_topic("t").append(b"old", sync=True)
+        old.topic("t").roll()
+        for _ in range(2):
+            with suppress(tiered.Fenced):
+                old.tier((clock.now_us + OFFLOAD_US) // 1000)
+        assert read_lineage(tmp_path / "old" / "topics" / "t" / "0") == 1
+        (row,) = old.status()
+        assert "offsets 0 to 1 are on this disk only" in row.problem
+        new[0].topic("t").roll()
+        evict_all(new[0], clock)
+        new[0].close()
+        assert values(old.topic("t")) == [b"old"]
+
+
 def test_a_topic_announced_too_late_does_not_hide_the_one_of_the_new_lineage(
     tmp_path: Path, clock: Clock, file_url: str
 ) -> None:
@@ -411,7 +445,7 @@ def test_a_restore_killed_at_any_step_is_finished_by_the_next(tmp_path: Path, cl
     shutil.copytree(template, tmp_path / "counted")
     steps = steps_of_a_restore(f"file://{tmp_path}/counted", tmp_path / "whole", clock)
     assert steps > 50
-    for step in range(steps):
+    for step in thinned(range(steps), 5):
         bucket, path = tmp_path / f"bucket-{step}", tmp_path / f"path-{step}"
         shutil.copytree(template, bucket)
         url = f"file://{bucket}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import linecache
 import os
 import shutil
 import signal
@@ -12,6 +14,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +28,7 @@ from tiered import tier_actions
 from tiered.format.codec import Codec
 from tiered.policies.actions import ShipTail
 from tiered.publishing import Publisher
+from tiered.tierer import Tierer
 from tiered.warm.directory import Listing
 from tiered.warm.lock import FileLock
 from tiered.warm.rewrite import rewrite_segment
@@ -171,6 +175,41 @@ def test_another_process_that_tiers_is_waited_for_and_nothing_is_shipped_twice(
         lock.release()
         topic.flush()
         assert published(bucket) == [b"0", b"1", b"2"]
+
+
+def test_an_interrupt_leaves_the_tiering_lock_to_others(tmp_path: Path, clock: Clock) -> None:
+    """At every line that takes it, but a lock's own, where Python lets no signal in."""
+    code = Tierer._tiering.__wrapped__.__code__  # type: ignore[attr-defined]
+    lines, first = inspect.getsourcelines(code)
+    taken = first + [line.strip() for line in lines].index("yield")
+    left, previous = 0, sys.gettrace()
+
+    def trace(frame: Any, event: str, arg: object) -> Any:
+        nonlocal left
+        if frame.f_code is not code or frame.f_lineno > taken:
+            return None
+        text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not text.startswith(("with ", "self._lock = FileLock")):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted = 0
+    with open_at(tmp_path / "data", WatchedBucket(), clock, settings=COLD) as store:
+        while True:
+            left = interrupted + 1
+            sys.settrace(trace)
+            try:
+                with store._tierer._tiering():
+                    pass
+                break
+            except KeyboardInterrupt:
+                interrupted += 1
+            finally:
+                sys.settrace(previous)
+            FileLock.acquire(tmp_path / "data" / "tiering.lock", "the test").release()
+    assert interrupted > 3
 
 
 def test_an_upload_that_came_to_nothing_is_no_acknowledgement(

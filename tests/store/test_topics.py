@@ -28,8 +28,11 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered.store import Host
+from tiered import tier_actions
+from tiered.host import Host
+from tiered.policies.actions import Seal
 from tiered.warm.filesystem import OsFileSystem
+from tiered.writers import writer_at
 
 SCHEMA = pa.schema(
     [
@@ -440,6 +443,50 @@ def test_a_handle_of_a_deleted_topic_appends_nowhere(store: tiered.Store) -> Non
             old.append(b"lost", partition=partition)
         new.append(b"new", partition=partition)
     assert values(new) == [b"new", b"new"]
+
+
+def test_a_handle_of_a_deleted_topic_changes_nothing(
+    store: tiered.Store, tmp_path: Path, clock: Clock
+) -> None:
+    """It neither brings the topic back nor takes the document of the one that has its name now."""
+    schema, more = pa.schema([("n", pa.int64())]), pa.schema([("more", pa.int64())])
+    old = store.create_topic("t", schema=schema)
+    store.delete_topic("t")
+    for created in (False, True):
+        if created:
+            store.create_topic("t", schema=schema).append({"n": 1})
+        with pytest.raises(tiered.TopicNotFound):
+            old.add_columns(more)
+        with pytest.raises(tiered.TopicNotFound):
+            old.add_partitions(2)
+        assert store.topics() == ["t"] * created
+    store.close()
+    with open_store(tmp_path / "data", None, clock) as store:
+        assert store.topic("t").scan().to_arrow()["n"].to_pylist() == [1]
+
+
+def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
+    store: tiered.Store, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments without a topic would keep the name from being used again."""
+    store.create_topic("t").append(b"v")
+    store.close()
+    with open_store(tmp_path / "data", None, clock) as store:
+        actions = store._tierer._actions
+        segment = actions.local(store.topic("t")._meta, 0).segments[-1]
+        seal = Seal(
+            topic="t", partition=0, segment_id=segment.header.segment_id, base_offset=0, end_offset=1, bytes=1,
+            reason="",
+        )  # fmt: skip
+
+        def late(*arguments: Any, **options: Any) -> Any:
+            store.delete_topic("t")
+            return writer_at(*arguments, **options)
+
+        monkeypatch.setattr(tier_actions, "writer_at", late)
+        with pytest.raises(tiered.TopicNotFound):
+            actions.seal(seal)
+        assert values(store.create_topic("t")) == []
 
 
 def test_a_topic_is_deleted_on_a_full_disk(tmp_path: Path, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from tests.cold.memory_store import MemoryStore, MemoryUpload
 from tests.conftest import Clock
 from tiered.cold.object_store import Bytes, ObjectInfo, Versioned
 from tiered.errors import ColdStorageError
-from tiered.store import Host
+from tiered.host import Host
 
 URL = "memory://watched"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiered.cold.open import open_object_store
-from tiered.store import Host
+from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 _TRACED = {

@@ -215,6 +215,22 @@ def test_what_a_rebuilt_head_adopted_is_no_old_orphan_to_the_next_sweep(place: P
     assert read_marks(directory) == {}
 
 
+def test_a_head_is_not_rebuilt_by_the_host_that_a_restore_left_behind(place: Place, tmp_path: Path) -> None:
+    """Its lineage would fence the store that went on, whose records are nowhere else yet."""
+    url = f"file://{place.bucket}"
+    tiered.restore(url, tmp_path / "new", settings=stepwise()).close()
+    spoil(place.cold() / "head.json", missing)
+    report = repair(place, rebuild_manifest=True)
+    assert [item.result for item in report.repairs] == ["refused"]
+    assert "restored elsewhere" in report.repairs[0].why
+    assert not (place.cold() / "head.json").exists()
+    there = Place(tmp_path / "moved", place.truth)
+    there.root.mkdir()
+    (tmp_path / "new").rename(there.data)
+    assert len(done(repair(there, rebuild_manifest=True))) == 1
+    assert (place.cold() / "head.json").exists()
+
+
 def test_a_head_is_not_rebuilt_over_a_gap(place: Place) -> None:
     """An object is missing too: a manifest of the rest would drop what lies before the gap."""
     spoil(place.cold() / "head.json", missing)

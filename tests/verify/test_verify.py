@@ -24,7 +24,7 @@ from tiered.cli import app
 from tiered.cold.open import open_object_store
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.block import Body, encode_body
-from tiered.store import Host
+from tiered.host import Host
 from tiered.verify import partitions
 from tiered.verify.notes import Notes
 from tiered.verify.report import Item

@@ -30,6 +30,7 @@ from .output import error_line
 from .pause import pause, resume
 from .read import read
 from .restore import restore
+from .serve import serve
 from .showcase import demo
 from .sweep import sweep
 from .tiering import plan, status, tier
@@ -124,6 +125,11 @@ _add(plan, "tiered plan --config tiered.toml", "tiered plan --in 30d --config ti
 _add(explain, "tiered explain orders --config tiered.toml")
 _add(tier, "tiered tier --config tiered.toml")
 _add(daemon, "tiered daemon --config tiered.toml", "tiered daemon --config tiered.toml --log json")
+_add(
+    serve,
+    "tiered serve --path ./data",
+    "tiered serve --config tiered.toml --listen 0.0.0.0:8815 --token-file token --tls-certificate cert.pem --tls-key key.pem",
+)
 _add(
     pause,
     'tiered pause orders --reason "export until Monday" --path ./data',

@@ -17,6 +17,7 @@ from ..ingest import key_bytes, timestamp_us
 from ..topic import Topic
 from ..units import approximate_size
 from .options import (
+    AsJson,
     ColdUrl,
     ConfigFile,
     StorePath,
@@ -26,7 +27,7 @@ from .options import (
     open_for_reading,
     open_for_writing,
 )
-from .output import count, stderr
+from .output import count, print_json, stderr
 from .sources import (
     ByteCounter,
     InputFormat,
@@ -85,6 +86,7 @@ def append(
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
+    as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
     """Append lines, JSON lines, CSV or Parquet to a topic.
@@ -105,6 +107,9 @@ def append(
         records, size = _append_all(appender, sources, sync)
         appender.topic.flush()
         seconds = max(time.monotonic() - started, 1e-6)
+    if as_json:
+        print_json({"topic": topic, "records": records, "bytes": size, "seconds": seconds})
+        return
     typer.echo(
         f"appended {count(records, 'record')} to {topic}, all durable: {approximate_size(size)} in {seconds:.1f} s, "
         f"{records / seconds:,.0f} records/s"

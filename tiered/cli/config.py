@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +13,7 @@ import typer
 from ..format.schema import check_topic_name
 from ..settings import Settings, Sources, dotted
 from ..settings_sources import Setting, doubts, pattern_of, policy_provenance, provenance
+from ..warm.cold_url import COLD_FILE, ColdPlace, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
 from .output import count, print_json, print_table
 
@@ -48,23 +51,50 @@ def config(
     """Check a tiered.toml and the environment, or show what is in effect; open no store.
 
     A mistake is one line: source, key, what to write instead; the exit code is 1. What is allowed and hardly meant,
-    such as rules of two tables that contradict each other, is a warning on stderr.
+    such as rules of two tables that contradict each other, is a warning on stderr. The bucket that a store remembers
+    is shown where nothing else names one.
     """
     if topic is not None:
         check_topic_name(topic)
     sources = Sources.read(config_file, overrides_of(path, cold))
     settings = Settings.from_sources(sources)
-    warnings = doubts(settings, sources, os.environ)
+    place = read_cold_place(Path(settings.store.path))
+    warnings = [*doubts(settings, sources, os.environ), *_other_bucket(settings, place)]
     if task is Task.CHECK:
         _print_check(sources, settings, warnings, as_json)
         return
     pattern = None if topic is None else pattern_of(settings, topic)
     found = (
-        list(provenance(settings, sources))
+        [_remembered(item, settings, place) for item in provenance(settings, sources)]
         if pattern is None
         else list(policy_provenance(settings, sources, pattern))
     )
     _print_settings(found, topic, pattern, as_json)
+
+
+def _remembered(item: Setting, settings: Settings, place: ColdPlace) -> Setting:
+    """Return a setting as it is in effect: what the store remembers stands in for what nothing else sets."""
+    name = item.key.removeprefix("cold.")
+    if item.value is not None or name not in ("url", "endpoint_url", "region"):
+        return item
+    value = getattr(place, name)
+    if value is None:
+        return item
+    return Setting(item.key, value, f"remembered in {Path(settings.store.path) / COLD_FILE}")
+
+
+def _other_bucket(settings: Settings, place: ColdPlace) -> Iterator[str]:
+    url = settings.cold.url
+    if (
+        url is not None
+        and place.claimed
+        and place.url is not None
+        and place.url.rstrip("/") != url.rstrip("/")
+    ):
+        yield (
+            f"cold.url is {url}, and the store {settings.store.path} has its cold tier at {place.url}: it will refuse "
+            "to open; a store keeps its bucket"
+        )
 
 
 def _print_check(sources: Sources, settings: Settings, warnings: list[str], as_json: bool) -> None:

@@ -9,8 +9,9 @@ import typer
 
 from ..errors import ConfigError
 from ..export import export_iceberg
+from ..opening import open_store
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import Store
 from .options import (
     AsJson,
     ColdUrl,

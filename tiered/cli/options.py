@@ -8,8 +8,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from ..opening import open_store
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import Store
 from ..warm.catalog import Catalog
 from ..warm.filesystem import OsFileSystem
 

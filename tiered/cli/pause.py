@@ -8,6 +8,7 @@ import typer
 
 from ..store import Store
 from .options import (
+    AsJson,
     ColdUrl,
     ConfigFile,
     StorePath,
@@ -16,6 +17,7 @@ from .options import (
     load_settings,
     open_for_tiering,
 )
+from .output import print_json
 
 OneTopic = Annotated[
     str | None,
@@ -34,17 +36,21 @@ def pause(
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
+    as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
     """Let passes leave a topic alone: nothing of it is moved or deleted, by any process, until it is resumed.
 
-    It is remembered in the store and takes effect with the next pass. Appends and reads go on. Local files are not
+    It is remembered in the store and takes effect with the next action. Appends and reads go on. Local files are not
     evicted meanwhile, so watch the disk.
     """
     _check_one(topic, whole_store)
     with open_for_tiering(load_settings(config, path, cold)) as store:
         made = store.pause(topic, reason=reason)
-    typer.echo(f"{topic or store.url} is {made}")
+    if as_json:
+        print_json({"topic": topic, "store": store.url, "paused": str(made)})
+    else:
+        typer.echo(f"{topic or store.url} is {made}")
 
 
 def resume(
@@ -55,15 +61,19 @@ def resume(
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
+    as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
     """End a pause: the next pass goes on with all that is due."""
     _check_one(topic, whole_store)
     with open_for_tiering(load_settings(config, path, cold)) as store:
-        found = store.resume(topic)
-        typer.echo(f"{topic or store.url} {'goes on' if found else 'was not paused'}")
-        for line in _still_paused(store, topic):
-            typer.echo(line)
+        found, still = store.resume(topic), _still_paused(store, topic)
+    if as_json:
+        print_json({"topic": topic, "store": store.url, "was_paused": bool(found), "still_paused": still})
+        return
+    typer.echo(f"{topic or store.url} {'goes on' if found else 'was not paused'}")
+    for name, why in still.items():
+        typer.echo(f"{name} stays {why}")
 
 
 def _check_one(topic: str | None, whole_store: bool) -> None:
@@ -71,7 +81,8 @@ def _check_one(topic: str | None, whole_store: bool) -> None:
         raise typer.BadParameter("name a topic, or write --all", param_hint="TOPIC")
 
 
-def _still_paused(store: Store, topic: str | None) -> list[str]:
+def _still_paused(store: Store, topic: str | None) -> dict[str, str]:
+    """Return the topics that are paused by name, and why, where the pause of the store ended."""
     if topic is not None:
-        return []
-    return [f"{name} stays {pause}" for name, pause in store._tierer.pauses.among(store.topics()).items()]
+        return {}
+    return {name: str(pause) for name, pause in store._tierer.pauses.among(store.topics()).items()}

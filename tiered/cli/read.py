@@ -16,7 +16,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from ..errors import ConfigError, OffsetOutOfRange
+from ..errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ..reader.scan import Scan
 from ..store import Store
 from ..topic import Topic
@@ -132,12 +132,23 @@ class Request:
         pause: float,
         sleep: Callable[[float], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what is there and then what is new, partitions that are added too."""
+        """Yield what is there and then what is new, partitions that are added too.
+
+        Raises
+        ------
+        TopicNotFound
+            The topic was deleted, and perhaps created again: offsets of the old one say nothing of the new one.
+        """
         sleep = sleep or sleep_while_read
-        self.reached = self._first(store.topic(name))
+        topic = store.topic(name)
+        topic_id = topic._meta.topic_id
+        self.reached = self._first(topic)
         while True:
             started = time.monotonic()
-            scan = self._scan(store.topic(name), printer)
+            topic = store.topic(name)
+            if topic._meta.topic_id != topic_id:
+                raise TopicNotFound(f"topic {name!r} was deleted and created again")
+            scan = self._scan(topic, printer)
             yield from self._rows(scan)
             if self.left == 0 or self._complete():
                 return

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from ..ingest import to_datetime
 from ..policies.actions import Action
 from ..policies.cost import PRICES_AS_OF
 from ..policies.executor import TierReport
 from ..policies.plan import Plan
+from ..policies.simulate import Simulation
 from ..status import PartitionStatus, StoreStatus, TierHoldings
 from ..units import approximate_size, format_duration, parse_duration
 from .options import (
@@ -104,14 +106,17 @@ def plan(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="Plan for this time: 2027-01-01, or 2027-01-01T12:00:00Z.",
+            help="All that happens until this time: 2027-01-01, or 2027-01-01T12:00:00Z.",
             show_default=False,
         ),
     ] = None,
     after: Annotated[
         str | None,
         typer.Option(
-            "--in", metavar="DURATION", help="Plan for so long after now, such as 30d.", show_default=False
+            "--in",
+            metavar="DURATION",
+            help="All that happens in so long a time, such as 30d.",
+            show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,
@@ -122,12 +127,17 @@ def plan(
 ) -> None:
     """Show what the policies would do now, with bytes, requests and estimated cost; do nothing.
 
-    With --at or --in: what one pass would do then, if nothing were appended and no pass ran until then.
+    With --at or --in: all that passes would do until then if nothing were appended, by kind, topic and rule, and
+    what each tier would hold. Sizes are estimates, as objects count with the size of their segments.
     """
-    now = _time_to_plan_for(at, after)
+    until = _time_to_plan_for(at, after)
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
-        found = store.plan(now)
+        simulated = None if until is None else store._tierer.simulate(until)
+        found = store.plan() if simulated is None else simulated.plan
+    if simulated is not None:
+        _print_simulation(simulated, as_json)
+        return
     if as_json:
         print_json(found.to_json())
         return
@@ -135,14 +145,41 @@ def plan(
         right = {"partition", "size", "requests"}
         print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], found.describe())
     typer.echo(_summary(found))
-    if now is not None:
-        tiers = ", ".join(
-            f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}"
-            for item in found.tiers
-        )
-        typer.echo(f"for {iso(now)}, if nothing is appended and no pass runs before: {tiers}")
     for note in found.notes:
         typer.echo(f"note: {note}")
+
+
+def _print_simulation(found: Simulation, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_json())
+        return
+    rows = [
+        (
+            item.kind,
+            item.topic,
+            f"{item.count:,}",
+            approximate_size(item.bytes),
+            f"{item.requests:,}",
+            _when(item.first_us, found.start_us),
+            _when(item.last_us, found.start_us),
+            item.rule or "-",
+        )
+        for item in found.groups()
+    ]
+    if rows:
+        print_table(("action", "topic", ">actions", ">size", ">requests", ">first", ">last", "rule"), rows)
+    typer.echo(_summary(found.plan))
+    tiers = ", ".join(
+        f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}"
+        for item in found.tiers
+    )
+    typer.echo(f"until {iso(to_datetime(found.end_us))}, if nothing is appended: {tiers}")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+
+
+def _when(at_us: int, start_us: int) -> str:
+    return "now" if at_us <= start_us else f"in {format_duration(at_us - start_us, parts=2)}"
 
 
 def _time_to_plan_for(at: str | None, after: str | None) -> datetime | None:
@@ -185,26 +222,31 @@ def tier(
 ) -> None:
     """Carry the plan out once: seal, expire, offload, evict, compress, merge, scrub, sweep.
 
-    The exit code is 1 if an action failed; the others are carried out all the same.
+    The exit code is 1 if an action failed, or a partition could not be looked at; the others are carried out all
+    the same.
     """
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("tiering")
         # The table names what failed; the log would say it twice.
         _EXECUTOR_LOG.disabled = not verbose
         try:
-            report = store.tier()
+            report, problems = store._tierer.full_pass()
         finally:
             _EXECUTOR_LOG.disabled = False
         paused = store._tierer.pauses.among(store.topics())
     if as_json:
-        print_json(report.to_json())
-    else:
+        print_json({**report.to_json(), "problems": [str(problem) for problem in problems]})
+    elif report.done or report.failed or report.skipped or not problems:
         _print_report(report)
+    if not as_json:
         for name, pause in paused.items():
             typer.echo(f"note: {name}: {pause}")
     if report.failed:
         total = len(report.done) + len(report.failed) + len(report.skipped)
         error_line(f"{len(report.failed)} of {count(total, 'action')} failed: {report.failed[0][1]}")
+    elif problems:
+        error_line(str(problems[0]))  # the log names each
+    if report.failed or problems:
         raise typer.Exit(1)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from ..errors import ConfigError
+from ..errors import ConfigError, TopicExists
 from ..format.schema import RECORD_SCHEMA, TIMESTAMP, check_topic_name
 from .options import (
     AsJson,
@@ -56,6 +56,7 @@ def create(
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
+    as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
     """Create a topic, and the store where there is none."""
@@ -64,10 +65,18 @@ def create(
     columns = None if schema is None else read_schema(schema)
     settings = load_settings(config, path, cold)
     with open_for_writing(settings) as store:
-        made = store.create_topic(
-            topic, partitions=partitions, schema=columns, timestamp=timestamp, key=key, exist_ok=exist_ok
-        )
-        typer.echo(f"topic {made.name} with {count(made.partitions, 'partition')} in {store.url}")
+        try:
+            made = store.create_topic(
+                topic, partitions=partitions, schema=columns, timestamp=timestamp, key=key, exist_ok=exist_ok
+            )
+        except TopicExists:
+            if exist_ok:
+                raise
+            raise TopicExists(f"topic {topic!r} exists; write --exist-ok to accept it") from None
+        if as_json:
+            print_json({"topic": made.name, "partitions": made.partitions, "store": store.url})
+        else:
+            typer.echo(f"topic {made.name} with {count(made.partitions, 'partition')} in {store.url}")
 
 
 def topics(

@@ -10,9 +10,9 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..errors import ConfigError, TieredError
+from ..places import cold_options
 from ..reader.access import Places, TierAccess
 from ..settings import Settings
-from ..store import cold_options
 from ..units import approximate_size
 from ..verify.repair import repair_store
 from ..verify.report import Problem, VerifyReport

@@ -8,6 +8,7 @@
 `fetch_plan`          which ranges a read needs, and how each is verified: pure
 `fetch`               verified ranges from a cache, from another reader's request, or from the bucket
 `fetch_ahead`         what a reader will want next, fetched before its turn
+`decode_ahead`        what was fetched, decoded before its turn on idle CPUs
 `cache_disk`          fetched ranges on the disk, shared by processes; ``cache_memory`` in memory
 `parquet_inspect`     an object without a manifest: its facts, its entry again, verification
 `partition`           a partition's head and pages, read

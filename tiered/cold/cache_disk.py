@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ _USED_SECONDS = 60
 _LEFTOVER_SECONDS = 3600
 _SECOND_NS = 1_000_000_000
 _PAGE = 4096
+# The user names the directory: what else lies there is somebody's.
+_OURS = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp")
 
 
 class DiskCache:
@@ -185,7 +188,7 @@ class DiskCache:
             return True
         if spare:
             return False
-        self._evict(self._bytes_max - self._bytes_max // 16 - size)
+        self._evict(size)
         return True
 
     def _look(self) -> list[tuple[int, int, str]]:
@@ -193,6 +196,8 @@ class DiskCache:
         files: list[tuple[int, int, str]] = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
+                if _OURS.fullmatch(entry.name) is None:
+                    continue
                 try:
                     found = entry.stat()
                 except FileNotFoundError:
@@ -203,20 +208,34 @@ class DiskCache:
         self._written_bytes = 0
         return files
 
-    def _evict(self, bytes_left: int) -> None:
+    def _evict(self, size: int) -> None:
+        """Make room for `size` bytes, and some more for those after them.
+
+        Raises
+        ------
+        OSError
+            There is no room, as files could not be removed.
+        """
         files = self._look()
         now = self._clock()
-        left = self._known_bytes or 0
-        for used_ns, size, name in files:
+        left, bytes_left = self._known_bytes or 0, self._bytes_max - self._bytes_max // 16 - size
+        failure: OSError | None = None
+        for used_ns, file_bytes, name in files:
             unfinished = name.endswith(".tmp")
             if unfinished and now - used_ns < _LEFTOVER_SECONDS * _SECOND_NS:
                 continue  # perhaps being written by another process
             if left <= bytes_left and not unfinished:
                 continue
-            self._fs.unlink(self._directory / name)
-            left -= size
-            self._counters.add(evictions=1, evicted_bytes=size)
+            try:
+                self._fs.unlink(self._directory / name)
+            except OSError as error:
+                failure = error  # another user's, perhaps: the next one may be ours
+                continue
+            left -= file_bytes
+            self._counters.add(evictions=1, evicted_bytes=file_bytes)
         self._known_bytes = left
+        if failure is not None and left + size > self._bytes_max:
+            raise failure
 
 
 def _rounded(size: int) -> int:

@@ -1,6 +1,7 @@
 """Fetching pieces of objects: from a cache, from another reader's request, or from the bucket, always verified.
 
-A piece is looked for in memory, then among those under way, then on the disk; what is left is fetched in as few
+A piece is looked for in memory, then among those under way, then in a copy of the object and in the cache on the
+disk; what is left is fetched in as few
 requests as its ranges allow. Every piece is verified wherever it came from (promise P4). What a cache gave and
 fails is dropped and fetched again; what the bucket gave and fails is a `CorruptionError`.
 """
@@ -11,7 +12,8 @@ import enum
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError, again
@@ -20,13 +22,17 @@ from .cache_memory import Ident, MemoryCache
 from .fetch_counters import FetchCounters
 from .fetch_hedge import Hedge
 from .fetch_plan import Piece
+from .local_copies import LocalCopies
 from .object_store import ObjectStore
 from .parquet_footer import FooterCache
 from .ranges import Range, coalesce
+from .worker_pool import WorkerPool, usable_cpus
 
 _REMEMBERED_MAX = 1 << 16
+_DECODERS_MAX = 4
 
 _T = TypeVar("_T")
+_Own = tuple[Piece, Future[memoryview]]
 
 
 class Admission(enum.Enum):
@@ -51,6 +57,14 @@ class Fetcher:
         For what is fetched ahead, by all readers together.
     disk
         None keeps nothing on the disk.
+    copies
+        Of whole objects; None where there can be none.
+
+    Attributes
+    ----------
+    decoders
+        Threads that decode what was fetched beside the reader's own, a few at most: what they hold is not in the
+        budget.
     """
 
     def __init__(
@@ -61,13 +75,14 @@ class Fetcher:
         memory_bytes: int = 0,
         ahead_bytes: int = 0,
         disk: DiskCache | None = None,
+        copies: LocalCopies | None = None,
         footers: FooterCache | None = None,
         counters: FetchCounters | None = None,
     ) -> None:
         self._connect = connect
-        self._threads = threads
         self._memory = MemoryCache(memory_bytes)
         self._disk = disk
+        self._copies = copies
         self.footers = footers or FooterCache()
         self.counters = counters or FetchCounters()
         self._hedge: Hedge[list[bytes]] = Hedge(self.counters)
@@ -76,8 +91,8 @@ class Fetcher:
         self._flights: dict[Ident, Future[memoryview]] = {}
         # Pieces that scans read once.
         self._scanned: OrderedDict[Ident, None] = OrderedDict()
-        self._pool: ThreadPoolExecutor | None = None
-        self._closed = False
+        self._pool = WorkerPool(threads, "tiered-fetch")
+        self.decoders = WorkerPool(min(usable_cpus() - 1, _DECODERS_MAX), "tiered-decode")
 
     def where(self, key: str) -> str:
         """Return the URL of an object, for messages."""
@@ -100,7 +115,7 @@ class Fetcher:
         CorruptionError, ObjectNotFound, ColdStorageError
         """
         found: dict[Ident, memoryview] = {}
-        mine: dict[Ident, Piece] = {}
+        mine: dict[Ident, _Own] = {}
         others: dict[Ident, tuple[Piece, Future[memoryview]]] = {}
         try:
             # Within the try: Ctrl-C between two pieces must not leave a flight that others wait for, for ever.
@@ -118,8 +133,9 @@ class Fetcher:
                     elif ident in self._flights:
                         others[ident] = piece, self._flights[ident]
                     else:
-                        self._flights[ident] = Future()
-                        mine[ident] = piece
+                        own: _Own = piece, Future()
+                        # No call between the two, hence no Ctrl-C.
+                        mine[ident], self._flights[ident] = own, own[1]
             self._land(key, size, mine, found, gap_bytes, admission)
         except BaseException as error:
             self._fail(mine, error)
@@ -131,15 +147,7 @@ class Fetcher:
 
     def submit(self, work: Callable[[], _T]) -> Future[_T] | None:
         """Do some fetching on another thread; None where the interpreter or the store is ending."""
-        with self._lock:
-            if self._closed:
-                return None
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="tiered-fetch")
-            try:
-                return self._pool.submit(work)
-            except RuntimeError:
-                return None
+        return self._pool.submit(work)
 
     def reserve(self, size: int) -> bool:
         """Set memory aside for what is fetched ahead; False where there is none left."""
@@ -167,11 +175,8 @@ class Fetcher:
         wait
             For the requests that are under way.
         """
-        with self._lock:
-            self._closed = True
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=wait, cancel_futures=True)
+        self._pool.close(wait=wait)
+        self.decoders.close(wait=wait)
         if self._disk is not None:
             self._disk.close()
         self._memory.clear()
@@ -192,38 +197,58 @@ class Fetcher:
         self,
         key: str,
         size: int,
-        mine: dict[Ident, Piece],
+        mine: dict[Ident, _Own],
         found: dict[Ident, memoryview],
         gap_bytes: int,
         admission: Admission,
     ) -> None:
         """Bring one's own pieces in, from the disk or from the bucket."""
-        missing: dict[Ident, Piece] = {}
-        for ident, piece in mine.items():
-            data = self._on_disk(ident, piece, admission)
+        missing: dict[Ident, _Own] = {}
+        for ident, own in mine.items():
+            piece, flight = own
+            data = self._in_copy(key, piece) or self._on_disk(ident, piece, admission)
             if data is None:
-                missing[ident] = piece
+                missing[ident] = own
                 continue
             if admission is Admission.NARROW:
                 self._memory.put(ident, data)
-            found[ident] = self._landed(ident, data)
+            found[ident] = self._landed(ident, flight, data)
         if not missing:
             return
-        self.counters.add(misses=len(missing), miss_bytes=sum(piece.length for piece in missing.values()))
-        ranges = coalesce([piece.range for piece in missing.values()], gap_bytes)
-        first = next(iter(missing.values()))
-        answers = [memoryview(part) for part in self._get(key, size, ranges, first, admission)]
-        for ident, piece in missing.items():
+        pieces = [piece for piece, _ in missing.values()]
+        self.counters.add(misses=len(pieces), miss_bytes=sum(piece.length for piece in pieces))
+        ranges = coalesce([piece.range for piece in pieces], gap_bytes)
+        answers = [memoryview(part) for part in self._get(key, size, ranges, pieces[0], admission)]
+        if self._copies is not None:
+            self._copies.fetched(key)
+        damage: CorruptionError | None = None
+        for ident, (piece, flight) in missing.items():
             place = max(i for i, (start, _) in enumerate(ranges) if start <= piece.start)
             at = piece.start - ranges[place][0]
             data = answers[place][at : at + piece.length]
             damaged_at = piece.damage(data)
             if damaged_at is not None:
-                raise CorruptionError(
+                # Told at the end: others may wait for the sound pieces beside it.
+                damage = damage or CorruptionError(
                     piece.reason, where=self.where(key), position=damaged_at, offsets=piece.offsets
                 )
+                continue
             self._admit(ident, data, admission)
-            found[ident] = self._landed(ident, data)
+            found[ident] = self._landed(ident, flight, data)
+        if damage is not None:
+            raise damage
+
+    def _in_copy(self, key: str, piece: Piece) -> memoryview | None:
+        data = None if self._copies is None else self._copies.read(key, piece.start, piece.length)
+        if data is None or self._copies is None:
+            return None
+        if piece.damage(data) is not None:
+            with suppress(OSError, TieredError):
+                self._copies.drop(key)
+            self.counters.add(damaged=1)
+            return None
+        self.counters.add(disk_hits=1, hit_bytes=piece.length)
+        return memoryview(data)
 
     def _on_disk(self, ident: Ident, piece: Piece, admission: Admission) -> memoryview | None:
         if self._disk is None:
@@ -254,18 +279,22 @@ class Fetcher:
         if known:
             self._disk.put(ident, data, spare=True)
 
-    def _landed(self, ident: Ident, data: memoryview) -> memoryview:
-        with self._lock:
-            flight = self._flights.pop(ident)
+    def _landed(self, ident: Ident, flight: Future[memoryview], data: memoryview) -> memoryview:
         flight.set_result(data)
+        self._end(ident, flight)
         return data
 
-    def _fail(self, mine: dict[Ident, Piece], error: BaseException) -> None:
-        for ident in mine:
-            with self._lock:
-                flight = self._flights.pop(ident, None)
-            if flight is not None:
+    def _fail(self, mine: dict[Ident, _Own], error: BaseException) -> None:
+        for ident, (_, flight) in mine.items():
+            if not flight.done():
                 flight.set_exception(error)
+            self._end(ident, flight)
+
+    def _end(self, ident: Ident, flight: Future[memoryview]) -> None:
+        with self._lock:
+            # Where it has landed, another reader may have begun one since.
+            if self._flights.get(ident) is flight:
+                del self._flights[ident]
 
     def _follow(
         self,

@@ -45,7 +45,7 @@ class FetchAhead(Generic[Loaded_co]):
     def __init__(self, fetcher: Fetcher, reads: Iterable[Read[Loaded_co]], *, eager: bool) -> None:
         self._fetcher = fetcher
         self._units = ((read, unit) for read in reads for unit in read.units)
-        self._ahead: deque[tuple[Unit, Future[Loaded_co]]] = deque()
+        self._ahead: deque[tuple[Read[Loaded_co], Unit, Future[Loaded_co]]] = deque()
         self._ahead_bytes = 0
         self._window_bytes = _FIRST_BYTES if eager else 0
         # Taken from the order, but not begun: it found no memory.
@@ -66,10 +66,20 @@ class FetchAhead(Generic[Loaded_co]):
             return read.load(unit)
         return future.result()
 
+    def load_ready(self) -> tuple[Unit, Loaded_co] | None:
+        """Return the next unit in the order if it has come already; an error waits for its turn."""
+        if not self._ahead:
+            return None
+        read, unit, future = self._ahead[0]
+        # Cancelled by a store that was closed: who goes on reading fetches for itself, in its turn.
+        if not future.done() or future.cancelled() or future.exception() is not None:
+            return None
+        return unit, self.load(read, unit)
+
     def _taken(self, unit: Unit) -> Future[Loaded_co] | None:
         """Take a unit out of the order, and what the reader left out before it."""
         while self._ahead:
-            first, future = self._ahead.popleft()
+            _, first, future = self._ahead.popleft()
             self._ahead_bytes -= first.bytes
             self._fetcher.release(first.bytes)
             if first is unit:
@@ -93,7 +103,7 @@ class FetchAhead(Generic[Loaded_co]):
                 self._fetcher.release(unit.bytes)
                 return
             self._fetcher.counters.add(ahead=1)
-            self._ahead.append((unit, future))
+            self._ahead.append((read, unit, future))
             self._ahead_bytes += unit.bytes
             self._next = None
 
@@ -112,6 +122,6 @@ class FetchAhead(Generic[Loaded_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         while self._ahead:
-            unit, future = self._ahead.popleft()
+            _, unit, future = self._ahead.popleft()
             self._fetcher.release(unit.bytes)
             self._give_up(future)

@@ -186,7 +186,10 @@ class FileStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         lock = FileLock.acquire(
-            self._internal / "lock", f"{self.url}", wait_seconds=self._options.read_timeout_seconds
+            self._internal / "lock",
+            f"{self.url}",
+            wait_seconds=self._options.read_timeout_seconds,
+            nameless=True,  # a deletion makes room
         )
         try:
             yield
@@ -244,6 +247,8 @@ class FileStore:
             etag = _etag(replaced) if replaced else None
             require(f"{self.url}/{path.relative_to(self._root)}", etag, if_match, if_none_match)
             self._make_directories(path.parent)
+            # It was written before the lock was had, or before this machine slept; ages count from now.
+            os.utime(fd)
             if replaced:
                 _date_after(fd, replaced)
             self._fs.rename(temporary, path)

@@ -13,7 +13,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
@@ -313,7 +313,9 @@ class _SpooledUpload:
     def abort(self) -> None:
         """See `Upload.abort`; may be called twice, and after `commit`."""
         self._ended = True
-        self._spool.close()
+        # It writes what is left in its buffer, for which the disk may have no room; nobody wants it any more.
+        with suppress(OSError):
+            self._spool.close()
 
     def __enter__(self) -> Self:
         return self

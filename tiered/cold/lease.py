@@ -34,6 +34,12 @@ LEASE_SECONDS_MAX = 7 * 24 * 3600
 
 # Modification times are cut to seconds.
 _CUT_SECONDS = 1.0
+# It goes on while this machine is suspended, as the server's does; `time.monotonic` of Linux stands still.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _awake_or_not() -> float:
+    return time.clock_gettime(_CLOCK)
 
 
 class Lease:
@@ -63,7 +69,7 @@ class Lease:
         *,
         seconds: float = 3600.0,
         holder: str = "",
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = _awake_or_not,
     ) -> Lease:
         """Take a lease; only a snapshot that is taken after it is covered by it.
 

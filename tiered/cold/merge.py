@@ -58,6 +58,8 @@ def merge_objects(
     segments: list[SegmentFacts] = []
     for entry in entries:
         segments += read_facts_of_entry(store, keys.data(entry.name), entry, footers)
+    # What the last one knows of producers holds for all; every one's own would make footers of many MiB.
+    segments = [*(item.evolve(producers=()) for item in segments[:-1]), segments[-1]]
     facts = merged_facts(entries, segments)
 
     def rows() -> Iterator[pa.RecordBatch]:

@@ -8,11 +8,21 @@ from contextlib import contextmanager
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from ..errors import ColdStorageError, DiskFull, ObjectNotFound, ReadOnly, StoreLocked, TieredError
+from ..errors import (
+    Backpressure,
+    ColdStorageError,
+    DiskFull,
+    ObjectNotFound,
+    ReadOnly,
+    StoreLocked,
+    TieredError,
+)
 from . import s3_errors
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _READS = {"get", "stat"}
+_OF_THE_DISK = (Backpressure, DiskFull, ReadOnly, StoreLocked)
+_WAITED_OUT = (Backpressure, DiskFull, StoreLocked, TimeoutError, ConnectionError)
 _PASSING = {
     errno.EAGAIN,
     errno.EBUSY,
@@ -36,7 +46,7 @@ def translated(
     except ColdStorageError:
         raise
     except kinds as error:
-        if isinstance(error, TieredError) and not isinstance(error, (DiskFull, ReadOnly, StoreLocked)):
+        if isinstance(error, TieredError) and not isinstance(error, _OF_THE_DISK):
             raise
         raise translate(error, operation, key, url) from error
 
@@ -55,7 +65,7 @@ def translate(error: BaseException, operation: str, key: str, url: str) -> ColdS
         return ColdStorageError(
             f"{subject}: {text}; check the permissions, or the credentials of this driver"
         )
-    if isinstance(error, (DiskFull, StoreLocked, TimeoutError, ConnectionError)) or status in (408, 429):
+    if isinstance(error, _WAITED_OUT) or status in (408, 429):
         return ColdStorageError(f"{subject}: {text}", retryable=True)
     if isinstance(error, OSError) and error.errno in _PASSING:
         return ColdStorageError(f"{subject}: {text}", retryable=True)

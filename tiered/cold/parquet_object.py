@@ -54,6 +54,7 @@ from .parquet_format import (
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 ZSTD_LEVEL = 3
+_LOOKED_AT_ROWS = 1 << 16
 
 # Every page header begins with its type, field 1 of a Thrift struct: a piece of this first byte may begin
 # a column chunk, and none of another can.
@@ -97,10 +98,11 @@ def write_object(
     groups: list[RowGroup] = []
     writer = None
     try:
-        writer = _open_writer(sink, schema, level)
         with closing(read_ahead(batches)) as ahead:
             for rows in _row_groups(schema, ahead, row_group_bytes):
+                writer = writer or _open_writer(sink, rows, level)
                 groups.append(_write_group(writer, sink, rows, facts, groups))
+        writer = writer or _open_writer(sink, schema.empty_table(), level)
         if groups:
             sink.end_piece()
         extents = bytes(sink.extents)
@@ -183,7 +185,9 @@ class _Sink:
         self.closed = True
 
 
-def _open_writer(sink: _Sink, schema: pa.Schema, level: int) -> Any:
+def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
+    """Begin a file for rows like these, its first ones."""
+    schema = rows.schema
     delta = {field.name for field in schema if pa.types.is_timestamp(field.type)} | {"offset", "timestamp"}
     # Bytes rarely repeat as a whole, and their bounds would fill the footer with values.
     comparable = [
@@ -198,13 +202,21 @@ def _open_writer(sink: _Sink, schema: pa.Schema, level: int) -> Any:
         version="2.6",
         compression="zstd",
         compression_level=level,
-        use_dictionary=[path for path in comparable if path not in delta],
+        use_dictionary=[path for path in comparable if path not in delta and _repeats(rows, path)],
         column_encoding=dict.fromkeys(sorted(delta), "DELTA_BINARY_PACKED"),
         write_statistics=comparable,
         write_page_checksum=True,
         write_page_index=True,
         store_schema=False,
     )
+
+
+def _repeats(rows: pa.Table, path: str) -> bool:
+    """Whether a dictionary pays for a leaf column: one that overflows costs readers more than plain values."""
+    if path not in rows.schema.names:
+        return True  # within a list, a map or a struct: not worth the look
+    column = rows.column(path).slice(0, _LOOKED_AT_ROWS)
+    return bool(2 * pc.count_distinct(column).as_py() <= len(column))
 
 
 def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:

@@ -8,9 +8,8 @@ verifies them against the CRCs in the footer, which the manifest's CRC covers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,8 @@ import pyarrow.parquet as pq
 
 from ..errors import CorruptionError, SchemaMismatch
 from ..format.manifest import ObjectEntry, RowGroup
+from .decode_ahead import DecodeAhead
 from .fetch import Admission, Fetcher
-from .fetch_ahead import FetchAhead
 from .fetch_plan import Piece, Unit, group_piece, plan_units, tail_piece, unit_pieces
 from .object_store import ObjectStore
 from .parquet_footer import Footer, FooterCache, parse_footer
@@ -111,8 +110,8 @@ def read_object(
 
 def _read_alone(fetcher: Fetcher, read: ObjectRead, batch_rows: int) -> Iterator[pa.RecordBatch]:
     try:
-        with FetchAhead(fetcher, [read], eager=True) as ahead:
-            yield from read.batches(partial(ahead.load, read), batch_rows)
+        with DecodeAhead(fetcher, [read], eager=True) as ahead:
+            yield from read.batches(ahead.tables(read), batch_rows)
     finally:
         # An abandoned read does not wait for a request that nobody wants any more.
         fetcher.close(wait=False)
@@ -120,13 +119,23 @@ def _read_alone(fetcher: Fetcher, read: ObjectRead, batch_rows: int) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was fetched of a unit, verified."""
+    """What was fetched of a unit, verified; row groups are decoded on any thread."""
 
+    read: ObjectRead
     file: SparseFile
+
+    def decode(self, group: int) -> pa.Table:
+        """Return the wanted rows of one of the unit's row groups.
+
+        Raises
+        ------
+        CorruptionError
+        """
+        return self.read.decode(self.file, group)
 
 
 class ObjectRead:
-    """What is wanted of one object; `load` may be called from any thread.
+    """What is wanted of one object; `load` and `decode` may be called from any thread.
 
     Parameters
     ----------
@@ -171,7 +180,15 @@ class ObjectRead:
         self._footer_lock = threading.Lock()
         self._known_footer: Footer | None = None
         small = entry.bytes <= SMALL_OBJECT_BYTES
-        self.units = plan_units(entry, self._groups, entry.bytes if small else FETCH_BYTES)
+        # Offsets alone are all in the manifest: nothing is fetched for them.
+        self._counted = (
+            self._implied
+            and self._wanted.names == ["offset"]
+            and all(bounds.hold_timestamps(entry.row_groups[index]) for index in self._groups)
+        )
+        self.units = (
+            [] if self._counted else plan_units(entry, self._groups, entry.bytes if small else FETCH_BYTES)
+        )
 
     def load(self, unit: Unit) -> Loaded:
         """Fetch what a unit needs."""
@@ -192,18 +209,19 @@ class ObjectRead:
             # A read of one row group takes one request, whatever lies between the columns.
             views = self._fetch(pieces, unit.bytes if len(self._groups) == 1 else _GAP_BYTES)
         parts = [(piece.range, view) for piece, view in zip(pieces, views, strict=True)]
-        return Loaded(SparseFile(entry.bytes, parts))
+        return Loaded(self, SparseFile(entry.bytes, parts))
 
-    def batches(self, load: Callable[[Unit], Loaded], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, in batches of at most `batch_rows`; `load` is called for one unit after the other."""
-        for unit in self.units:
-            loaded = load(unit)
-            footer = self._footer()
-            names = self._names(footer)
-            for group in unit.groups:
-                for batch in self._decode(footer, loaded.file, group, names).to_batches(batch_rows):
-                    if batch.num_rows:
-                        yield batch
+    def batches(self, tables: Iterable[pa.Table], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the decoded row groups, in batches of at most `batch_rows`."""
+        if self._counted:
+            tables = (self._counted_rows(self._entry.row_groups[index]) for index in self._groups)
+        for table in tables:
+            for batch in table.to_batches(batch_rows):
+                if batch.num_rows:
+                    yield batch
+
+    def _counted_rows(self, group: RowGroup) -> pa.Table:
+        return self._clip(pa.table([_numbers(group)], schema=self._wanted), group)
 
     @property
     def _where(self) -> str:
@@ -250,12 +268,17 @@ class ObjectRead:
         # Without a column there would be no rows.
         return [name for name in footer.schema.names if name in (names or {"offset"})]
 
-    def _decode(self, footer: Footer, file: SparseFile, index: int, names: list[str]) -> pa.Table:
+    def decode(self, file: SparseFile, index: int) -> pa.Table:
+        """Return the wanted rows of a row group that was fetched."""
         group = self._entry.row_groups[index]
+        footer = self._footer()
+        names = self._names(footer)
         try:
             # On this thread alone, and without pre-buffering, which would read across the gaps between what was
             # fetched: a thread of Arrow's that lets go of the file while the interpreter ends would end the process.
-            source = pq.ParquetFile(pa.PythonFile(file, "r"), metadata=footer.metadata, pre_buffer=False)
+            source = pq.ParquetFile(
+                pa.PythonFile(file.reopen(), "r"), metadata=footer.metadata, pre_buffer=False
+            )
             table = source.read_row_group(index, columns=names, use_threads=False)
             if table.num_rows != group.record_count:
                 raise self._corrupt(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 
 Range = tuple[int, int]
 """Start and length."""
@@ -21,7 +22,10 @@ def coalesce(ranges: list[Range], gap_bytes: int) -> list[Range]:
 
 
 class SparseFile:
-    """A seekable file of which only some ranges are there; reading elsewhere is an error."""
+    """A seekable file of which only some ranges are there; reading elsewhere is an error.
+
+    It has one position, so each thread that reads needs one of its own: `reopen`.
+    """
 
     closed = False
 
@@ -30,6 +34,12 @@ class SparseFile:
         self._parts = sorted(((span, memoryview(data)) for span, data in parts), key=lambda part: part[0])
         self._starts = [span[0] for span, _ in self._parts]
         self._at = 0
+
+    def reopen(self) -> SparseFile:
+        """Return another file of the same bytes, with a position of its own."""
+        other = copy(self)
+        other._at = 0
+        return other
 
     def slice(self, start: int, length: int) -> memoryview:
         """Return bytes that lie in one part.

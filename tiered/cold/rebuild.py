@@ -178,8 +178,22 @@ def publish_rebuilt(cold: ColdPartition, planned: Head, clock: Callable[[], int]
             raise PreconditionFailed(f"{cold.where(cold.keys.head)} is there again")
     newest = max((entry.last_append_us for entry in planned.inline), default=0)
     data = encode_head(replace(head, committed_us=max(clock(), newest)))
-    cold.store.put(cold.keys.head, data, if_match=etag, if_none_match=etag is None)
+    try:
+        cold.store.put(cold.keys.head, data, if_match=etag, if_none_match=etag is None)
+    except ColdStorageError as error:
+        if not (error.retryable or isinstance(error, PreconditionFailed)) or not _landed(cold, head):
+            raise
     return kept
+
+
+def _landed(cold: ColdPartition, head: Head) -> bool:
+    """Whether a head was published although the answer says nothing, or that of a repetition says no."""
+    try:
+        found = cold.load()
+    except (ColdStorageError, CorruptionError):
+        return False
+    ids = (found.head.commit_id, *found.head.previous_commit_ids) if found is not None else ()
+    return head.commit_id in ids
 
 
 def set_aside(cold: ColdPartition, key: str, data: bytes) -> str:

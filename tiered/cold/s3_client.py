@@ -18,7 +18,7 @@ from ..errors import ColdStorageError, ConfigError, CorruptionError
 from .counters import Counters
 from .object_store import Bytes
 from .options import ColdOptions
-from .s3_errors import RAISED, is_throttle, status_of, translate
+from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
 from .throttle import Brakes, PacedBody
 
 _DESCRIPTIONS = create_loader()
@@ -45,11 +45,13 @@ def checksum(data: Bytes) -> dict[str, str]:
     return {"ChecksumAlgorithm": "CRC32C", "ChecksumCRC32C": encode_crc(crc32c(data))}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Connections:
     client: Any
     pool: ThreadPoolExecutor
     brakes: Brakes
+    refused: bool = False
+    """Its keys are no longer valid."""
 
 
 class S3Client:
@@ -180,7 +182,12 @@ class S3Client:
         connections = self._connected()
         if "Body" in arguments:
             arguments = {**arguments, "Body": connections.brakes.paced(arguments["Body"])}
-        return getattr(connections.client, method)(Bucket=self.bucket, **arguments)
+        try:
+            return getattr(connections.client, method)(Bucket=self.bucket, **arguments)
+        except RAISED as error:
+            if refuses_keys(error):
+                connections.refused = True
+            raise
 
     def _translate(self, error: BaseException, operation: str, key: str) -> ColdStorageError:
         return translate(error, operation, key, self.url, endpoint=self._endpoint())
@@ -195,6 +202,9 @@ class S3Client:
         if connections is None:
             # Two threads may both connect; setdefault lets one of them win, with no lock to inherit held.
             connections = self._by_process.setdefault(process, self._connect())
+        elif connections.refused:
+            # A client reads files of keys once. The old one is not closed: other threads may be using it.
+            connections = self._by_process[process] = self._connect()
         return connections
 
     def _connect(self) -> _Connections:

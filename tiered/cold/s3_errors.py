@@ -39,6 +39,16 @@ _CREDENTIALS = {
     "SignatureDoesNotMatch": "the secret key does not fit the access key",
     "TokenRefreshRequired": "the session has expired: renew it",
 }
+# A HEAD that is refused has no body to say why.
+_KEYS = {
+    "403",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "TokenRefreshRequired",
+}
 _REGION = {"PermanentRedirect", "IllegalLocationConstraintException", "TemporaryRedirect", "301", "307"}
 _TRANSIENT = {
     "BadDigest",  # the bytes were damaged on their way; the server kept nothing
@@ -132,6 +142,13 @@ def status_of(error: BaseException | None) -> int:
     if not isinstance(error, boto.ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def refuses_keys(error: BaseException) -> bool:
+    """Whether an answer may say that the keys are not, or no longer, valid."""
+    return (
+        isinstance(error, boto.ClientError) and str(error.response.get("Error", {}).get("Code", "")) in _KEYS
+    )
 
 
 def is_throttle(code: str, status: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 import traceback
@@ -17,6 +18,7 @@ from ..units import approximate_size
 REPEAT_SECONDS = 300.0
 _REPEATS_KEPT_MAX = 1000
 _ROOT = "tiered"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 actions_log = logging.getLogger("tiered.daemon.actions")
 
 
@@ -87,7 +89,8 @@ def log_outcome(outcome: Outcome) -> None:
 class Repeats(logging.Filter):
     """Lets a warning through once in `seconds`, and says how often it was held back.
 
-    Two are the same if they say the same about the same thing. Lines about what was done all go through.
+    Two are the same if they say the same about the same thing; names of objects, which are new at each try, do not
+    count. Lines about what was done all go through.
     """
 
     def __init__(
@@ -118,6 +121,10 @@ class Repeats(logging.Filter):
         return True
 
     def _key(self, record: logging.LogRecord) -> str | None:
+        text = self._said(record)
+        return None if text is None else _UUID.sub("", text)
+
+    def _said(self, record: logging.LogRecord) -> str | None:
         said = getattr(record, "repeats", None)
         if said is not None:
             return str(said)

@@ -21,12 +21,13 @@ from typing import Any, TypeVar
 
 from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
 from ..metrics import exposition, registry_for
+from ..opening import open_store
 from ..passes import Backoff, Passes
 from ..policies.rules import Policy
 from ..schedules import first_seconds, schedule_of
 from ..settings import Settings
 from ..status_page import page, page_state
-from ..store import Store, open_store
+from ..store import Store
 from ..units import format_duration
 from ..warm.catalog import STORE_FILE
 from ..warm.lock import FileLock
@@ -177,7 +178,7 @@ class Daemon:
         def lock() -> FileLock:
             if not (path / STORE_FILE).is_file():
                 raise _NotYet(f"there is no store at {path} yet; its writer makes one")
-            return FileLock.acquire(path / DAEMON_LOCK, f"the daemon of the store {path}")
+            return FileLock.acquire(path / DAEMON_LOCK, f"the daemon of the store {path}", nameless=True)
 
         held = self._patiently(lock)
         try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from .. import spark as tiered_spark
 from ..errors import ConfigError
-from ..store import open_store
+from ..opening import open_store
 from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, Answer, answers
 from .stage import Stage
 

@@ -17,9 +17,11 @@ from rich.console import Console
 
 from ..endpoint import EmbeddedS3, environment
 from ..errors import ConfigError
+from ..host import Host
+from ..opening import open_store
 from ..policies.actions import Action, Compress, EvictLocal, Offload
 from ..settings import Settings
-from ..store import Host, Store, open_store
+from ..store import Store
 from ..units import format_duration, format_size, to_us
 from .checks import check_across_tiers, print_where
 from .flights import KEY, ORIGINS, ROW_COUNT, TIMESTAMP, arrivals, as_records, load_flights, months

@@ -30,7 +30,7 @@ position bytes header field
 112      2     chunk count
 114      2     reserved
 116      4     CRC32C of the chunk directory and the padding after it
-120      4     reserved
+120      4     last sequence delta (last sequence of the producer = base sequence + this)
 124      4     CRC32C of the header's first 124 bytes
 ======== ===== ==================================================================================
 
@@ -80,7 +80,7 @@ FLAG_MARK = 2
 NO_PRODUCER = -1
 OFFSET_FIELD = pa.field("offset", pa.int64())
 
-_HEADER = struct.Struct("<4sHHHBxIIIqqqqIIqIIq16sQHxxIxxxx")
+_HEADER = struct.Struct("<4sHHHBxIIIqqqqIIqIIq16sQHxxII")
 _ENTRY = struct.Struct("<IIIIHHxxxx")
 _CRC = struct.Struct("<I")
 _ZEROS = bytes(ALIGNMENT)
@@ -112,6 +112,7 @@ class BlockHeader(NamedTuple):
     synced_through: int
     chunk_count: int
     directory_crc: int
+    last_sequence_delta: int
 
     @property
     def end_offset(self) -> int:
@@ -241,14 +242,21 @@ def encode_header(
     synced_through: int,
     last_offset_delta: int | None = None,
     producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0),
+    last_sequence: int | None = None,
 ) -> bytes:
-    """Return the 128 header bytes that make a block of `body`; `producer` is id, epoch, base sequence."""
+    """Return the 128 header bytes that make a block of `body`; `producer` is id, epoch, base sequence.
+
+    The numbers of its records are one after the other unless `last_sequence` says more.
+    """
+    span = 0
+    if producer[0] >= 0 and body.record_count:
+        span = body.record_count - 1 if last_sequence is None else last_sequence - producer[2]
     delta = body.record_count - 1 if last_offset_delta is None else last_offset_delta
     head = _HEADER.pack(
         MAGIC, VERSION, HEADER_BYTES, body.flags, body.codec, schema_id, body.record_count, max(delta, 0),
         base_offset, body.min_timestamp_us, body.max_timestamp_us, append_us, body.stored_length,
         body.raw_length, producer[0], producer[1], writer_epoch, producer[2], segment_id, synced_through,
-        body.chunk_count, body.directory_crc,
+        body.chunk_count, body.directory_crc, span,
     )  # fmt: skip
     return head + _CRC.pack(crc32c(head))
 

@@ -5,19 +5,32 @@ Times are integers, microseconds since the epoch, UTC. End offsets are exclusive
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The last thing seen of one idempotent producer (KIP-98)."""
+    """The last thing seen of one idempotent producer (KIP-98).
+
+    Attributes
+    ----------
+    last_sequence, last_offset
+        Of its last record; -1 where it only began an epoch.
+    run_length
+        So many of its last records, that one included, lie one after the other in both number and offset.
+    last_append_us
+        When it was last seen: the append time of that block.
+    """
 
     producer_id: int
     epoch: int
     last_sequence: int
     last_offset: int
+    run_length: int = 1
+    last_append_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +101,44 @@ class SegmentFacts:
         for name in ("store_id", "topic_id", "segment_id"):
             known[name] = UUID(_typed(values[name], str))
         known["replaces"] = tuple(UUID(_typed(item, str)) for item in values.get("replaces", ()))
-        known["producers"] = tuple(ProducerState(**item) for item in values.get("producers", ()))
+        known["producers"] = producers_from_json(values.get("producers", ()))
         facts = cls(**known)
         for field in fields(cls):
             if field.type in ("int", "str"):
                 _typed(getattr(facts, field.name), int if field.type == "int" else str)
-        for producer in facts.producers:
-            for number in astuple(producer):
-                _typed(number, int)
         return facts
 
     def evolve(self, **changes: Any) -> SegmentFacts:
         """Return a copy with `changes`."""
         return replace(self, **changes)
+
+
+def producers_from_json(values: Any) -> tuple[ProducerState, ...]:
+    """Build the states of producers; unknown keys are ignored.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A key is missing or not of its type.
+    """
+    try:
+        return tuple(
+            _state(
+                item["producer_id"], item["epoch"], item["last_sequence"], item["last_offset"],
+                item.get("run_length", 1), item.get("last_append_us", 0),
+            )
+            for item in values
+        )  # fmt: skip
+    except KeyError as error:
+        raise TypeError(f"a producer lacks {error}") from None
+
+
+# One object for all that are equal: the segments of a partition say the same of each producer that is idle.
+@lru_cache(maxsize=8192, typed=True)
+def _state(*numbers: int) -> ProducerState:
+    for number in numbers:
+        _typed(number, int)
+    return ProducerState(*numbers)
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -62,6 +62,8 @@ class ObjectEntry:
         Size of the object.
     tail_position, tail_crc
         Everything after the last row group (page index and footer), to the end of the object.
+    storage_class
+        Where a policy moved it; empty for the class that the bucket's settings name.
     """
 
     name: str
@@ -81,6 +83,7 @@ class ObjectEntry:
     content_hash: str = ""
     origin_hash: str = ""
     row_groups: tuple[RowGroup, ...] = ()
+    storage_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

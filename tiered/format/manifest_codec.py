@@ -56,7 +56,7 @@ def encode_head(head: Head) -> bytes:
             "end_offset": head.end_offset,
             "schemas": {str(key): text for key, text in sorted(head.schemas.items())},
             "pages": [_page_to_json(ref) for ref in head.pages],
-            "inline": [_entry_to_json(entry) for entry in head.inline],
+            "inline": [entry_to_json(entry) for entry in head.inline],
             "committed_us": head.committed_us,
             # Left out where there is none, as in most logs.
             **({"rewinds": [list(row) for row in head.rewinds]} if head.rewinds else {}),
@@ -85,7 +85,7 @@ def decode_head(data: bytes, *, where: str) -> Head:
 
 def encode_page(name: str, entries: tuple[ObjectEntry, ...]) -> tuple[PageRef, bytes]:
     """Return the bytes of a page and what the head says of it."""
-    values = {"version": MANIFEST_VERSION, "entries": [_entry_to_json(entry) for entry in entries]}
+    values = {"version": MANIFEST_VERSION, "entries": [entry_to_json(entry) for entry in entries]}
     raw = json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
     if len(raw) > PAGE_RAW_BYTES_MAX:
         raise ValueError(f"a page of {len(raw)} bytes is above the limit of {PAGE_RAW_BYTES_MAX}")
@@ -126,7 +126,7 @@ def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, 
             f"manifest page does not decode ({error})", where=where, offsets=offsets
         ) from None
     _check_version(values, where)
-    entries = _decoded(lambda page: tuple(_entry_from_json(item) for item in page["entries"]), values, where)
+    entries = _decoded(lambda page: tuple(entry_from_json(item) for item in page["entries"]), values, where)
     problems = check_page(ref, entries)
     if problems:
         raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where, offsets=offsets)
@@ -164,7 +164,7 @@ def _head_from_json(values: dict[str, Any]) -> Head:
         end_offset=_integer(values["end_offset"]),
         schemas={int(key): _text(text) for key, text in values["schemas"].items()},
         pages=tuple(_page_from_json(item) for item in values["pages"]),
-        inline=tuple(_entry_from_json(item) for item in values["inline"]),
+        inline=tuple(entry_from_json(item) for item in values["inline"]),
         committed_us=_integer(values["committed_us"]),
         rewinds=tuple((_integer(epoch), _integer(began)) for epoch, began in values.get("rewinds", ())),
     )
@@ -177,19 +177,23 @@ def _page_to_json(ref: PageRef) -> dict[str, Any]:
 
 def _page_from_json(values: dict[str, Any]) -> PageRef:
     known = {name: _integer(values[name]) for name in _PAGE_SUMMARY if name in values}
-    return PageRef(_text(values["name"]), *(_integer(values[name]) for name in _PAGE_FIELDS[1:]), **known)
+    return PageRef(_name(values["name"]), *(_integer(values[name]) for name in _PAGE_FIELDS[1:]), **known)
 
 
-def _entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
+def entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
+    """Return an entry of a page as plain JSON values."""
     values = {field.name: getattr(entry, field.name) for field in fields(entry)}
     values["segment_ids"] = [str(item) for item in entry.segment_ids]
     values["row_groups"] = [[getattr(group, name) for name in _GROUP_FIELDS] for group in entry.row_groups]
+    if not entry.storage_class:
+        del values["storage_class"]  # left out where it is the usual one, as nearly everywhere
     return values
 
 
-def _entry_from_json(values: dict[str, Any]) -> ObjectEntry:
+def entry_from_json(values: dict[str, Any]) -> ObjectEntry:
+    """Invert `entry_to_json`; what does not fit raises KeyError, ValueError or TypeError."""
     return ObjectEntry(
-        name=_text(values["name"]),
+        name=_name(values["name"]),
         base_offset=_integer(values["base_offset"]),
         end_offset=_integer(values["end_offset"]),
         record_count=_integer(values["record_count"]),
@@ -206,6 +210,7 @@ def _entry_from_json(values: dict[str, Any]) -> ObjectEntry:
         content_hash=_text(values["content_hash"]),
         origin_hash=_text(values["origin_hash"]),
         row_groups=tuple([_row_group(row) for row in values["row_groups"]]),
+        storage_class=_text(values.get("storage_class", "")),
     )
 
 
@@ -226,6 +231,14 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return value
+
+
+def _name(value: Any) -> str:
+    """Return the name of an object, which never leads to another folder of the bucket, or of the local disk."""
+    name = _text(value)
+    if not name or "/" in name or "\\" in name or name.startswith("."):
+        raise ValueError(f"{name!r} is no name of an object")
+    return name
 
 
 def _flag(value: Any) -> bool:

@@ -7,7 +7,8 @@ position bytes segment header
 4        2     version (1)
 6        2     length of these fixed fields (128)
 8        4     length of the whole header: fields, schema, padding to 64; blocks start here
-12       4     length of the Arrow IPC schema at 128
+12       4     length of the Arrow IPC schema at 128; its metadata may hold ``tiered.producers``: JSON, a list of
+               `ProducerState`, those known when the segment begins
 16       16    store id
 32       16    topic id
 48       16    segment id
@@ -60,7 +61,7 @@ import json
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
@@ -70,7 +71,7 @@ from crc32c import crc32c
 
 from ..errors import CorruptionError, InvalidName, SchemaMismatch, UnsupportedFormat
 from .block import HEADER_BYTES, BlockHeader, padding
-from .facts import SegmentFacts
+from .facts import ProducerState, SegmentFacts, producers_from_json
 from .schema import check_body_schema
 
 MAGIC = b"TSEG"
@@ -79,18 +80,24 @@ TRAILER_MAGIC = b"TEND"
 VERSION = 1
 FIXED_BYTES = 128
 TRAILER_BYTES = 32
-HEADER_BYTES_MAX = 4 << 20
+SCHEMA_BYTES_MAX = 4 << 20
+HEADER_BYTES_MAX = 5 << 20
+"""All producers that a partition remembers take 200 KiB: they fit beside any schema, or a partition could not roll."""
 
 _FIXED = struct.Struct("<4sHHII16s16s16sIIqqIII16sxxxxI")
 _FOOTER = struct.Struct("<4sHxxII")
 _TRAILER = struct.Struct("<QIIHxxxxxx")
 _CRC = struct.Struct("<I")
 _INDEX_COLUMNS = 6
+_PRODUCERS_KEY = b"tiered.producers"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What the first bytes of a segment say; ``length`` is where its blocks start."""
+    """What the first bytes of a segment say; ``length`` is where its blocks start.
+
+    ``producers`` are those known when it begins, so that the newest file says all that a writer must know.
+    """
 
     store_id: UUID
     topic_id: UUID
@@ -105,6 +112,7 @@ class SegmentHeader:
     prev_origin_hash: str
     schema: pa.Schema
     length: int = 0
+    producers: tuple[ProducerState, ...] = ()
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
@@ -115,12 +123,15 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     SchemaMismatch
         The schema is too large.
     """
-    schema: bytes = header.schema.serialize().to_pybytes()
+    described = header.schema
+    schema: bytes = described.serialize().to_pybytes()
+    if len(schema) > SCHEMA_BYTES_MAX:
+        raise SchemaMismatch(f"a schema of {len(schema)} bytes is over the limit of {SCHEMA_BYTES_MAX}")
+    if header.producers:
+        states = json.dumps([asdict(item) for item in header.producers], separators=(",", ":"))
+        described = described.with_metadata({**(described.metadata or {}), _PRODUCERS_KEY: states.encode()})
+        schema = described.serialize().to_pybytes()
     padded = schema + bytes(padding(len(schema)))
-    if FIXED_BYTES + len(padded) > HEADER_BYTES_MAX:
-        raise SchemaMismatch(
-            f"a schema of {len(schema)} bytes is over the limit of {HEADER_BYTES_MAX - FIXED_BYTES}"
-        )
     fixed = _FIXED.pack(
         MAGIC, VERSION, FIXED_BYTES, FIXED_BYTES + len(padded), len(schema), header.store_id.bytes,
         header.topic_id.bytes, header.segment_id.bytes, header.partition, header.schema_id, header.base_offset,
@@ -166,14 +177,19 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(schema_bytes[:schema_length]))
         check_body_schema(schema)
-    except (pa.ArrowException, OSError, ValueError, SchemaMismatch, InvalidName) as error:
+        metadata = dict(schema.metadata or {})
+        producers = producers_from_json(json.loads(metadata.pop(_PRODUCERS_KEY, b"[]")))
+        schema = schema.with_metadata(metadata or None)
+    except (
+        pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, SchemaMismatch, InvalidName,
+    ) as error:  # fmt: skip
         raise CorruptionError(
             f"segment schema does not decode ({error})", where=where, position=FIXED_BYTES
         ) from None
     return SegmentHeader(
         UUID(bytes=store_id), UUID(bytes=topic_id), UUID(bytes=segment_id), partition, schema_id, base_offset,
         created_us, generation, writer_epoch, lineage_epoch, prev_hash.hex() if any(prev_hash) else "",
-        schema, length,
+        schema, length, producers,
     )  # fmt: skip
 
 

@@ -7,24 +7,60 @@ before it lets an exception pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from ..format.block import Body
+from ..format.producers import SPAN_MAX
 from ..format.schema import HEADERS_TYPE, TIMESTAMP, nulls
 from ..format.single import SINGLE_BYTES_MAX, encode_single
 
 RECORD_OVERHEAD_BYTES = 24
 
+Number = tuple[int, int, int]
+"""Producer id, epoch and sequence of a record of an idempotent producer."""
+
+
+def stretches(numbers: Mapping[int, Number], row_count: int) -> Iterator[tuple[int, int, bool]]:
+    """Cut rows into stretches ``(start, end, numbered)`` that can be blocks: of one producer and epoch, or of none.
+
+    Parameters
+    ----------
+    numbers
+        By row, in the order of the rows, which is that of each producer's sequences.
+    """
+    start = end = 0
+    first: Number | None = None
+    for row, number in numbers.items():
+        fits = (
+            first is not None and row == end and number[:2] == first[:2] and number[2] - first[2] <= SPAN_MAX
+        )
+        if not fits:
+            if first is not None:
+                yield start, end, True
+            if row > end:
+                yield end, row, False
+            start, first = row, number
+        end = row + 1
+    if first is not None:
+        yield start, end, True
+    if end < row_count:
+        yield end, row_count, False
+
 
 class Buffer(Protocol):
-    """Pending rows of one partition; ``timestamps_us`` has one entry a row."""
+    """Pending rows of one partition; ``timestamps_us`` has one entry a row.
+
+    ``numbers`` has those of idempotent producers, by row; most rows have none.
+    """
 
     base_offset: int
     timestamps_us: list[int]
     bytes: int
+    numbers: dict[int, Number]
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows as a body batch."""
@@ -42,7 +78,7 @@ class Buffer(Protocol):
 class RecordBuffer:
     """Pending rows of the record schema: key, value, headers."""
 
-    __slots__ = ("base_offset", "bytes", "headers", "keys", "timestamps_us", "values")
+    __slots__ = ("base_offset", "bytes", "headers", "keys", "numbers", "timestamps_us", "values")
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -51,6 +87,7 @@ class RecordBuffer:
         self.values: list[bytes | None] = []
         # Sparse, by row: most records have no headers.
         self.headers: dict[int, Sequence[tuple[str, bytes | None]]] = {}
+        self.numbers: dict[int, Number] = {}
         self.bytes = 0
 
     def truncate(self, count: int) -> None:
@@ -59,6 +96,17 @@ class RecordBuffer:
             del column[count:]
         for row in [row for row in self.headers if row >= count]:
             del self.headers[row]
+        _truncate(self.numbers, count)
+
+    def add(self, values: Sequence[Any], size: int) -> None:
+        """Add key, value and headers of a row, all but its timestamp, which makes it count."""
+        row = len(self.timestamps_us)
+        key, value, headers = values
+        self.keys.append(key)
+        self.values.append(value)
+        if headers is not None:
+            self.headers[row] = headers
+        self.bytes += size
 
     @property
     def is_single(self) -> bool:
@@ -88,6 +136,7 @@ class RecordBuffer:
         """See `Buffer.extend`."""
         count = len(self.timestamps_us)
         self.headers.update({count + row: headers for row, headers in later.headers.items()})
+        self.numbers.update({count + row: number for row, number in later.numbers.items()})
         self.keys += later.keys
         self.values += later.values
         self.timestamps_us += later.timestamps_us
@@ -100,24 +149,34 @@ class RecordBuffer:
         for column in (self.timestamps_us, self.keys, self.values):
             del column[:count]
         self.headers = {row - count: headers for row, headers in self.headers.items() if row >= count}
+        self.numbers = {row - count: number for row, number in self.numbers.items() if row >= count}
         self.base_offset += count
 
 
 class RowBuffer:
     """Pending rows of a typed topic: one list a column."""
 
-    __slots__ = ("base_offset", "bytes", "columns", "timestamps_us")
+    __slots__ = ("base_offset", "bytes", "columns", "numbers", "timestamps_us")
 
     def __init__(self, base_offset: int, column_count: int) -> None:
         self.base_offset = base_offset
         self.timestamps_us: list[int] = []
         self.columns: list[list[Any]] = [[] for _ in range(column_count)]
+        self.numbers: dict[int, Number] = {}
         self.bytes = 0
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` rows."""
         for column in (self.timestamps_us, *self.columns):
             del column[count:]
+        _truncate(self.numbers, count)
+
+    def add(self, values: Sequence[Any], size: int) -> None:
+        """Add the columns of a row, all but its timestamp, which makes it count."""
+        # A row checked before the schema grew lacks the new columns.
+        for column, value in zip_longest(self.columns, values):
+            column.append(value)
+        self.bytes += size + RECORD_OVERHEAD_BYTES
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """See `Buffer.to_batch`."""
@@ -127,6 +186,8 @@ class RowBuffer:
 
     def extend(self, later: RowBuffer) -> None:
         """See `Buffer.extend`."""
+        count = len(self.timestamps_us)
+        self.numbers.update({count + row: number for row, number in later.numbers.items()})
         for mine, theirs in zip(self.columns, later.columns, strict=True):
             mine.extend(theirs)
         self.timestamps_us += later.timestamps_us
@@ -138,4 +199,10 @@ class RowBuffer:
         self.bytes -= self.bytes * count // max(1, len(self.timestamps_us))
         for column in (self.timestamps_us, *self.columns):
             del column[:count]
+        self.numbers = {row - count: number for row, number in self.numbers.items() if row >= count}
         self.base_offset += count
+
+
+def _truncate(numbers: dict[int, Number], count: int) -> None:
+    for row in [row for row in numbers if row >= count]:
+        del numbers[row]

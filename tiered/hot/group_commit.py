@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+
+from .news import News
 
 _GATHER_SECONDS_MAX = 0.002
 _GATHER_STEP_SECONDS = 0.00002
@@ -20,7 +21,7 @@ class GroupCommit:
     """
 
     def __init__(self) -> None:
-        self._state = threading.Condition(threading.Lock())
+        self._news = News()
         self._leading = False
         self._followers = 0
         self._expected = 0
@@ -33,13 +34,13 @@ class GroupCommit:
         """
         leader = False
         try:
-            with self._state:
+            with self._news.lock:
                 while not done():
                     if not self._leading:
                         leader = self._leading = True
                         break
                     self._followers += 1
-                    self._state.wait()
+                    self._news.wait()
                 else:
                     return
             self._gather()
@@ -48,10 +49,10 @@ class GroupCommit:
             self._commit_seconds = time.perf_counter() - started
         finally:
             if leader:
-                with self._state:
+                with self._news.lock:
                     self._leading = False
                     self._expected, self._followers = self._followers, 0
-                    self._state.notify_all()
+                    self._news.tell()
 
     def _gather(self) -> None:
         if not self._expected:

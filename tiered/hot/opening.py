@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from ..errors import CorruptionError
 from ..format.block import RECORD_BYTES_MAX
-from ..format.facts import SegmentFacts
+from ..format.facts import ProducerState, SegmentFacts
 from ..format.schema import body_schema
 from ..format.segment import SegmentHeader
 from ..warm.catalog import TopicMeta
@@ -112,6 +112,7 @@ def following_header(
         writer_epoch=writer_epoch,
         # An empty segment gives way to the one that follows it, so the chain goes on from what is in front of both.
         prev_origin_hash=facts.origin_hash if facts.record_count else last.prev_origin_hash,
+        producers=facts.producers,
     )
 
 
@@ -131,6 +132,7 @@ def first_header(
     *,
     lineage_epoch: int = 0,
     prev_origin_hash: str = "",
+    producers: tuple[ProducerState, ...] = (),
 ) -> SegmentHeader:
     """Return the header of a partition's first local segment."""
     return SegmentHeader(
@@ -146,4 +148,5 @@ def first_header(
         lineage_epoch=lineage_epoch,
         prev_origin_hash=prev_origin_hash,
         schema=body_schema(meta.schema),
+        producers=producers,
     )

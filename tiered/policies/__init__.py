@@ -4,10 +4,24 @@
 ``executor`` acts through a port that the store implements.
 """
 
-from .actions import Action, Compress, EvictLocal, Expire, Merge, Offload, Scrub, Seal, ShipTail, Sweep
+from .actions import (
+    Action,
+    ChangeClass,
+    Compress,
+    Demote,
+    EvictLocal,
+    Expire,
+    Merge,
+    Offload,
+    Promote,
+    Scrub,
+    Seal,
+    ShipTail,
+    Sweep,
+)
 from .cost import Cost, Requests
 from .executor import ActionPort, Executor, TierReport
-from .facts import ColdObjectFact, ObjectFact, PartitionFacts, ScrubFact, SegmentFact, StoreFacts
+from .facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, ScrubFact, SegmentFact, StoreFacts
 from .plan import Plan, make_plan
 from .rules import PRESETS, Policy
 
@@ -15,9 +29,12 @@ __all__ = [
     "PRESETS",
     "Action",
     "ActionPort",
+    "ChangeClass",
     "ColdObjectFact",
     "Compress",
+    "CopyFact",
     "Cost",
+    "Demote",
     "EvictLocal",
     "Executor",
     "Expire",
@@ -27,6 +44,7 @@ __all__ = [
     "PartitionFacts",
     "Plan",
     "Policy",
+    "Promote",
     "Requests",
     "Scrub",
     "ScrubFact",

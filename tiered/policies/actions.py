@@ -1,6 +1,6 @@
 """What a plan can ask for, one frozen class a kind.
 
-A new kind is a class here, a rule in ``plan.py`` that yields it and a method of `ActionPort` in
+A new kind is a class here, a rule that yields it for ``draft.py`` and a method of `ActionPort` in
 ``executor.py`` that is called as the kind is.
 """
 
@@ -122,6 +122,7 @@ class Compress(Action):
     kind = "compress"
     codec: str
     level: int | None
+    block_bytes: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,41 @@ class Merge(Action):
     kind = "merge"
     publishes = True
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeClass(Action):
+    """Copy an object under a new name into another storage class, and publish the copy in its place.
+
+    Attributes
+    ----------
+    name
+        The object.
+    source_class, storage_class
+        From where and whereto.
+    """
+
+    kind = "change_class"
+    publishes = True
+    name: str
+    source_class: str
+    storage_class: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promote(Action):
+    """Copy an object to the local disk, where readers find it; the object stays what it is."""
+
+    kind = "promote"
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demote(Action):
+    """Delete the local copy of an object; the log loses nothing by it."""
+
+    kind = "demote"
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

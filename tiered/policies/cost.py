@@ -93,3 +93,11 @@ def estimate(requests: Requests, cold_bytes_delta: int, storage_class: str = "ST
     prices = S3_PRICES.get(storage_class, S3_STANDARD)
     one_off = requests.writes * prices.writes_1000_usd + requests.reads * prices.reads_1000_usd
     return Cost(one_off / 1000, cold_bytes_delta / _GIB * prices.gib_month_usd)
+
+
+def moving(requests: Requests, size: int, source_class: str, storage_class: str) -> Cost:
+    """Return the cost of moving an object of `size` bytes from one storage class into another."""
+    source, target = (S3_PRICES.get(name, S3_STANDARD) for name in (source_class, storage_class))
+    one_off = requests.writes * target.writes_1000_usd + requests.reads * source.reads_1000_usd
+    retrieved = size / _GIB * source.retrieved_gib_usd
+    return Cost(one_off / 1000 + retrieved, size / _GIB * (target.gib_month_usd - source.gib_month_usd))

@@ -11,7 +11,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..errors import Fenced, TieredError
-from .actions import Action, Compress, EvictLocal, Expire, Merge, Offload, Scrub, Seal, ShipTail, Sweep
+from .actions import (
+    Action,
+    ChangeClass,
+    Compress,
+    Demote,
+    EvictLocal,
+    Expire,
+    Merge,
+    Offload,
+    Promote,
+    Scrub,
+    Seal,
+    ShipTail,
+    Sweep,
+)
 from .plan import Plan
 from .running import Running
 
@@ -52,6 +66,18 @@ class ActionPort(Protocol):
 
     def merge(self, action: Merge, /) -> int | None:
         """Write the objects as one, compare it with them, publish it in their place; delete nothing."""
+        ...
+
+    def change_class(self, action: ChangeClass, /) -> int | None:
+        """Copy the object into the other storage class, publish the copy in its place; delete nothing."""
+        ...
+
+    def promote(self, action: Promote, /) -> int | None:
+        """Copy the object to the local disk."""
+        ...
+
+    def demote(self, action: Demote, /) -> int | None:
+        """Delete the local copy of the object."""
         ...
 
     def scrub(self, action: Scrub, /) -> int | None:
@@ -136,6 +162,8 @@ class Executor:
         Monotonic seconds, for the report.
     should_stop
         Asked before each action; once true, what is left is skipped. A daemon's way to end early.
+    held
+        Asked before each action why it is to be left alone by now; empty: it is not.
     running
         Is told which actions are under way.
     observe
@@ -149,6 +177,7 @@ class Executor:
         concurrency: int = 4,
         clock: Callable[[], float] = time.monotonic,
         should_stop: Callable[[], bool] = lambda: False,
+        held: Callable[[Action], str] = lambda _: "",
         running: Running | None = None,
         observe: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
@@ -158,6 +187,7 @@ class Executor:
         self._concurrency = concurrency
         self._clock = clock
         self._should_stop = should_stop
+        self._held = held
         self._running = running or Running()
         self._observe = observe
 
@@ -191,7 +221,7 @@ class Executor:
         try:
             for action in actions:
                 stopping = interrupted.is_set() or self._should_stop()
-                why = "stopping" if stopping else run.obstacle(action)
+                why = "stopping" if stopping else (run.obstacle(action) or self._held(action) or None)
                 if why is None:
                     self._run_action(action, run)
                 else:

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from ..units import format_duration, to_us
-from .actions import Action, EvictLocal, Expire, Merge, Offload, Scrub, Seal
+from .actions import Action, ChangeClass, EvictLocal, Expire, Merge, Offload, Scrub, Seal
 from .facts import PartitionFacts, SegmentFact, Span, StoreFacts
 from .forecast import NEVER, Due, Forecast
 from .plan import make_plan
@@ -50,7 +50,8 @@ class Piece:
     Attributes
     ----------
     tiers
-        ``hot``, ``warm`` (a local file) and ``cold`` (an object; with ``cold_end_offset``, up to there).
+        ``hot``, ``warm`` (a local file) and ``cold`` (an object; with ``cold_end_offset``, up to there), and
+        ``copy`` where the local disk has a copy of the object.
     segment_id, object_name
         The segment, where there is a local file; else the object.
     state
@@ -129,7 +130,8 @@ def explain(
         mine = [act for act in plan.actions if (act.topic, act.partition) == (item.topic, item.partition)]
         notes = [note for note in plan.notes if note.startswith(f"{item.topic}/{item.partition}:")]
         policy = policy_for(item.topic)
-        pieces = _Pieces(item, policy, facts.has_cold, now, mine).all()
+        default_class = facts.storage_class if facts.has_classes else None
+        pieces = _Pieces(item, policy, facts.has_cold, default_class, now, mine).all()
         left = [act for act in mine if isinstance(act, Expire) and act.base_offset == act.end_offset]
         notes += [f"{item.topic}/{item.partition}: files that expired earlier are removed now" for _ in left]
         found.append(
@@ -148,10 +150,19 @@ def explain(
 
 
 class _Pieces:
-    """Puts the pieces of one partition together; what is due at `now_us` is in `due`."""
+    """Puts the pieces of one partition together; what is due at `now_us` is in `due`.
+
+    `default_class` is None where the bucket has no storage classes.
+    """
 
     def __init__(
-        self, facts: PartitionFacts, policy: Policy, has_cold: bool, now_us: int, due: Iterable[Action]
+        self,
+        facts: PartitionFacts,
+        policy: Policy,
+        has_cold: bool,
+        default_class: str | None,
+        now_us: int,
+        due: Iterable[Action],
     ) -> None:
         self._facts = facts
         self._policy = policy
@@ -159,7 +170,7 @@ class _Pieces:
         self._now_us = now_us
         self._due = list(due)
         self._forecast = Forecast(facts, policy, has_cold, now_us)
-        self._merges = list(self._forecast.merged())
+        self._changes = [*self._forecast.merged(), *self._forecast.moved(default_class)]
         self._objects = sorted(facts.cold_objects, key=lambda item: item.base_offset)
 
     def all(self) -> Iterator[Piece]:
@@ -203,7 +214,7 @@ class _Pieces:
         return Piece(
             base_offset=span.base_offset,
             end_offset=span.end_offset,
-            tiers=("cold",),
+            tiers=("cold", "copy") if any(item.name == name for item in self._facts.copies) else ("cold",),
             state="sealed",
             local_bytes=0,
             cold_bytes=span.bytes,
@@ -224,7 +235,7 @@ class _Pieces:
         }
         expiry = self._forecast.expires(end)
         merged = [
-            due for due, action in self._merges if action.base_offset < end and base < action.end_offset
+            due for due, action in self._changes if action.base_offset < end and base < action.end_offset
         ]
         for due in sorted([*dues, *merged, expiry]):
             if now < due.due_us < NEVER and due.due_us <= expiry.due_us:
@@ -243,8 +254,8 @@ class _Pieces:
         if self._has_cold and offload.after is not None and will_be_sealed and not published:
             published, at = True, max(at, last + to_us(offload.after))
             steps.append(Step(Offload.kind, at, f"offload.after {format_duration(offload.after)}"))
-        if published and local.age is not None and kind != EvictLocal.kind:
-            due = max(at, last + to_us(local.age))
+        if published and local.age is not None and kind != EvictLocal.kind and not self._policy.pin.topic:
+            due = max(at, last + to_us(local.age), self._forecast.pinned_until(segment))
             steps.append(Step(EvictLocal.kind, due, f"local_retention.age {format_duration(local.age)}"))
         if kept.age is not None and will_be_sealed:
             stamp = segment.max_timestamp_us if kept.by == "timestamp" else last
@@ -262,6 +273,8 @@ class _Pieces:
             return ""
         if segment.newest:
             return "stays local: the newest file of its partition"
+        if self._policy.pin.topic or self._forecast.pinned_until(segment) > self._now_us:
+            return "stays local: pinned"
         if not segment.in_manifest:
             return "stays local: not in the bucket yet"
         return "stays local: so does what is before it" if blocked else ""
@@ -270,7 +283,7 @@ class _Pieces:
 def _touches(action: Action, base: int, end: int, segment_id: UUID | None) -> bool:
     if isinstance(action, Expire):
         return action.base_offset < action.end_offset and end <= action.end_offset
-    if isinstance(action, Merge):
+    if isinstance(action, (Merge, ChangeClass)):
         return action.base_offset < end and base < action.end_offset
     return action.segment_id is not None and action.segment_id == segment_id
 

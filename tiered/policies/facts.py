@@ -91,6 +91,10 @@ class ObjectFact:
         A scrub, or an attempt to merge it, found it missing or damaged.
     count
         More than one where it stands for all entries of a page that was not read, as the head sums them up.
+    storage_class
+        Where it was moved by rule; empty: the class that the bucket's settings name.
+    fetches, fetched_us
+        In how many minutes its bytes came from the bucket, as far as that is counted, and when they last did.
     """
 
     name: str
@@ -105,6 +109,19 @@ class ObjectFact:
     sealed: bool = True
     damaged: bool = False
     count: int = 1
+    storage_class: str = ""
+    min_timestamp_us: int = 0
+    fetches: int = 0
+    fetched_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFact:
+    """A copy of an object on the local disk, beside the segments; ``used_us`` is when it was last read."""
+
+    name: str
+    bytes: int
+    used_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +170,8 @@ class PartitionFacts:
         Every entry of the manifest, in the order of offsets; of a large one, some pages stand for theirs.
     scrub
         None before the first round.
+    copies
+        Of objects, on the local disk; their objects need not be in the manifest any more.
     """
 
     topic: str
@@ -169,6 +188,7 @@ class PartitionFacts:
     scrub: ScrubFact | None = None
     published_start_offset: int | None = None
     topic_id: UUID | None = None
+    copies: tuple[CopyFact, ...] = ()
 
     def live_segments(self) -> list[SegmentFact]:
         """Return the segments in offset order, each offset once: of overlapping ones the higher generation.
@@ -205,7 +225,7 @@ class StoreFacts:
     """All partitions and the disk under them.
 
     ``disk_total_bytes=0`` means not known. ``now_us`` is when they were gathered. ``storage_class`` is the
-    bucket's, for the estimate of cost. ``swept_us`` is when the bucket was last swept; None where that is not
+    bucket's; ``has_classes`` says whether there are others. ``swept_us`` is when the bucket was last swept; None where that is not
     known, and nothing is due.
     """
 
@@ -216,6 +236,7 @@ class StoreFacts:
     now_us: int = 0
     storage_class: str = "STANDARD"
     swept_us: int | None = None
+    has_classes: bool = False
 
 
 def _segment_span(segment: SegmentFact) -> Span:

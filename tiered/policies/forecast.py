@@ -1,6 +1,6 @@
 """From when on the rules ask for something, as long as the facts stay as they are. Pure.
 
-Each rule of ``plan.py`` has a line here that solves it for the time. What waits for a neighbour (the log in the
+Each rule of a plan has a line here that solves it for the time. What waits for a neighbour (the log in the
 bucket has no gaps, and what stays local has none) is due at the latest of both times; a piece that expires
 before that is in nobody's way any more.
 """
@@ -13,10 +13,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..units import approximate_size, format_duration, to_us
-from .actions import Compress, EvictLocal, Expire, Merge, Offload, Seal, ShipTail
+from .actions import ChangeClass, Compress, EvictLocal, Expire, Merge, Offload, Seal, ShipTail
+from .classes import class_moves
+from .compressing import COMPRESS_PAYS_US, has_small_blocks
 from .facts import PartitionFacts, SegmentFact
 from .merging import merges
-from .plan import COMPRESS_PAYS_US, has_small_blocks
 from .rules import Policy
 
 ALWAYS = -(1 << 80)
@@ -84,6 +85,21 @@ class Forecast:
         for due_us in self._merge_times()[:tries]:
             for action in merges(self._facts, self._policy, due_us, self._start_at(due_us)):
                 yield Due(due_us, Merge.kind, text), action
+
+    def moved(self, default_class: str | None) -> Iterator[tuple[Due, ChangeClass]]:
+        """Yield moves into another storage class to come, as `merged` does; with None there are no classes."""
+        rule, objects = self._policy.storage_class, self._facts.objects
+        if not self._has_cold or rule.after is None or default_class is None or not objects:
+            return
+        after, text = to_us(rule.after), f"storage_class.after {format_duration(rule.after)}"
+        times = {due for due, _ in self._expiry} | {item.last_append_us + after for item in objects}
+        times |= set(self._merge_times()) if self._policy.merge.after is not None else set()
+        tries = max(8, _TRIED_OBJECTS_MAX // len(objects))
+        for due_us in sorted(time for time in times if self._now_us < time < NEVER)[:tries]:
+            start = self._start_at(due_us)
+            merging = {n for act in merges(self._facts, self._policy, due_us, start) for n in act.names}
+            moves = class_moves(self._facts, self._policy, due_us, start, default_class, merging)
+            yield from ((Due(due_us, ChangeClass.kind, text), action) for action in moves)
 
     # -- seal ------------------------------------------------------------------------------------
 
@@ -154,16 +170,22 @@ class Forecast:
         tail_us = NEVER if interval is None else facts.tail_shipped_us + to_us(interval)
         cursor, reached = max(facts.published_offset, facts.start_offset), ALWAYS
         found: list[list[Due]] = []
-        for segment in self.segments:
+        sizes = [item.local_bytes if item.sealed and not item.in_manifest else 0 for item in self.segments]
+        rest = list(accumulate(reversed(sizes)))[::-1]
+        for segment, waiting in zip(self.segments, rest, strict=True):
             dues: list[Due] = []
             found.append(dues)
             base, end = segment.base_offset, segment.end_offset
             if not segment.in_manifest:
                 gate = ALWAYS if base <= cursor else self._reached(base)[0]
-                ripe = segment.last_append_us + after if segment.sealed else NEVER
+                ripe, text = NEVER, f"offload.after {format_duration(rule.after)}"
+                if segment.sealed:
+                    ripe = segment.last_append_us + after
+                    if rule.bytes is not None and waiting > rule.bytes:
+                        ripe, text = ALWAYS, f"offload.bytes {approximate_size(rule.bytes)}"
                 durable, low = min(end, facts.durable_offset), max(cursor, base)
                 at = max(gate, reached)
-                dues.append(Due(max(ripe, at), Offload.kind, f"offload.after {format_duration(rule.after)}"))
+                dues.append(Due(max(ripe, at), Offload.kind, text))
                 if interval is not None and low < durable and max(tail_us, at) < ripe:
                     text = f"offload.tail_interval {format_duration(interval)}"
                     dues.append(Due(max(tail_us, at), ShipTail.kind, text))
@@ -176,7 +198,13 @@ class Forecast:
 
     def is_evictable(self, segment: SegmentFact) -> bool:
         """Whether it may be evicted as far as it is concerned itself (promise P5)."""
-        return self._has_cold and segment.sealed and not segment.newest and segment.in_manifest
+        here = self._has_cold and segment.sealed and not segment.newest and segment.in_manifest
+        return here and not self._policy.pin.topic
+
+    def pinned_until(self, segment: SegmentFact) -> int:
+        """Return until when its age pins it."""
+        age = self._policy.pin.age
+        return ALWAYS if age is None else segment.last_append_us + to_us(age)
 
     def _evicted(self) -> list[list[Due]]:
         rule = self._policy.local_retention
@@ -195,10 +223,9 @@ class Forecast:
                     text = f"local_retention.age {format_duration(rule.age)}"
                 if rule.bytes is not None and local > rule.bytes:
                     passed, text = ALWAYS, f"local_retention.bytes {approximate_size(rule.bytes)}"
+                passed = max(passed if segment.local_bytes else ALWAYS, self.pinned_until(segment))
                 if segment.local_bytes:
                     dues.append(Due(max(passed, reached), EvictLocal.kind, text))
-                else:
-                    passed = ALWAYS
             reached = max(reached, min(passed, self._reached(segment.end_offset)[0]))
         return found
 
@@ -206,14 +233,16 @@ class Forecast:
         rule, limit = self._policy.compress, self._policy.local_retention.age
         if rule.after is None or segment.newest or not segment.sealed or not segment.local_bytes:
             return
-        if segment.codec == rule.codec and not has_small_blocks(segment):
+        if segment.codec == rule.codec and not has_small_blocks(segment, rule.block_bytes):
+            return
+        if segment.local_bytes < rule.min_bytes:
             return
         due_us = segment.last_append_us + to_us(rule.after)
         at = max(due_us, self._now_us)
         will_be_cold = self._has_cold and (segment.in_manifest or self._policy.offload.after is not None)
-        if will_be_cold and limit is not None:
-            leaves_soon = segment.last_append_us + to_us(limit) - COMPRESS_PAYS_US
-            if at > leaves_soon:
+        if will_be_cold and limit is not None and not self._policy.pin.topic:
+            leaves_us = max(segment.last_append_us + to_us(limit), self.pinned_until(segment))
+            if at > leaves_us - COMPRESS_PAYS_US:
                 return
         if all(item.due_us > at for item in evict):
             yield Due(due_us, Compress.kind, f"compress.after {format_duration(rule.after)}")

@@ -125,7 +125,8 @@ def _runs(
 def _is_ripe(item: ObjectFact, policy: Policy, now_us: int) -> bool:
     after, kept = policy.merge.after, policy.retention
     assert after is not None
-    if not item.sealed or item.damaged or now_us - item.last_append_us < to_us(after):
+    # What was moved to a cheaper class is billed there for a least time: to merge it would pay twice.
+    if not item.sealed or item.damaged or item.storage_class or now_us - item.last_append_us < to_us(after):
         return False
     return kept.age is None or _LEFT * (now_us - _stamp(item, policy)) < (_LEFT - 1) * to_us(kept.age)
 

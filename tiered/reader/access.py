@@ -15,6 +15,7 @@ from ..cold.cache_disk import DiskCache
 from ..cold.counters import BucketCounts
 from ..cold.fetch import Fetcher
 from ..cold.fetch_counters import FetchCounters
+from ..cold.local_copies import LocalCopies
 from ..cold.object_store import ObjectStore
 from ..cold.open import open_object_store
 from ..cold.options import ColdOptions
@@ -44,11 +45,17 @@ class CacheOptions:
         Budget of the disk cache.
     memory_bytes
         Budget for what is kept in memory, and as much again, but not less than 16 MiB, for what is fetched ahead.
+    copies
+        Directory of the copies of whole objects; None: there are none.
+    counts_fetches
+        Whether what is fetched is counted, for the rules that make copies.
     """
 
     directory: Path | None = None
     disk_bytes: int = 0
     memory_bytes: int = 64 << 20
+    copies: Path | None = None
+    counts_fetches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +112,17 @@ class TierAccess:
             memory_bytes=cache.memory_bytes,
             ahead_bytes=max(cache.memory_bytes, _AHEAD_BYTES_MIN),
             disk=disk,
+            copies=self.copies,
             counters=self.fetch_counters,
         )
+
+    @property
+    def copies(self) -> LocalCopies | None:
+        """The copies of whole objects on the local disk; None where there is no local store."""
+        cache = self.places.cache
+        if cache.copies is None:
+            return None
+        return LocalCopies(cache.copies, counts_fetches=cache.counts_fetches)
 
     def __reduce__(self) -> tuple[object, ...]:
         return TierAccess, (self.places,)
@@ -215,6 +231,13 @@ class TierAccess:
         with self._lock, self._active_lock:
             self._segments.pop(str(path), None)
             self._active.pop(str(path), None)
+
+    def forget_removed(self) -> None:
+        """Let go of the segments whose files are gone, as `forget` does, for who is not told of them."""
+        with self._lock, self._active_lock:
+            for known in (self._segments, self._active):
+                for name in [name for name in known if not os.path.exists(name)]:  # noqa: PTH110 — as above
+                    del known[name]
 
     def forget_segments(self) -> None:
         """Let go of all segments; the bucket stays connected."""

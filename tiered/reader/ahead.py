@@ -1,16 +1,15 @@
-"""Splits of one reader whose records lie in the bucket: what of their objects is wanted, fetched ahead of its turn."""
+"""Splits of one reader whose records lie in the bucket: what of their objects is wanted, fetched and decoded ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
 
+from ..cold.decode_ahead import DecodeAhead
 from ..cold.fetch import Admission, Fetcher
-from ..cold.fetch_ahead import FetchAhead
 from ..cold.parquet_reader import BATCH_ROWS, Bounds, ObjectRead
 from ..warm.catalog import TopicMeta
 from .rows import Query, needed_columns
@@ -39,7 +38,7 @@ class SplitsAhead:
         self._expected = {id(split): split for split in cold}
         self._bytes = sum(split.bytes for split in cold)
         self._reads: dict[int, ObjectRead] = {}
-        self._ahead = FetchAhead(fetcher, map(self._read_of, cold), eager=eager)
+        self._ahead = DecodeAhead(fetcher, map(self._read_of, cold), eager=eager)
 
     def expects(self, split: Split) -> bool:
         """Whether this very split is one of them."""
@@ -53,7 +52,7 @@ class SplitsAhead:
         CorruptionError, ObjectNotFound, ColdStorageError
         """
         read = self._read_of(split)
-        yield from read.batches(partial(self._ahead.load, read), BATCH_ROWS)
+        yield from read.batches(self._ahead.tables(read), BATCH_ROWS)
         self._reads.pop(id(split), None)
 
     def _read_of(self, split: Split) -> ObjectRead:

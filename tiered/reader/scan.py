@@ -183,6 +183,10 @@ class Scan:
 
     def explain(self) -> ScanPlan:
         """Return how many bytes, records and splits each tier serves."""
+        known = {item.partition: item.committed_us for item in self._snapshots}
+        return self._explained({partition: at for partition, at in known.items() if at is not None})
+
+    def _explained(self, committed_us: dict[int, int]) -> ScanPlan:
         shares = []
         for tier in Tier:
             found = [split for split in self.splits() if split.tier is tier]
@@ -194,8 +198,6 @@ class Scan:
                     sum(item.bytes for item in found),
                 )
             )
-        known = {item.partition: item.committed_us for item in self._snapshots}
-        committed_us = {partition: at for partition, at in known.items() if at is not None}
         return ScanPlan(self._meta.name, self.offsets, tuple(shares), committed_us)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -215,6 +215,22 @@ def _named(
     return _Published(log_start, log_end, cold, committed_us)
 
 
+def published_extents(
+    access: TierAccess, meta: TopicMeta, partition: int, start_offset: int, end_offset: int
+) -> list[Extent]:
+    """Return what the bucket has of a range, also of what the local tiers have; in offset order.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    if not access.has_cold:
+        return []
+    directory = access.directory(meta.name, partition)
+    manifest = access.cold(meta, partition)
+    return _published(manifest, directory, start_offset, end_offset, start_offset, end_offset).cold
+
+
 def published_end(head: Head, lineage_epoch: int) -> int:
     """Return the end of what the bucket has of a lineage: where the next one begins, if there is one."""
     later = [start for epoch, start in head.lineages if epoch > lineage_epoch]

@@ -7,7 +7,7 @@ pickled (but for hot ones, which never leave their process).
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -84,6 +84,21 @@ class Split:
         start, end = max(self.start_offset, start_offset), min(self.end_offset, end_offset)
         share = self.bytes * max(0, end - start) // max(1, self.record_count)
         return replace(self, start_offset=start, end_offset=end, bytes=share)
+
+
+def borders(split: Split) -> Iterator[tuple[int, int]]:
+    """Yield first offset and stored bytes of each row group or block that the split's source shows here."""
+    source = split.source
+    if isinstance(source, ColdSource):
+        for group in source.entry.row_groups:
+            yield group.base_offset, group.length
+    elif isinstance(source, WarmSource) and source.opened is not None:
+        index = source.opened.index
+        for at in index.between(split.start_offset, split.end_offset):
+            yield index.base_offsets[at], index.lengths[at]
+    elif isinstance(source, HotSource):
+        for block in source.blocks:
+            yield block.base_offset, block.bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Topics in Spark: the data source ``tiered`` and a local session to try it in."""
+"""Topics in Spark: the fast table, the data source ``tiered``, and a local session to try them in."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from ..errors import ConfigError
 from .session import session
 
 if TYPE_CHECKING:
+    from .fast_table import table
     from .source import TieredDataSource
 
-__all__ = ["TieredDataSource", "session"]
+__all__ = ["TieredDataSource", "session", "table"]
+
+_MODULES = {"TieredDataSource": ".source", "table": ".fast_table"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the data source when it is first asked for: its base class needs PySpark."""
-    if name != "TieredDataSource":
+    """Load what needs PySpark when it is first asked for."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return import_module(".source", __name__).TieredDataSource
+        return getattr(import_module(_MODULES[name], __name__), name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "pyspark":
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         raise ConfigError("PySpark is not installed; run: pip install 'tiered[spark]'") from error

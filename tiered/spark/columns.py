@@ -16,8 +16,10 @@ from ..reader.rows import coalesce
 BATCH_ROWS_MAX = 16_384
 
 # Kafka's number for "the producer set it"; the log has no other kind.
-_TIMESTAMP_TYPE = pa.field("timestampType", pa.int32())
-_CREATE_TIME = 0
+TIMESTAMP_TYPE = "timestampType"
+CREATE_TIME = 0
+
+_TIMESTAMP_TYPE = pa.field(TIMESTAMP_TYPE, pa.int32())
 
 _SCALARS: dict[pa.DataType, st.DataType] = {
     pa.bool_(): st.BooleanType(),
@@ -107,16 +109,16 @@ class Projection:
     schema
         What every batch has, named as the user named it.
     sources
-        The topic's column behind each.
+        The topic's column behind each; None for `TIMESTAMP_TYPE`, which is no column of the topic's.
     """
 
     schema: pa.Schema
-    sources: tuple[str, ...]
+    sources: tuple[str | None, ...]
 
     @property
     def scanned(self) -> tuple[str, ...]:
         """Columns to scan for: each once, at least one, so that rows are counted."""
-        stored = [name for name in self.sources if name != _TIMESTAMP_TYPE.name]
+        stored = [name for name in self.sources if name is not None]
         return tuple(dict.fromkeys(stored)) or ("offset",)
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,10 +133,9 @@ class Projection:
 
     def _column(self, batch: pa.RecordBatch, index: int) -> pa.Array:
         name = self.sources[index]
-        at = batch.schema.get_field_index(name)
-        if at < 0:
-            return pa.repeat(pa.scalar(_CREATE_TIME, pa.int32()), batch.num_rows)
-        return batch.column(at)
+        if name is None:
+            return pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), batch.num_rows)
+        return batch.column(name)
 
 
 def project(topic_schema: pa.Schema, wanted: st.StructType) -> Projection:
@@ -160,4 +161,4 @@ def project(topic_schema: pa.Schema, wanted: st.StructType) -> Projection:
         found.append(field)
     names = [item.name for item in wanted]
     schema = pa.schema([pa.field(name, field.type) for name, field in zip(names, found, strict=True)])
-    return Projection(schema, tuple(field.name for field in found))
+    return Projection(schema, tuple(None if field is _TIMESTAMP_TYPE else field.name for field in found))

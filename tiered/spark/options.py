@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ..errors import ConfigError, SchemaMismatch
 from ..format.schema import check_topic_name
 from ..ingest import timestamp_us
-from ..units import parse_size
+from ..units import parse_duration, parse_size
 
 EARLIEST = -2
 LATEST = -1
@@ -27,9 +27,15 @@ _ACCEPTED = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
     "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "fromTimestamp", "toTimestamp", "partitions", "key", "columns", "includeHeaders",
-    "minPartitions", "splitBytes", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "minPartitions", "splitBytes", "failOnDataLoss", "pushdown",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
 )  # fmt: skip
 _BY_LOWER_CASE = {name.lower(): name for name in _ACCEPTED}
+_OF_STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_OF_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+Use = Literal["batch", "stream", "either"]
+"""What options are for; `either` where it is not known yet: Spark asks for the columns first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,25 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What only a stream has.
+
+    Attributes
+    ----------
+    offsets_max
+        A micro-batch has at most so many offsets, over all partitions; None: all there are.
+    offsets_min
+        A micro-batch waits until there are so many offsets; None: it does not.
+    delay_seconds_max
+        How long it waits for them at most.
+    """
+
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    delay_seconds_max: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """One read, as its options describe it; see `TieredDataSource` for their meaning."""
 
@@ -75,10 +100,12 @@ class SourceOptions:
     tasks_min: int = 1
     split_bytes: int = SPLIT_BYTES
     fail_on_data_loss: bool = True
+    pushdown: bool = False
+    stream: StreamOptions = StreamOptions()
 
 
-def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Return the options of a batch read.
+def parse_options(options: Mapping[str, str], use: Use = "batch") -> SourceOptions:
+    """Return the options of a read.
 
     Parameters
     ----------
@@ -97,11 +124,8 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     reader = _Values(given, topic)
     if given.get("cold") is not None and "://" in given.get("path", ""):
         raise ConfigError("option cold goes with a local path; this path is a bucket already")
-    if "maxOffsetsPerTrigger" in given:
-        reader.count("maxOffsetsPerTrigger", 1)
-        _log.warning(
-            "maxOffsetsPerTrigger is for streams; this batch read ignores it, as Kafka's source does"
-        )
+    _check_use(given, use)
+    stream = _stream(reader)
     return SourceOptions(
         topic=topic,
         path=given.get("path"),
@@ -109,7 +133,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         config=given.get("config"),
         endpoint_url=given.get("endpointUrl"),
         region=given.get("region"),
-        starting=_starting(reader),
+        starting=_starting(reader, use),
         ending=_ending(reader),
         without_match=reader.choice("startingOffsetsByTimestampStrategy", "error", "latest"),
         from_timestamp=reader.instant("fromTimestamp"),
@@ -121,7 +145,32 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         tasks_min=reader.count("minPartitions", 1),
         split_bytes=reader.size("splitBytes", SPLIT_BYTES),
         fail_on_data_loss=reader.switch("failOnDataLoss", default=True),
+        pushdown=reader.switch("pushdown", default=False),
+        stream=stream if use == "stream" else StreamOptions(),
     )
+
+
+def _check_use(given: Mapping[str, str], use: Use) -> None:
+    if use == "batch" and (named := [name for name in _OF_STREAMS if name in given]):
+        _log.warning(
+            "%s is for streams; this batch read ignores it, as Kafka's source does", ", ".join(named)
+        )
+    if use == "stream" and (named := [name for name in _OF_BATCHES if name in given]):
+        raise ConfigError(f"option {named[0]}: a stream has no end; leave it out, or use spark.read")
+
+
+def _stream(reader: _Values) -> StreamOptions:
+    found = StreamOptions(
+        reader.count_or_none("maxOffsetsPerTrigger"),
+        reader.count_or_none("minOffsetsPerTrigger"),
+        reader.seconds("maxTriggerDelay", StreamOptions().delay_seconds_max),
+    )
+    if found.offsets_max is not None and (found.offsets_min or 0) > found.offsets_max:
+        raise ConfigError(
+            f"minOffsetsPerTrigger is {found.offsets_min}, maxOffsetsPerTrigger {found.offsets_max}; no "
+            "micro-batch can have both: write a smaller minOffsetsPerTrigger"
+        )
+    return found
 
 
 def _name_of(key: str) -> str:
@@ -142,10 +191,10 @@ def _topic(given: Mapping[str, str]) -> str:
     return check_topic_name(named[0].strip())
 
 
-def _starting(reader: _Values) -> Position:
+def _starting(reader: _Values, use: Use) -> Position:
     """Return where to start, in Kafka's order of precedence; what loses is checked all the same."""
     by_offsets = reader.offsets("startingOffsets")
-    if by_offsets is not None and LATEST in _values(by_offsets):
+    if use == "batch" and by_offsets is not None and LATEST in _values(by_offsets):
         raise ConfigError(
             "startingOffsets: a batch read cannot start at the latest offset; nothing would be read"
         )
@@ -154,7 +203,8 @@ def _starting(reader: _Values) -> Position:
         reader.timestamps("startingOffsetsByTimestamp"),
         by_offsets,
     )
-    return next((position for position in found if position is not None), Position("offset", EARLIEST))
+    default = LATEST if use == "stream" else EARLIEST
+    return next((position for position in found if position is not None), Position("offset", default))
 
 
 def _ending(reader: _Values) -> Position:
@@ -198,6 +248,19 @@ class _Values:
         if not text.isdecimal() or int(text) < 1:
             raise self._refused(name, "a number from 1")
         return int(text)
+
+    def count_or_none(self, name: str) -> int | None:
+        """Return a number from 1, or None where there is none."""
+        return self.count(name, 1) if name in self._given else None
+
+    def seconds(self, name: str, default: float) -> float:
+        """Return a length of time."""
+        if name not in self._given:
+            return default
+        try:
+            return parse_duration(self._given[name]).total_seconds()
+        except ValueError as error:
+            raise ConfigError(f"option {name}: {error}") from None
 
     def size(self, name: str, default: int) -> int:
         """Return a number of bytes."""

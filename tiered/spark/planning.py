@@ -6,16 +6,22 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from ..errors import ConfigError, OffsetOutOfRange
+from ..flight.notice import find_server
+from ..flight.remote_store import RemoteStore
+from ..flight.remote_topic import RemoteTopic
+from ..opening import open_store
 from ..reader.scan import Scan
-from ..reader.splits import ColdSource, Split, WarmSource
+from ..reader.splits import Split, borders
+from ..selecting import chosen_partitions
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import Store
 from ..topic import Topic
 from .options import LATEST, Position, SourceOptions
 
@@ -24,16 +30,18 @@ Task = tuple[Split, ...]
 
 # Pieces of a task are cut no finer than this share of its size.
 _PIECES_PER_TASK = 16
+# Each is a request of its own to the server.
+_REMOTE_PIECES_PER_TASK = 4
 # How often retention may move the start offset while a plan is made that takes what is left.
 _ATTEMPTS = 5
 
 
 def open_source(options: SourceOptions) -> Store:
-    """Open the store of a read, for reading.
+    """Open the store of a read, for reading: a local one at the writer that serves it, if one does.
 
     Raises
     ------
-    ConfigError, CorruptionError, UnsupportedFormat, ColdStorageError
+    ConfigError, CorruptionError, UnsupportedFormat, ColdStorageError, ServerUnavailable
     """
     named = {"endpoint_url": options.endpoint_url, "region": options.region}
     settings = Settings.load(
@@ -44,7 +52,13 @@ def open_source(options: SourceOptions) -> Store:
         if options.config is None:
             raise ConfigError("where is the store? Write .load(path) with a local path or s3://bucket/prefix")
         path = settings.store.path
+    if "://" not in path and options.cold is None:
+        served = find_server(Path(path).absolute(), settings)
+        if served is not None:
+            return served
     store = open_store(path, cold=options.cold, settings=settings, read_only=True)
+    if isinstance(store, RemoteStore):
+        return store
     url = store._access.places.cold_url
     if url is not None and url.startswith("memory:"):
         store.close()
@@ -61,20 +75,12 @@ def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) ->
         Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
     ConfigError, TopicNotFound, CorruptionError, ColdStorageError
     """
-    partitions = topic._chosen(options.partitions)
-    starts = _expand(topic, options.starting, partitions, "starting", options.without_match)
-    ends = _expand(topic, options.ending, partitions, "ending", "latest")
+    partitions = chosen_partitions(topic._meta, options.partitions)
+    starts = expand(topic, options.starting, partitions, "starting", options.without_match)
+    ends = expand(topic, options.ending, partitions, "ending", "latest")
     for attempt in range(_ATTEMPTS):
         try:
-            scan = topic.scan(
-                partitions=partitions,
-                start_offset={key: value for key, value in starts.items() if value >= 0},
-                end_offset={key: value for key, value in ends.items() if value >= 0},
-                start_timestamp=options.from_timestamp,
-                end_timestamp=options.to_timestamp,
-                key=None if options.key is None else _key(topic, options.key),
-                columns=columns,
-            )
+            scan = scan_between(topic, options, starts, ends, columns)
             if options.fail_on_data_loss:
                 _check_within(topic.name, scan, starts, ends)
             return scan
@@ -91,7 +97,41 @@ def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) ->
     raise AssertionError
 
 
-def _expand(
+def scan_between(
+    topic: Topic,
+    options: SourceOptions,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    columns: Sequence[str],
+) -> Scan:
+    """Take a snapshot of offsets of the partitions named, with the filters of a read.
+
+    Parameters
+    ----------
+    starts, ends
+        For each partition, end exclusive; a negative one stands for the log's own bound.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        A range begins before the log does.
+    ConfigError, CorruptionError, ColdStorageError
+    """
+    arguments: dict[str, Any] = {
+        "partitions": list(starts),
+        "start_offset": {key: value for key, value in starts.items() if value >= 0},
+        "end_offset": {key: value for key, value in ends.items() if value >= 0},
+        "start_timestamp": options.from_timestamp,
+        "end_timestamp": options.to_timestamp,
+        "key": None if options.key is None else _key(topic, options.key),
+        "columns": columns,
+    }
+    if isinstance(topic, RemoteTopic):
+        return topic.plan(split_bytes=-(-options.split_bytes // _REMOTE_PIECES_PER_TASK), **arguments)
+    return topic.scan(**arguments)
+
+
+def expand(
     topic: Topic, position: Position, partitions: Sequence[int], name: str, without_match: str
 ) -> dict[int, int]:
     """Return an offset for each partition; a negative one stands for the log's own bound."""
@@ -136,9 +176,14 @@ def _check_within(name: str, scan: Scan, starts: Mapping[int, int], ends: Mappin
                 )
 
 
+def key_column_of(topic: Topic) -> str | None:
+    """Return the column that is the key, if there is one."""
+    return topic._meta.key if topic._typed else "key"
+
+
 def _key(topic: Topic, text: str) -> Any:
     """Return the key that the text of an option means, as its column's type has it."""
-    column = topic._meta.key if topic._typed else "key"
+    column = key_column_of(topic)
     kind = None if column is None else topic.schema.field(column).type
     if kind is None or pt.is_binary(kind):
         return text
@@ -206,7 +251,7 @@ def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
     """Yield a split in pieces of `bytes_min` or more that begin where a row group or block begins."""
     start, size = split.start_offset, 0
     if split.bytes > bytes_min:
-        for offset, length in _borders(split):
+        for offset, length in borders(split):
             if offset >= split.end_offset:
                 break
             if offset > start and size >= bytes_min:
@@ -218,18 +263,6 @@ def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
         yield split
     else:
         yield replace(split, start_offset=start, bytes=size)
-
-
-def _borders(split: Split) -> Iterator[tuple[int, int]]:
-    """Yield first offset and stored bytes of each row group or block of the split's source."""
-    source = split.source
-    if isinstance(source, ColdSource):
-        for group in source.entry.row_groups:
-            yield group.base_offset, group.length
-    elif isinstance(source, WarmSource) and source.opened is not None:
-        index = source.opened.index
-        for at in index.between(split.start_offset, split.end_offset):
-            yield index.base_offsets[at], index.lengths[at]
 
 
 def _halved(tasks: list[Task], count_min: int) -> list[Task]:

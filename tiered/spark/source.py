@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from ..errors import OffsetOutOfRange, TieredError
-from ..reader.access import Places, TierAccess
-from ..reader.read import read_split
-from ..reader.rows import Query
-from ..reader.splits import Split
-from ..warm.catalog import TopicMeta
-from .columns import Projection, choose_fields, project, spark_schema
+from ..errors import ConfigError
+from .columns import choose_fields, project, spark_schema
 from .options import SourceOptions, parse_options
-from .planning import Task, open_source, pinned_scan, plan_tasks
+from .planning import key_column_of, open_source, pinned_scan
+from .pushdown import narrowing_of
+from .sink import TieredStreamWriter, TieredWriter
+from .sink_options import parse_sink_options
+from .tasks import ShortErrors, TieredPartition, read_task, tasks_of
+
+__all__ = ["TieredDataSource", "TieredPartition", "TieredReader"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,8 +37,8 @@ class TieredDataSource(DataSource):
 
     The path is a local store, or a bucket, which the executors then read themselves with the credentials
     that the AWS chain finds there. What is read is pinned by the first action on a ``load()``: a snapshot of
-    what is durable; new data needs a new ``load()``. Records that a writer of another process still holds
-    in memory are not in it; ``flush()`` them first.
+    what is durable; new data needs a new ``load()``. Where the writer of a local store serves, it plans the read,
+    and flushes for it; else records that it still holds in memory are not in it.
 
     A record topic has the Kafka source's columns: ``key``, ``value`` (binary), ``topic``, ``partition``,
     ``offset``, ``timestamp``, ``timestampType`` (always 0, create time). A typed topic has its own, then
@@ -57,14 +64,42 @@ class TieredDataSource(DataSource):
     ``includeHeaders``                            ``true`` adds ``headers`` of records
     ``splitBytes``                                stored bytes of a task, about (128 MiB)
     ``minPartitions``                             a hint: at least so many tasks
+    ``pushdown``                                  ``true`` prunes by Spark's filters on ``offset``,
+                                                  ``timestamp``, ``partition`` and the key. PySpark gives
+                                                  wrong rows when one ``load()`` is used with two filters:
+                                                  one query a ``load()`` only. Needs
+                                                  ``spark.sql.python.filterPushdown.enabled``
     ``failOnDataLoss``                            ``false`` reads what is there of a range that is not
                                                   wholly in the log, and goes on where retention removed
                                                   records meanwhile
     ============================================  =====================================================
 
     ``startingTimestamp`` wins over ``startingOffsetsByTimestamp``, that over ``startingOffsets``; likewise
-    for the end. ``maxOffsetsPerTrigger`` and ``kafka.*`` are accepted and ignored, as they have no meaning
-    here; any other option is refused.
+    for the end. ``kafka.*`` is accepted and ignored, as it has no meaning here; any other option is refused.
+
+    A stream (``readStream``) starts at the latest offsets by default, has no end, and takes besides:
+
+    ============================================  =====================================================
+    Option of a stream                            Meaning
+    ============================================  =====================================================
+    ``maxOffsetsPerTrigger``                      offsets of a micro-batch at most, over all partitions
+    ``minOffsetsPerTrigger``                      a micro-batch waits until there are so many
+    ``maxTriggerDelay``                           but no longer than this (``15m``)
+    ============================================  =====================================================
+
+    Writes (``write`` with ``mode("append")``, ``writeStream``) go to a process that serves the store: the path
+    is ``grpc://host:port``. Columns go by name: those of the topic, and ``partition``, ``timestamp``; ``topic``,
+    ``offset`` and ``timestampType`` are left aside.
+
+    ============================================  =====================================================
+    Option of a write                             Meaning
+    ============================================  =====================================================
+    ``topic``                                     the topic to append to
+    ``config``                                    path of a ``tiered.toml``
+    ``txnAppId``, ``txnVersion``                  name and rising number of a batch write: done once. A
+                                                  stream has the id of its query and numbers of its own,
+                                                  or a ``txnAppId``, another one for each new checkpoint
+    ============================================  =====================================================
 
     References
     ----------
@@ -78,41 +113,54 @@ class TieredDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that the topic has now, or those that the options ask for."""
-        with _ShortErrors():
-            options = parse_options(dict(self.options))
+        with ShortErrors():
+            options = parse_options(dict(self.options), "either")
             with open_source(options) as store:
                 schema = store.topic(options.topic).schema
             return spark_schema(choose_fields(schema, options.columns, headers=options.include_headers))
 
     def reader(self, schema: StructType) -> TieredReader:
         """Return a reader of rows with this schema."""
-        with _ShortErrors():
-            return TieredReader(parse_options(dict(self.options)), schema)
+        with ShortErrors():
+            options = parse_options(dict(self.options))
+            return (PushdownReader if options.pushdown else TieredReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a reader of a stream of rows with this schema.
+
+        Raises
+        ------
+        ConfigError
+            PySpark is older than 4.2, which first lets a source limit its micro-batches.
+        """
+        try:
+            stream = import_module(".stream", __package__)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "pyspark":
+                raise
+            raise ConfigError("streams need PySpark 4.2 or newer; spark.read works with this one") from None
+        with ShortErrors():
+            reader: DataSourceStreamReader = stream.TieredStreamReader(
+                parse_options(dict(self.options), "stream"), schema
+            )
+            return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return a writer of a frame with this schema."""
+        with ShortErrors():
+            _check_appends(overwrite=overwrite)
+            return TieredWriter(parse_sink_options(dict(self.options), stream=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return a writer of a stream of rows with this schema."""
+        with ShortErrors():
+            _check_appends(overwrite=overwrite)
+            return TieredStreamWriter(parse_sink_options(dict(self.options), stream=True), schema)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPlan:
-    """What the tasks of one read have in common."""
-
-    places: Places
-    meta: TopicMeta
-    query: Query
-    projection: Projection
-    fail_on_data_loss: bool
-
-
-@dataclass(frozen=True, repr=False)
-class TieredPartition(InputPartition):
-    """What one task reads: all it needs, and no credentials."""
-
-    plan: ReadPlan
-    splits: Task
-
-    def __repr__(self) -> str:
-        ranges = ", ".join(
-            f"[{split.start_offset}, {split.end_offset}) {split.tier}" for split in self.splits
-        )
-        return f"<{self.plan.meta.name!r} partition {self.splits[0].partition}: {ranges}>"
+def _check_appends(*, overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigError('a topic is a log, of which nothing is overwritten: write with .mode("append")')
 
 
 class TieredReader(DataSourceReader):
@@ -121,73 +169,29 @@ class TieredReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._pushed: tuple[Filter, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
         """Take the snapshot and return its tasks; none where there is nothing to read."""
         options = self._options
-        with _ShortErrors(), open_source(options) as store:
+        with ShortErrors(), open_source(options) as store:
             topic = store.topic(options.topic)
             projection = project(topic.schema, self._schema)
             scan = pinned_scan(topic, options, projection.scanned)
-            plan = ReadPlan(
-                store._access.places, topic._meta, scan._query, projection, options.fail_on_data_loss
-            )
             if (found := scan.explain()).committed_us:
                 _log.info("%s", found)  # says how far behind the writer this read can be
-            tasks = plan_tasks(scan.splits(), options.split_bytes, options.tasks_min)
-            return [TieredPartition(plan, task) for task in tasks]
+            narrowing = narrowing_of(self._pushed, key_column_of(topic))
+            return tasks_of(store, topic, scan, projection, options, narrowing)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, the same ones at every attempt.
-
-        Without a task there is nothing to read: Spark calls so where `partitions` returned none.
-        """
-        if not isinstance(partition, TieredPartition):
-            return
-        _exempt_imports_from_collection()
-        plan = partition.plan
-        access = _access(plan.places)
-        try:
-            with _ShortErrors():
-                batches = (batch for split in partition.splits for batch in _read(access, plan, split))
-                yield from plan.projection.apply(batches)
-        finally:
-            # The process waits for its next task now; an evicted file that it holds open would keep its disk space.
-            access.forget_segments()
+        """Yield the rows of one task, the same ones at every attempt."""
+        return read_task(partition)
 
 
-@cache
-def _exempt_imports_from_collection() -> None:
-    """Spare an executor's process 50 ms a task: PySpark collects garbage after each, over all that was imported."""
-    gc.freeze()
+class PushdownReader(TieredReader):
+    """A reader that prunes by Spark's filters: right for one query a ``load()``; see `tiered.spark.pushdown`."""
 
-
-@lru_cache(maxsize=16)
-def _access(places: Places) -> TierAccess:
-    """Return the way to a store's tiers: an executor's process keeps its connections from task to task."""
-    return TierAccess(places)
-
-
-def _read(access: TierAccess, plan: ReadPlan, split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield a split's rows; if the user said so, without those that retention removed meanwhile."""
-    while split.record_count > 0:
-        try:
-            yield from read_split(access, plan.meta, split, plan.query)
-            return
-        except OffsetOutOfRange as lost:
-            # What was read lies before the log's new start, so going on there repeats nothing.
-            if plan.fail_on_data_loss or lost.start <= split.start_offset:
-                raise
-            _log.warning("failOnDataLoss is off, going on at offset %d: %s", lost.start, lost)
-            split = split.clip(lost.start, split.end_offset)
-
-
-class _ShortErrors:
-    """Leaves our own frames out of the traceback that Spark shows: the message says what to do."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, TieredError):
-            raise error.with_traceback(None) from None
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take note of the filters, and have Spark apply all of them as well."""
+        self._pushed = tuple(filters)
+        return filters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -89,6 +90,8 @@ def _contents(store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta,
         size=entry.bytes,
         tail_crc=entry.tail_crc,
     )
+    # An object does not know in which storage class it is.
+    again = replace(again, storage_class=entry.storage_class)
     if again != entry:
         names = [name for name in entry.__dataclass_fields__ if getattr(again, name) != getattr(entry, name)]
         raise CorruptionError(f"object and manifest disagree about {', '.join(names)}", position=at)

@@ -46,12 +46,16 @@ def rebuild_head(
     ------
     CorruptionError
         The objects leave a gap, or belong to another lineage than this disk.
+    Fenced, ConfigError
+        The bucket is not this store's any more.
     ColdStorageError
     """
     where = cold.where(cold.keys.head)
     directory = shop.access.directory(meta.name, cold.partition)
-    if directory is None or shop.store_id is None:
+    if directory is None or shop.store_id is None or shop.claims is None:
         raise CorruptionError("only the local store may change its bucket")
+    # A head of this disk's lineage would fence a store that was restored elsewhere since.
+    shop.claims.check_owner()
     start = read_start_offset(directory)
     planned = plan_rebuild(
         cold,

@@ -96,6 +96,7 @@ def rebuild_footer(shop: Workshop, damaged: Damaged) -> str:
     if reason:
         raise CorruptionError(reason, where=where)
     before = damaged.before.footer if damaged.before is not None else None
+    after = damaged.after.header if damaged.after is not None else None
     index = walk.index
     facts = SegmentFacts(
         store_id=header.store_id,
@@ -116,6 +117,8 @@ def rebuild_footer(shop: Workshop, damaged: Damaged) -> str:
         origin_hash=damaged.origin_hash,
         prev_origin_hash=header.prev_origin_hash,
         content_hash=walk.content_hash,
+        # Re-encoded blocks name none; the next segment's header says what was known when this one was sealed.
+        producers=walk.producers if after is None else after.producers,
     )
 
     def contents() -> Iterator[list[bytes]]:
@@ -141,6 +144,8 @@ def _not_all(damaged: Damaged, walk: Walk) -> str:
         return "nothing proves that the blocks are all of them"
     if header.generation == 0:
         return "" if walk.content_hash == damaged.origin_hash else "its blocks are not those that were sealed"
+    if damaged.after is None or damaged.after.header is None:
+        return "nothing here says which producers the segment knew"
     # A re-encoded segment has other blocks than were sealed: who it is must be proven in another way.
     follows = damaged.link_before and damaged.link_before == header.prev_origin_hash
     named = damaged.entry is not None and header.segment_id in damaged.entry.segment_ids

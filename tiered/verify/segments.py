@@ -23,6 +23,8 @@ from ..format.block import (
     decode_header,
     verify_chunks,
 )
+from ..format.facts import ProducerState
+from ..format.producers import ProducerTable
 from ..format.segment import (
     FIXED_BYTES,
     FOOTER_MAGIC,
@@ -119,6 +121,8 @@ class Walk:
         Where the last block ends.
     problems
         Damage in front of bytes that are known to have been synced.
+    producers
+        As the header and the blocks know them; those of a re-encoded segment know none.
     """
 
     header: SegmentHeader
@@ -129,6 +133,7 @@ class Walk:
     last_append_us: int
     generation: int
     problems: tuple[Problem, ...]
+    producers: tuple[ProducerState, ...]
 
 
 def walk_blocks(path: Path) -> Walk:
@@ -148,7 +153,7 @@ def walk_blocks(path: Path) -> Walk:
         end = look.follow(header)
         return Walk(
             header, look.found, look.content.hexdigest(), end, look.end_position, look.last_append_us,
-            header.generation, tuple(look.notes.problems),
+            header.generation, tuple(look.notes.problems), look.producers.snapshot(),
         )  # fmt: skip
 
 
@@ -196,6 +201,7 @@ class _Look:
         self.where = str(path)
         self.found = BlockIndex()
         self.content = ContentHash()
+        self.producers = ProducerTable()
         self.end_position = 0
         self.last_append_us = 0
 
@@ -290,6 +296,7 @@ class _Look:
         position, offset, epoch, synced = header.length, header.base_offset, 0, 0
         self.end_position, self.last_append_us = position, header.created_us
         segment_id = header.segment_id.bytes
+        self.producers = ProducerTable(header.producers)
         while position < self.file.size:
             try:
                 block = self._block_header(position, segment_id)
@@ -320,6 +327,7 @@ class _Look:
                 (block, position), offset = resumed, resumed[0].base_offset
                 continue
             self._keep(block, position)
+            self.producers.note(block)
             epoch, synced = block.writer_epoch, max(synced, block.synced_through)
             position, offset = position + block.length, block.end_offset
             self.end_position = position

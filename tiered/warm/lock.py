@@ -13,9 +13,10 @@ import os
 import socket
 import sys
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from ..errors import ReadOnly, StoreLocked
+from ..errors import DiskFull, ReadOnly, StoreLocked
 from .filesystem import NoRoom
 
 _POLL_SECONDS = 0.01
@@ -30,8 +31,13 @@ class FileLock:
         self._fd = fd
 
     @classmethod
-    def acquire(cls, path: Path, what: str, *, wait_seconds: float = 0.0) -> FileLock:
+    def acquire(cls, path: Path, what: str, *, wait_seconds: float = 0.0, nameless: bool = False) -> FileLock:
         """Take the lock at `path`, waiting up to `wait_seconds` for a short-lived holder.
+
+        Parameters
+        ----------
+        nameless
+            Hold it also where the disk has no room for the holder's name: for what may make room.
 
         Raises
         ------
@@ -40,7 +46,7 @@ class FileLock:
         ReadOnly
             The file cannot be opened for writing.
         DiskFull
-            There is no room even for the holder's name.
+            There is no room for the file, or for the holder's name.
         """
         try:
             with NoRoom(path):
@@ -57,19 +63,25 @@ class FileLock:
                         f"{what} is held by {_holder(fd)}; close it there, or open read_only=True"
                     )
                 time.sleep(_POLL_SECONDS)
-            with NoRoom(path):
-                os.ftruncate(fd, 0)
+            os.ftruncate(fd, 0)
+            with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
                 os.pwrite(fd, _description(), 0)
         except BaseException:
             os.close(fd)
             raise
         return cls(path, fd)
 
+    @property
+    def held(self) -> bool:
+        """Whether it was neither released nor abandoned."""
+        return self._fd >= 0
+
     def release(self) -> None:
         """Give the lock up; may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.ftruncate(fd, 0)
+            with suppress(OSError):  # a disk that became read-only: the name stays, and means nothing
+                os.ftruncate(fd, 0)
             # A child that was forked behind Python's back would keep the lock by its copy of the descriptor.
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)

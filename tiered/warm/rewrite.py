@@ -51,9 +51,15 @@ def merged_batches(
 
 
 def rewrite_segment(
-    fs: FileSystem, path: Path, codec: Codec, level: int, *, use_mmap: bool = True
+    fs: FileSystem,
+    path: Path,
+    codec: Codec,
+    level: int,
+    *,
+    use_mmap: bool = True,
+    block_bytes: int = TARGET_BLOCK_BYTES,
 ) -> SegmentFacts:
-    """Re-encode the sealed segment at `path` and return the new facts.
+    """Re-encode the sealed segment at `path`, into blocks of about `block_bytes`, and return the new facts.
 
     Raises
     ------
@@ -71,7 +77,7 @@ def rewrite_segment(
     fs.unlink(temporary)
     fd = fs.create(temporary)
     try:
-        facts = _write_copy(fs, fd, old, old.facts, codec, level)
+        facts = _write_copy(fs, fd, old, old.facts, codec, level, block_bytes)
         fs.sync(fd)
     except BaseException:
         fs.unlink(temporary)
@@ -79,7 +85,7 @@ def rewrite_segment(
     finally:
         fs.close(fd)
     try:
-        _compare(old, SegmentFile.open(temporary, use_mmap=use_mmap))
+        _compare(old, SegmentFile.open(temporary, use_mmap=use_mmap), block_bytes)
     except BaseException:
         fs.unlink(temporary)
         raise
@@ -90,14 +96,20 @@ def rewrite_segment(
 
 
 def _write_copy(
-    fs: FileSystem, fd: int, old: SegmentFile, facts: SegmentFacts, codec: Codec, level: int
+    fs: FileSystem,
+    fd: int,
+    old: SegmentFile,
+    facts: SegmentFacts,
+    codec: Codec,
+    level: int,
+    block_bytes: int,
 ) -> SegmentFacts:
     generation = facts.generation + 1
     header = encode_segment_header(replace(old.header, generation=generation))
     position = fs.write(fd, 0, [header])
     index, content = BlockIndex(), ContentHash()
     offset = facts.base_offset
-    for batch, append_us in merged_batches(old):
+    for batch, append_us in merged_batches(old, block_bytes):
         body = encode_body(batch, codec, level)
         block = _block_header(old, body, offset, append_us)
         index.append_row(
@@ -127,9 +139,9 @@ def _block_header(old: SegmentFile, body: Body, offset: int, append_us: int) -> 
     )
 
 
-def _compare(old: SegmentFile, new: SegmentFile) -> None:
+def _compare(old: SegmentFile, new: SegmentFile, block_bytes: int) -> None:
     """Raise unless both hold the same records, block boundaries aside."""
-    for (left, _), (right, _) in zip(merged_batches(old), merged_batches(new, 0), strict=True):
+    for (left, _), (right, _) in zip(merged_batches(old, block_bytes), merged_batches(new, 0), strict=True):
         if not same_records(left, right):
             raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
 

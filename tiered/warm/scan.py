@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from ..errors import CorruptionError
 from ..format.block import ALIGNMENT, HEADER_BYTES, MAGIC, BlockHeader, decode_header, verify_chunks
+from ..format.producers import ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader
 
 _WINDOW_BYTES = 4 << 20
@@ -74,6 +75,10 @@ class Scan:
         Why the scan stopped, or None where nothing follows but room that the writer reserved.
     file_bytes
         Length of the file.
+    producers
+        All that are known at the end of the valid blocks.
+    first_append_us
+        When the first record was appended; None where there is none.
     """
 
     index: BlockIndex
@@ -85,6 +90,8 @@ class Scan:
     content_hash: ContentHash
     damage: CorruptionError | None
     file_bytes: int
+    producers: ProducerTable
+    first_append_us: int | None = None
 
 
 def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan | None = None) -> Scan:
@@ -111,10 +118,12 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
             ContentHash(),
             None,
             0,
+            ProducerTable(segment.producers),
         )
-    index, content = after.index, after.content_hash.copy()
+    index, content, producers = after.index, after.content_hash.copy(), after.producers.copy()
     position, offset = after.end_position, after.end_offset
     epoch, synced, last_append_us = after.writer_epoch, after.synced_through, after.last_append_us
+    first_append_us = after.first_append_us
     damage: CorruptionError | None = None
     while position < data.size:
         try:
@@ -127,8 +136,11 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
             damage = error
             break
         if header.record_count:
+            if first_append_us is None:
+                first_append_us = header.append_us
             index.add(header, position)
             content.add(data.slice(position, HEADER_BYTES).to_pybytes())
+        producers.note(header)
         epoch = header.writer_epoch
         synced = max(synced, header.synced_through)
         last_append_us = max(last_append_us, header.append_us)
@@ -139,7 +151,19 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
             damage = None
         else:
             _refuse_proven_damage(data, position, offset, segment, epoch, synced, damage)
-    return Scan(index, position, offset, epoch, synced, last_append_us, content, damage, data.size)
+    return Scan(
+        index,
+        position,
+        offset,
+        epoch,
+        synced,
+        last_append_us,
+        content,
+        damage,
+        data.size,
+        producers,
+        first_append_us,
+    )
 
 
 def _is_reserved_room(data: Source, position: int) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ..errors import CorruptionError, UnsupportedFormat
 from ..format.block import HEADER_BYTES, BlockHeader, decode_body, decode_header
-from ..format.facts import SegmentFacts
+from ..format.facts import ProducerState, SegmentFacts
 from ..format.segment import (
     FIXED_BYTES,
     BlockIndex,
@@ -48,12 +48,15 @@ class SegmentFile:
         Offset after its last readable record.
     scan : Scan | None
         How the blocks were found, where there is no footer.
+    producers : tuple of ProducerState
+        Those known at its end.
     """
 
     def __init__(
         self, path: Path, data: pa.Buffer | None, header: SegmentHeader, index: BlockIndex, end_offset: int,
-        facts: SegmentFacts | None, scan: Scan | None,
+        facts: SegmentFacts | None, scan: Scan | None, producers: tuple[ProducerState, ...] = (),
     ) -> None:  # fmt: skip
+        self.producers = producers
         self.path = path
         self._mapped = data
         self.header = header
@@ -102,7 +105,7 @@ class SegmentFile:
                 if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
                     raise CorruptionError("footer of another segment", where=where, position=footer.position)
                 mapped = map_file(path, fd, use_mmap, size)
-                return cls(path, mapped, header, footer.index, facts.end_offset, facts, None)
+                return cls(path, mapped, header, footer.index, facts.end_offset, facts, None, facts.producers)
             if header.generation > 0:
                 # Re-encoded files get their name once they are sealed.
                 raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
@@ -113,7 +116,16 @@ class SegmentFile:
             sync_before_reading(fd)
             # What lies beyond the last block is not mapped: the writer may give it back at any time.
             mapped = map_file(path, fd, use_mmap, scan.end_position)
-            return cls(path, mapped, header, scan.index.frozen(), scan.end_offset, None, scan)
+            return cls(
+                path,
+                mapped,
+                header,
+                scan.index.frozen(),
+                scan.end_offset,
+                None,
+                scan,
+                scan.producers.snapshot(),
+            )
         finally:
             os.close(fd)
 
@@ -137,9 +149,16 @@ class SegmentFile:
         return not os.pread(fd, HEADER_BYTES, self.scan.end_position).strip(b"\0")
 
     @classmethod
-    def of_writer(cls, path: Path, header: SegmentHeader, index: BlockIndex, end_offset: int) -> SegmentFile:
+    def of_writer(
+        cls,
+        path: Path,
+        header: SegmentHeader,
+        index: BlockIndex,
+        end_offset: int,
+        producers: tuple[ProducerState, ...] = (),
+    ) -> SegmentFile:
         """Return the active segment as its own writer knows it; the file is mapped when it is first read."""
-        return cls(path, None, header, index, end_offset, None, None)
+        return cls(path, None, header, index, end_offset, None, None, producers)
 
     @cached_property
     def is_in_its_place(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 from ..format.block import MARK, Body, encode_header
 from ..format.facts import ProducerState, SegmentFacts
+from ..format.producers import PRODUCER_AGE_US, ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
 from .directory import SegmentName
 from .filesystem import FileSystem
@@ -18,7 +21,7 @@ _AHEAD_BYTES_MAX = 16 << 20
 
 
 class SegmentWriter:
-    """Appends blocks to one segment file. Not thread-safe: the partition's writer serialises calls.
+    """Appends blocks to one segment file. Only `sync` is thread-safe: the partition's writer serialises other calls.
 
     Attributes
     ----------
@@ -28,16 +31,21 @@ class SegmentWriter:
         File position known durable.
     end_offset : int
         Offset after the last block written.
+    producers : ProducerTable
+        All that are known after the last block written.
     """
 
     def __init__(self, fs: FileSystem, path: Path, fd: int, header: SegmentHeader, writer_epoch: int) -> None:
         self._fs = fs
         self.path = path
         self._fd = fd
+        self._sync_turn = threading.Lock()
+        self._sync_failed = False
         self.header = header
         self.writer_epoch = writer_epoch
         self.index = BlockIndex()
         self._content = ContentHash()
+        self.producers = ProducerTable(header.producers)
         self.position = header.length
         self.synced_through = header.length
         self._reserved = _AHEAD_BYTES_MIN
@@ -81,13 +89,21 @@ class SegmentWriter:
             raise
         writer = cls(fs, path, fd, header, max(scan.writer_epoch, header.writer_epoch) + 1)
         writer.index, writer._content = scan.index, scan.content_hash
-        writer.first_append_us = header.created_us if len(scan.index) else None
+        writer.producers = scan.producers
+        writer.first_append_us = scan.first_append_us
         writer.position = writer.synced_through = scan.end_position
         writer.end_offset, writer.last_append_us = scan.end_offset, scan.last_append_us
         return writer
 
-    def append(self, body: Body, append_us: int, producer: tuple[int, int, int]) -> bytes:
+    def append(
+        self, body: Body, append_us: int, producer: tuple[int, int, int], last_sequence: int | None = None
+    ) -> bytes:
         """Write one block at the end and return its header; on failure all is as before, the file too.
+
+        Parameters
+        ----------
+        producer, last_sequence
+            Id, epoch, and the numbers of the first and the last record; see `encode_header`.
 
         Raises
         ------
@@ -96,18 +112,22 @@ class SegmentWriter:
         OSError
             The device failed, or the cut failed: the state of the file is unknown.
         """
-        position, content = self.position, self._content.copy()
+        position, content, base = self.position, self._content.copy(), self.end_offset
         try:
-            return self._append(body, append_us, producer)
+            return self._append(body, append_us, producer, last_sequence)
         except BaseException:
             # Ctrl-C too: a block left behind could be read, and its offsets given out once more.
             if self.position == position:
                 self.index.truncate(position)
                 self._content = content
                 self._fs.truncate(self._fd, position)
+            else:
+                self._note(producer, last_sequence, base)
             raise
 
-    def _append(self, body: Body, append_us: int, producer: tuple[int, int, int]) -> bytes:
+    def _append(
+        self, body: Body, append_us: int, producer: tuple[int, int, int], last_sequence: int | None
+    ) -> bytes:
         append_us = max(append_us, self.last_append_us)
         header = encode_header(
             body,
@@ -118,6 +138,7 @@ class SegmentWriter:
             writer_epoch=self.writer_epoch,
             synced_through=self.synced_through,
             producer=producer,
+            last_sequence=last_sequence,
         )
         self._reserve(self.position + body.length)
         self._fs.write(self._fd, self.position, [header, *body.parts])
@@ -132,7 +153,21 @@ class SegmentWriter:
         self.last_append_us = append_us
         # One statement: the block is there from here on, and nothing can come between the two.
         self.position, self.end_offset = self.position + body.length, self.end_offset + body.record_count
+        if producer[0] >= 0:
+            self._note(producer, last_sequence, self.end_offset - body.record_count)
         return header
+
+    def _note(self, producer: tuple[int, int, int], last_sequence: int | None, base_offset: int) -> None:
+        """Take note of the producer of the last block; twice is once."""
+        number, epoch, sequence = producer
+        count = self.end_offset - base_offset
+        if number < 0:
+            return
+        if count == 0:
+            self.producers.begin(number, epoch, sequence, self.last_append_us)
+            return
+        last = sequence + count - 1 if last_sequence is None else last_sequence
+        self.producers.add(number, epoch, sequence, last, base_offset, self.end_offset, self.last_append_us)
 
     def _reserve(self, end: int) -> None:
         """Keep zeros ahead of the blocks: a sync of a file that need not grow has no metadata to write."""
@@ -153,18 +188,42 @@ class SegmentWriter:
             The sync failed; it must not be tried again on this descriptor (promise P11).
         """
         position = self.position
-        self._fs.sync(self._fd)
+        self._sync_file()
         self.synced_through = position
+
+    def _sync_file(self) -> None:
+        # The system tells of lost pages once. A roll and a commit may sync the file from two threads: who comes after
+        # the one that was told must not take the next success for theirs.
+        with self._sync_turn:
+            if self._sync_failed:
+                raise OSError(errno.EIO, "an earlier sync of this file failed")
+            try:
+                self._fs.sync(self._fd)
+            except Exception:
+                self._sync_failed = True
+                raise
 
     def mark_clean(self) -> None:
         """Write a mark that proves all before it durable, so later damage is never taken for a torn tail."""
         if self.index.base_offsets and self.facts is None:
             self.append(MARK, self.last_append_us, (-1, 0, 0))
             self._give_back()
-            self._fs.sync(self._fd)
+            self._sync_file()
 
-    def seal(self, start_offset: int, producers: tuple[ProducerState, ...] = ()) -> SegmentFacts:
-        """Write footer and trailer, durably; the segment takes no more blocks."""
+    def seal(self, start_offset: int, producers: tuple[ProducerState, ...] | None = None) -> SegmentFacts:
+        """Write footer and trailer, durably; the segment takes no more blocks.
+
+        Parameters
+        ----------
+        producers
+            Those to be remembered; default all that were seen in time (`PRODUCER_AGE_US`).
+        """
+        if self.synced_through < self.position:
+            # A footer that outlived a block in front of it would vouch for records that are not there.
+            self.sync()
+        if producers is None:
+            self.producers.forget_before(self.last_append_us - PRODUCER_AGE_US)
+            producers = self.producers.snapshot()
         content = self._content.hexdigest()
         head, index = self.header, self.index
         facts = SegmentFacts(
@@ -191,7 +250,7 @@ class SegmentWriter:
         try:
             self._give_back()
             self._fs.write(self._fd, self.position, [encode_footer(index, facts, self.position)])
-            self._fs.sync(self._fd)
+            self._sync_file()
             self.synced_through = self.position
             self.facts = facts
         except BaseException:

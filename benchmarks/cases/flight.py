@@ -1,0 +1,141 @@
+"""The same work through a server in another process, on this host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+import tiered
+from tiered import Store, Topic
+
+from ..data import flights, open_topic, settings, values
+from ..harness import Bench, Case, Sample, Variant, stopwatch
+
+_SERVER = """
+import sys, tiered
+still = {"compress": "off", "offload": "off", "local_retention": "off"}
+store = tiered.open(sys.argv[1], settings=tiered.Settings.model_validate(
+    {"store": {"sync": "interval"}, "policies": {"default": still}}))
+topic = store.create_topic("bench", exist_ok=True)
+print(store.serve("127.0.0.1:0").location, flush=True)
+sys.stdin.read()
+store.close()
+"""
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[Topic]:
+    """Serve a store from a process of its own; yield its topic as a client sees it."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", _SERVER, str(folder / "store")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    try:
+        with tiered.open(server.stdout.readline().strip()) as remote:
+            topic = remote.topic("bench")
+            topic.append(b"opens the segment", sync=True)
+            yield topic
+    finally:
+        server.communicate("")
+
+
+@contextmanager
+def _local(folder: Path) -> Iterator[Topic]:
+    store, topic = open_topic(folder, settings("interval"))
+    with store:
+        topic.append(b"opens the segment")
+        yield topic
+
+
+def flight_append(bench: Bench) -> Case:
+    """One client, sync=interval, the last flush is inside the time."""
+    records = values(bench.size(200_000, 2_000))
+    batch = pa.record_batch({"value": pa.array([bytes(1000)] * bench.size(200_000, 2_000), pa.binary())})
+
+    def one_by_one(topic: Topic) -> None:
+        for value in records:
+            topic.append(value)
+
+    def waited(topic: Topic) -> None:
+        for value in records[: len(records) // 200]:
+            topic.append(value, sync=True)
+
+    def measured(
+        place: Callable[[Path], object], work: Callable[[Topic], object], count: int
+    ) -> Callable[[Path], Sample]:
+        def measure(folder: Path) -> Sample:
+            with place(folder) as topic, stopwatch() as watch:  # type: ignore[attr-defined]
+                work(topic)
+                topic.flush()
+            return Sample(count / watch.seconds, {"MB/s": count * len(records[0]) / watch.seconds / 1e6})
+
+        return measure
+
+    def of_batch(place: Callable[[Path], object]) -> Callable[[Path], Sample]:
+        def measure(folder: Path) -> Sample:
+            with place(folder) as topic, stopwatch() as watch:  # type: ignore[attr-defined]
+                topic.append_batch(batch)
+                topic.flush()
+            return Sample(batch.num_rows / watch.seconds, {"MB/s": batch.nbytes / watch.seconds / 1e6})
+
+        return measure
+
+    return Case(
+        "Appends through a server on this host, 100 B values (append_batch: 1 kB)",
+        "records/s",
+        (
+            Variant("append_batch, over Flight", of_batch(_served)),
+            Variant("append_batch, in the process", of_batch(_local)),
+            Variant(
+                "append_many, over Flight",
+                measured(_served, lambda topic: topic.append_many(records), len(records)),
+            ),
+            Variant("append one by one, over Flight", measured(_served, one_by_one, len(records))),
+            Variant("append one by one, in the process", measured(_local, one_by_one, len(records))),
+            Variant(
+                "append(sync=True) one by one, over Flight", measured(_served, waited, len(records) // 200)
+            ),
+        ),
+        note="Client and server share the CPUs.",
+    )
+
+
+def flight_scan(bench: Bench) -> Case:
+    """Warm, codec none, page cache hot: by do_get, and in the process."""
+    rows = bench.size(1_000_000, 10_000)
+    folder = bench.folder / "served"
+    store, topic = open_topic(folder, settings("never"))
+    with store:
+        topic.append_batch(flights(rows))
+    remote = bench.exit.enter_context(_served(folder))
+    local: Store = bench.exit.enter_context(tiered.open(folder / "store", read_only=True))
+
+    def scan(source: Topic) -> Callable[[Path], Sample]:
+        def measure(_: Path) -> Sample:
+            with stopwatch() as watch:
+                size = count = 0
+                for batch in source.scan().to_batches():
+                    count += batch.num_rows
+                    size += batch.nbytes
+            assert count > rows
+            return Sample(count / watch.seconds, {"MB/s": size / watch.seconds / 1e6})
+
+        return measure
+
+    return Case(
+        "Warm scan through a server on this host: codec none, page cache hot",
+        "rows/s",
+        (
+            Variant("scan().to_batches(), over Flight", scan(remote)),
+            Variant("scan().to_batches(), in the process", scan(local.topic("bench"))),
+        ),
+        note="Client and server share the CPUs.",
+    )

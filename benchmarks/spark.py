@@ -1,0 +1,406 @@
+"""Spark: the fast table and the data source against Spark's own Parquet of the same rows, in the same session.
+
+``python -m benchmarks.spark``; needs the extra ``spark``, and for S3 the network or a cache of Maven's, for the S3A connector.
+Each query runs once for each way, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import boto3
+import numpy as np
+import pyarrow as pa
+
+import tiered
+from tests.spark.s3a_program import connector
+from tiered.spark import session, table
+
+from .cases.cold import serve
+from .environment import environment
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "spark-benchmarks.md"
+ROWS = 10_000_000
+PLACES = {
+    "disk": "A `file://` bucket and local files, 95 % of the rows in the bucket alone",
+    "s3": "A small S3 server on the same CPUs, all rows in the bucket; Parquet by S3A from the same server",
+}
+_CHUNK_ROWS = 100_000
+_COLD_SHARE = 0.95
+_START_US = 1_700_000_000_000_000
+_PROCESSES = ("pyspark.daemon", "org.apache.spark.deploy.SparkSubmit")
+_SAMPLE_SECONDS = 0.05
+_ABOUT = ("system", "CPUs", "memory", "file system", "Python", "PySpark", "pyarrow", "tiered")
+_CARRIERS = np.array(["AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"])
+
+Run = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the rows lie: the store, the folder of the same rows as Parquet, the server of the store if there is one."""
+
+    store: str
+    parquet: str
+    flight: str | None
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One question to a frame.
+
+    Attributes
+    ----------
+    topic
+        ``records`` or ``typed``.
+    target
+        Speed of the fast table, and of the source, as shares of Parquet's; None: measured and stated.
+    columns
+        What the source is told to read; Spark tells no Python source.
+    ranges
+        Further options of the source, equal to `where`.
+    """
+
+    name: str
+    topic: str
+    run: Run
+    target: float | None
+    source_target: float | None = None
+    columns: str | None = None
+    ranges: tuple[tuple[str, str], ...] = ()
+    where: str | None = None
+
+
+def noop(frame: Any) -> None:
+    """Make every row and drop it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def queries(rows: int) -> list[Query]:
+    """Return what is asked."""
+    low = _START_US // 1000 + rows // 2
+    high = low + rows // 100
+    offsets = (
+        json.dumps({"records": {"0": rows // 2}}),
+        json.dumps({"records": {"0": rows // 2 + rows // 10}}),
+    )
+    return [
+        Query("filtered group-by", "typed", lambda frame: _collect(_grouped(frame)), 0.9, columns="carrier,delay,miles"),
+        Query("sum of one column", "typed", lambda frame: _collect(frame.selectExpr("sum(delay)")), 0.9, columns="delay"),
+        Query("count", "records", lambda frame: _collect(frame.selectExpr("count(*)")), 0.9, columns="offset"),
+        Query("full rows", "records", noop, 0.9, 0.75),
+        Query("value alone", "records", lambda frame: noop(frame.select("value")), None, 0.6, columns="value"),
+        Query("offset of a tenth", "records", lambda frame: noop(frame.select("offset")), None, columns="offset",
+              ranges=(("startingOffsets", offsets[0]), ("endingOffsets", offsets[1])),
+              where=f"offset >= {rows // 2} AND offset < {rows // 2 + rows // 10}"),
+        Query("1 % of the time", "records", noop, None, ranges=(("fromTimestamp", str(low)), ("toTimestamp", str(high))),
+              where=f"timestamp >= timestamp_millis({low}) AND timestamp < timestamp_millis({high})"),
+    ]  # fmt: skip
+
+
+def _grouped(frame: Any) -> Any:
+    return frame.where("delay > 200").groupBy("carrier").agg({"miles": "avg", "delay": "max"})
+
+
+def _collect(frame: Any) -> None:
+    frame.collect()
+
+
+def fill(folder: Path, rows: int, bucket: str, cold_share: float, endpoint: str | None = None) -> Path:
+    """Make a store of both topics, a row a millisecond, of which the first ones are in the bucket alone."""
+    schema = pa.schema(
+        [("at", pa.timestamp("us", "UTC")), ("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.int16()),
+         ("miles", pa.float64()), ("late", pa.bool_()), ("origin", pa.string()), ("dest", pa.string()),
+         ("plane", pa.string()), ("fare", pa.int64())]
+    )  # fmt: skip
+    rules = {"compress": "off", "offload": {"after": "0s"}, "local_retention": {"age": "0s"}}
+    settings = tiered.Settings.model_validate(
+        {
+            "store": {"sync": "never"},
+            "policies": {"default": rules},
+            "cold": {"endpoint_url": endpoint} if endpoint else {},
+        }
+    )
+    random = np.random.default_rng(7)
+    with tiered.open(folder / "store", cold=bucket, settings=settings) as store:
+        topics = store.create_topic("records"), store.create_topic("typed", schema=schema, timestamp="at")
+        cold = int(rows * cold_share)
+        for start, end in ((0, cold), (cold, rows)):
+            for at in range(start, end, _CHUNK_ROWS):
+                count = min(_CHUNK_ROWS, end - at)
+                for topic, batch in zip(topics, _batches(at, count, random, schema), strict=True):
+                    topic.append_batch(batch)
+            for topic in topics:
+                topic.roll()
+            if start == 0:
+                for _ in range(2):
+                    store.tier(now=datetime.now(UTC) + timedelta(days=1))
+    return folder / "store"
+
+
+def _batches(at: int, count: int, random: Any, schema: pa.Schema) -> tuple[pa.Table, pa.Table]:
+    stamps = pa.array(np.arange(at, at + count) * 1000 + _START_US, pa.timestamp("us", "UTC"))
+    texts = random.integers(97, 123, (count, 50), dtype=np.uint8).repeat(2, axis=1)
+    value = pa.Array.from_buffers(pa.binary(100), count, [None, pa.py_buffer(texts.tobytes())]).cast(
+        pa.binary()
+    )
+    key = pa.array([b"key-%012d" % (n % 50_000) for n in range(at, at + count)], pa.binary())
+    carriers = pa.array(_CARRIERS[random.integers(0, 8, count)])
+    airports = [pa.array(_CARRIERS[random.integers(0, 8, count)]) for _ in range(2)]
+    columns = [
+        stamps, carriers, pa.array(random.integers(1, 9000, count), pa.int32()),
+        pa.array(random.integers(-30, 300, count), pa.int16()), pa.array(random.random(count) * 3000),
+        pa.array(random.random(count) < 0.2), *airports,
+        pa.array([f"N{n % 4000}" for n in range(at, at + count)]), pa.array(random.integers(50, 900, count)),
+    ]  # fmt: skip
+    return pa.table({"key": key, "value": value, "timestamp": stamps}), pa.table(columns, schema=schema)
+
+
+def cpu_seconds(pattern: str) -> float:
+    """Return CPU time of processes whose command line has a text, and of their children that ended; 0 if unknown."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if pattern in (stat.parent / "cmdline").read_text():
+                ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:15]))
+        except OSError:
+            continue  # it ended meanwhile
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Memory:
+    """The most memory of its own, MiB, that any process had whose command line has a text, while it is looked at."""
+
+    def __init__(self, pattern: str) -> None:
+        self.peak = 0.0
+        self._pattern = pattern
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(_SAMPLE_SECONDS):
+            for status in Path("/proc").glob("[0-9]*/status"):
+                try:
+                    if self._pattern in (status.parent / "cmdline").read_text():
+                        held = status.read_text().partition("RssAnon:")[2].split()[:1]
+                        self.peak = max(self.peak, *(int(kib) / 1024 for kib in held))
+                except OSError:
+                    continue  # it ended meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One run: seconds to make the frame, of the query, Python's share of its CPU time, MiB of the largest Python worker."""
+
+    made: float
+    asked: float
+    python: float
+    memory: float
+
+
+def timed(run: Run, frame: Callable[[], Any]) -> Timed:
+    """Make a frame, and ask it."""
+    start = time.perf_counter()
+    made = frame()
+    between = time.perf_counter()
+    before = [cpu_seconds(name) for name in _PROCESSES]
+    with Memory(_PROCESSES[0]) as memory:
+        run(made)
+        after = time.perf_counter()
+    # A process that ended takes its time along.
+    python, java = (max(0.0, cpu_seconds(name) - old) for name, old in zip(_PROCESSES, before, strict=True))
+    return Timed(between - start, after - between, python / max(python + java, 0.01), memory.peak)
+
+
+def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any]]:
+    """Return each way to get the frame of a query."""
+
+    def source(place: str) -> Any:
+        options = {"topic": query.topic, **places.options, **dict(query.ranges)}
+        if query.columns is not None:
+            options["columns"] = query.columns
+        return spark.read.format("tiered").options(**options).load(place)
+
+    def restricted(frame: Any) -> Any:
+        return frame if query.where is None else frame.where(query.where)
+
+    found = {
+        "parquet": lambda: restricted(spark.read.parquet(f"{places.parquet}/{query.topic}.parquet")),
+        "table": lambda: restricted(table(spark, query.topic, places.store, **places.options)),
+        "source": lambda: source(places.store),
+    }
+    flight = places.flight
+    if flight is not None:
+        found["flight"] = lambda: source(flight)
+    return found
+
+
+def measure(spark: Any, places: Places, rows: int, repeats: int) -> list[dict[str, Any]]:
+    """Return the figures of every query."""
+    found = []
+    for query in queries(rows):
+        frames = ways(spark, query, places)
+        for frame in frames.values():
+            query.run(frame())
+        runs: dict[str, list[Timed]] = {name: [] for name in frames}
+        for _ in range(repeats):
+            for name, frame in frames.items():
+                runs[name].append(timed(query.run, frame))
+        row: dict[str, Any] = {
+            "query": query.name,
+            "target": {"table": query.target, "source": query.source_target},
+        }
+        for name, times in runs.items():
+            ratios = [one.asked / two.asked for one, two in zip(runs["parquet"], times, strict=True)]
+            row[name] = {
+                "made_seconds": round(statistics.median(item.made for item in times), 3),
+                "seconds": round(statistics.median(item.asked for item in times), 3),
+                "speed": round(statistics.median(ratios), 2),
+                "python": round(statistics.median(item.python for item in times), 2),
+                "mib": round(max(item.memory for item in times)),
+            }
+        found.append(row)
+    return found
+
+
+def upload(folder: Path, endpoint: str) -> None:
+    """Copy the Parquet files that Spark wrote: it would rename them, which the small server cannot."""
+    client = boto3.client("s3", endpoint_url=endpoint)
+    for path in folder.glob("*.parquet/*.parquet"):
+        client.upload_file(str(path), "bucket", f"parquet/{path.relative_to(folder)}")
+
+
+def run(place: str, rows: int, repeats: int, memory: str, folder: Path) -> list[dict[str, Any]]:
+    """Fill a store, write the same rows as Parquet, run every query."""
+    with ExitStack() as stack:
+        options = {"spark.driver.memory": memory}
+        if place == "disk":
+            path = fill(folder, rows, (folder / "bucket").as_uri(), _COLD_SHARE)
+            store = stack.enter_context(tiered.open(path))
+            server = stack.enter_context(store.serve("127.0.0.1:0"))
+            places = Places(str(path), str(folder), server.location, {})
+        else:
+            endpoint = serve(stack)
+            fill(folder, rows, "s3://bucket/p", 1.0, endpoint)
+            places = Places("s3://bucket/p", "s3a://bucket/parquet", None, {"endpointUrl": endpoint})
+            options |= connector() | {
+                "spark.hadoop.fs.s3a.bucket.bucket.endpoint": endpoint,
+                "spark.hadoop.fs.s3a.bucket.bucket.path.style.access": "true",
+            }
+        spark = session(**options)
+        stack.callback(spark.stop)
+        for topic in ("records", "typed"):
+            frame = table(spark, topic, places.store, **places.options)
+            frame.write.option("compression", "zstd").parquet(f"{folder}/{topic}.parquet")
+        if place == "s3":
+            upload(folder, endpoint)
+        return measure(spark, places, rows, repeats)
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    """Return the cells of a query's row: Parquet's seconds; for each other way its seconds, share of speed, Python, MiB."""
+    cells = [row["query"], f"{row['parquet']['made_seconds']:.2f} + {row['parquet']['seconds']:.2f}"]
+    for name in [name for name in ("table", "source", "flight") if name in row]:
+        item, target = row[name], row["target"].get(name)
+        mark = "" if target is None else (" (met)" if item["speed"] >= target else f" (asked {target})")
+        cells += [
+            f"{item['made_seconds']:.2f} + {item['seconds']:.2f}",
+            f"{item['speed']:.2f}{mark}",
+            f"{item['python']:.0%}, {item['mib']} MiB" if item["python"] >= 0.01 else "none",
+        ]
+    return cells
+
+
+def heads_of(row: dict[str, Any]) -> list[str]:
+    """Return the heads of the cells."""
+    heads = ["query", "Parquet, s"]
+    for name, title in (("table", "fast table"), ("source", "source"), ("flight", "source, Flight")):
+        if name in row:
+            heads += [f"{title}, s", "speed", "Python"]
+    return heads
+
+
+def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int) -> str:
+    """Return the page of the documentation."""
+    about = {"PySpark": version("pyspark"), **environment(Path(tempfile.gettempdir()))}
+    machine = ", ".join(f"{name} {about[name]}" for name in _ABOUT)
+    lines = [
+        "# Benchmarks: Spark",
+        "",
+        f"Written by `python -m benchmarks.spark --rows {rows} --repeats {repeats} --write-docs`: {machine}.",
+        "",
+        f"{rows:,} rows: `records` with a key of 16 bytes and a value of 100 bytes, and `typed` with ten columns. One session,",
+        "`local[*]`; every query once for each way in turns, medians. Seconds are those of making the frame + those of the query.",
+        "`speed` is that of the query as a share of `spark.read.parquet` (zstd) of the same rows; `Python` is the share of CPU",
+        "time that Python's processes had, and the most memory of its own that one of them held. Grouping and the sum are asked",
+        "of `typed`; rows go to a sink that drops them.",
+        "",
+    ]
+    for place, items in found.items():
+        heads = heads_of(items[0])
+        lines += [f"## {PLACES[place]}", "", "| " + " | ".join(heads) + " |"]
+        lines += ["|" + " --- |" * len(heads)]
+        lines += ["| " + " | ".join(cells_of(row)) + " |" for row in items]
+        lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run every query for each place, each in a process of its own."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", choices=PLACES, help="where the rows lie (default: each in turn)")
+    parser.add_argument("--memory", default="3g", help="of Spark's JVM")
+    parser.add_argument("--json", action="store_true", help="print all figures instead of a table")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/spark-benchmarks.md")
+    parser.add_argument("--folder", type=Path, help="where files go (default: the system's)")
+    options = parser.parse_args(arguments)
+    if options.write_docs and options.only:
+        parser.error("the page is written from all places: leave --only out")
+    found = {}
+    for place in [options.only] if options.only else PLACES:
+        # A session keeps the JVM that it was begun with, and its JARs.
+        with (
+            tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=options.folder) as name,
+            ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+        ):
+            given = place, options.rows, options.repeats, options.memory, Path(name)
+            found[place] = pool.submit(run, *given).result()
+    text = page(found, options.rows, options.repeats)
+    sys.stdout.write(json.dumps(found, indent=2) + "\n" if options.json else text)
+    if options.write_docs:
+        DOCS.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

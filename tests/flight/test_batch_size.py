@@ -1,0 +1,96 @@
+"""What a batch takes once it is plain is known before it is made plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+import tiered
+from tiered.errors import SchemaMismatch
+from tiered.flight.batch_size import plain_bytes
+
+VALUES = [b"x" * 100, None, b"", b"longer than what fits into a view", b"yy"]
+LARGE = pa.array([bytes(10 << 20)])
+
+
+def batch(*columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), [f"c{at}" for at in range(len(columns))])
+
+
+def runs(values: pa.Array, *lengths: int) -> pa.Array:
+    return pa.RunEndEncodedArray.from_arrays(pa.array(np.cumsum(lengths), pa.int64()), values)
+
+
+def views(value: pa.Array, count: int) -> pa.Array:
+    """One value seen many times."""
+    _, view, *data = value.cast(pa.binary_view()).buffers()
+    return pa.Array.from_buffers(
+        pa.binary_view(), count, [None, pa.py_buffer(bytes(view)[:16] * count), *data]
+    )
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.binary_view(), pa.large_binary()])
+def test_it_is_the_bytes_of_the_values_however_they_are_sent(kind: pa.DataType) -> None:
+    plain = pa.array(VALUES, pa.binary()).cast(kind)
+    expected = 8 * len(VALUES) + sum(len(value or b"") for value in VALUES)
+    encoded = pa.array([0, 1, 2, 3, 4, None], pa.int8())
+    sent = [
+        plain,
+        plain.slice(1, 3),
+        pa.DictionaryArray.from_arrays(encoded, plain),
+        runs(plain, 1, 1, 1, 1, 1),
+    ]
+    for array in sent:
+        first = 118 if array is sent[1] else 0
+        # Offsets, validity and the row of a null come on top where there are any.
+        assert 0 <= plain_bytes(batch(array)) - expected + first <= 80, array.type
+    assert plain_bytes(batch(runs(plain, 7, 1, 1, 1, 2))) - plain_bytes(
+        batch(runs(plain, 1, 1, 1, 1, 1))
+    ) == (6 * 108 + 10)
+    often = pa.DictionaryArray.from_arrays(pa.array([0, 0, 4, None, 0], pa.int8()), plain)
+    assert plain_bytes(batch(often)) == 5 * 8 + 3 * 100 + 2
+
+
+NESTED = [
+    pa.array([], pa.list_(pa.string_view())),
+    pa.array([], pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))])),
+    pa.array([], pa.list_view(pa.string())),
+    pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array([["a"]])),
+]
+
+
+@pytest.mark.parametrize("array", NESTED, ids=lambda array: str(array.type))
+def test_what_cannot_be_known_is_refused(array: pa.Array) -> None:
+    with pytest.raises(SchemaMismatch, match="send it plain"):
+        plain_bytes(batch(array))
+
+
+BOMBS = [
+    pa.Array.from_buffers(pa.null(), 1 << 30, [None]),
+    pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int8()), LARGE),
+    runs(LARGE, 1 << 30),
+    views(LARGE, 100),
+]
+
+
+def test_few_bytes_that_stand_for_many_are_refused_before_they_are_unpacked(
+    remote: tiered.Store, server: Any
+) -> None:
+    remote.create_topic("orders")
+    client = fl.connect(server.location)
+    for array in BOMBS:
+        bomb = pa.RecordBatch.from_arrays([array], ["value"])
+        writer, answers = client.do_put(fl.FlightDescriptor.for_path("orders"), bomb.schema)
+        writer.write_batch(bomb)
+        assert b"RecordTooLarge" in answers.read().to_pybytes(), array.type
+        writer.close()
+    sent = pa.record_batch({"value": pa.array([b"a", b"b", b"a"]).dictionary_encode()})
+    writer, answers = client.do_put(fl.FlightDescriptor.for_path("orders"), sent.schema)
+    writer.write_batch(sent)
+    assert b'"ranges":[[0,0,3]]' in answers.read().to_pybytes()
+    writer.close()
+    client.close()

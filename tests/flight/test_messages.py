@@ -1,0 +1,139 @@
+"""What goes over the wire survives it, and whatever else comes is refused by one kind of error."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiered
+from tiered.errors import ColdStorageError, ConfigError, CorruptionError, OffsetOutOfRange, TieredError
+from tiered.flight.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
+from tiered.flight.options import ConnectOptions
+from tiered.flight.put_messages import Ack, BatchInfo, PutCommand
+from tiered.flight.staging import StageClient
+from tiered.flight.wire import decode_action, decode_answer, encode_json
+from tiered.flight.wire_errors import decode_error, encode_error
+from tiered.staging.stage_file import Staged
+
+NUMBERS = st.integers(0, 1 << 62)
+OFFSETS = NUMBERS | st.just(-1)
+TIMES = st.none() | st.integers(-(1 << 62), 1 << 62)
+KEYS = st.none() | st.binary(max_size=9) | st.text(max_size=9) | st.integers(-9, 9)
+NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
+
+COMMANDS = st.builds(
+    ScanCommand,
+    st.text(max_size=9),
+    st.none() | st.lists(NUMBERS, max_size=3).map(tuple),
+    st.none() | NUMBERS | st.dictionaries(st.integers(0, 9), NUMBERS, max_size=3),
+    st.none() | NUMBERS,
+    TIMES,
+    TIMES,
+    KEYS,
+    st.none() | NAMES,
+    st.none() | NUMBERS,
+    st.none() | st.integers(1, 1 << 40),
+    st.none() | st.builds(uuid4),
+)
+
+
+@st.composite
+def tickets(draw: st.DrawFn) -> Ticket:
+    start = draw(st.integers(0, 1 << 60))
+    key = draw(KEYS)
+    column = None if key is None else "key"
+    return Ticket(
+        "t", uuid4(), draw(NUMBERS), start, start + draw(st.integers(0, 99)), draw(NAMES), draw(TIMES),
+        draw(TIMES), key, column, draw(st.none() | NUMBERS),
+    )  # fmt: skip
+
+
+ERRORS = st.sampled_from(
+    [
+        OffsetOutOfRange("gone", start=3, end=9),
+        ColdStorageError("away", retryable=True),
+        CorruptionError("bad", where="a/b", position=7, offsets=(1, 2)),
+        TieredError("x" * 10_000),
+    ]
+)
+MESSAGES: Any = st.one_of(
+    COMMANDS,
+    tickets(),
+    st.builds(PutCommand, st.text(max_size=9), st.none() | st.builds(uuid4), st.just("stage")),
+    st.builds(BatchInfo, st.none() | NUMBERS, st.sampled_from([True, False, None])),
+    st.builds(BatchInfo, NUMBERS, st.none(), st.text(), NUMBERS, NUMBERS, st.booleans()),
+    st.builds(
+        Ack,
+        st.lists(st.tuples(NUMBERS, OFFSETS, OFFSETS), max_size=3).map(tuple),
+        st.none(),
+        NUMBERS,
+        NUMBERS,
+    ),
+)
+KINDS = [ScanCommand, Ticket, PutCommand, BatchInfo, Ack, SplitInfo, PlanInfo]
+
+
+@given(MESSAGES)
+def test_a_message_comes_out_as_it_went_in(message: Any) -> None:
+    assert type(message).decode(message.encode()) == message
+
+
+@given(ERRORS)
+def test_an_error_comes_out_with_its_attributes(error: TieredError) -> None:
+    found = decode_error(encode_error(error))
+    assert type(found) is type(error)
+    assert vars(found) == vars(error)
+    assert str(error).startswith(str(found))
+    assert len(encode_error(error)) < 8000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(MESSAGES, st.data())
+def test_what_is_no_message_is_refused_by_a_config_error(message: Any, data: st.DataObject) -> None:
+    """A field replaced by anything, or left out, or bytes cut off; for every kind of message."""
+    values = json.loads(message.encode())
+    name = data.draw(st.sampled_from(sorted(values)))
+    damaged = {**values, name: data.draw(JSON)}
+    if data.draw(st.booleans()):
+        del damaged[name]
+    for body in (json.dumps(damaged).encode(), message.encode()[: data.draw(st.integers(0, 40))]):
+        for kind in KINDS:
+            with suppress(ConfigError):
+                kind.decode(body)
+
+
+def test_a_message_of_a_client_has_a_size() -> None:
+    """Each kind that a server reads, before it is decoded."""
+    for kind in (ScanCommand, Ticket, PutCommand, BatchInfo):
+        with pytest.raises(ConfigError, match="bytes, at most 1048576 are taken"):
+            kind.decode(b'{"topic": "%s"}' % bytes(1 << 20))
+
+
+def test_a_commit_of_many_tasks_and_an_answer_of_many_partitions_pass(
+    remote: tiered.Store, server: Any
+) -> None:
+    remote.create_topic("orders", partitions=4)
+    staged = [Staged(uuid4().hex, 0, 0) for _ in range(20_000)]
+    with StageClient(server.location, ConnectOptions()) as client:
+        assert client.commit("orders", "q", 0, staged)
+    answer = encode_json({"partitions": ["x" * 1000] * 2000})
+    assert decode_answer(answer) == json.loads(answer)
+    with pytest.raises(ConfigError, match="bytes, at most"):
+        decode_action(b" " * (33 << 20))
+
+
+def test_another_version_of_the_protocol_is_named() -> None:
+    with pytest.raises(ConfigError, match="speaks version 2"):
+        ScanCommand.decode(b'{"protocol": 2, "scan": "t"}')

@@ -1,0 +1,338 @@
+"""Appends that are cut short, raced or repeated: no record twice, none lost that a flush called durable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.hot.test_interrupts import Interrupted, interrupting
+from tiered.errors import DiskFull, StoreClosed
+from tiered.flight import appender, appending, remote_producer
+from tiered.flight.appender import PILE_BYTES_MIN, Appender
+from tiered.flight.connection import Connection
+from tiered.flight.put_stream import PutStream
+from tiered.format import producers
+from tiered.hot.partition_writer import PartitionWriter
+
+from .conftest import eventually
+from .test_appender import lose
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *calls: int) -> None:
+    """Let the server fail at some of the batches that it is to append."""
+    real, count = appending._appended, 0
+
+    def failing(*arguments: Any) -> appending.Ack:
+        nonlocal count
+        count += 1
+        if count in calls:
+            raise error
+        return real(*arguments)
+
+    monkeypatch.setattr(appending, "_appended", failing)
+
+
+def values_of(topic: tiered.Topic) -> list[bytes]:
+    found: list[bytes] = topic.scan(columns=["value"]).to_arrow()["value"].to_pylist()
+    return found
+
+
+def test_a_batch_that_was_cut_short_is_completed_by_the_same_call(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a number too: those of the rows count only once all of them are appended."""
+    topic = remote.create_topic("orders")
+    producer = topic.producer("ingest")
+    monkeypatch.setattr(remote_producer, "PILE_BYTES_MAX", 4096)
+    rows = [b"%04d" % i + bytes(1000) for i in range(12)]
+    fail(monkeypatch, DiskFull("no space for the test"), 3)
+    with pytest.raises(DiskFull):
+        producer.append_batch(pa.table({"value": rows}))
+    assert producer.next_sequence == 0
+    producer.append_batch(pa.table({"value": rows}))
+    assert (producer.next_sequence, values_of(topic)) == (12, rows)
+    with pytest.raises(tiered.RecordTooLarge):
+        producer.append_batch(pa.table({"value": [*rows, bytes(33 << 20)]}))
+    assert (producer.next_sequence, values_of(topic)) == (12, rows)
+
+
+def test_what_was_refused_is_not_taken_for_a_repeat(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer that says so is lost, and what came behind it in the same stream had been appended."""
+    topic = remote.create_topic("orders")
+    fail(monkeypatch, DiskFull("no space for the test"), 1)
+    lose(monkeypatch, PutStream, "answer", 1)
+    sent = [b"1" * PILE_BYTES_MIN, b"2" * PILE_BYTES_MIN]
+    with topic._appender._changed:  # type: ignore[attr-defined]
+        topic.append(sent[0], sync=False)
+        topic.append(sent[1])
+    topic.flush()
+    assert values_of(topic) == sent
+
+
+def test_a_flush_lets_go_of_nothing_that_came_after_it(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it was under way another flush had let go of all before, and a record was appended since."""
+    topic = remote.create_topic("orders")
+    assert topic.append(b"early").offset == 0
+    real = Connection.action
+
+    def slow(self: Connection, name: str, *arguments: Any, **named: Any) -> Any:
+        found = real(self, name, *arguments, **named)
+        if name == "flush":
+            monkeypatch.setattr(Connection, "action", real)
+            topic.flush()
+            assert topic.append(b"late").offset == 1
+        return found
+
+    monkeypatch.setattr(Connection, "action", slow)
+    topic.flush()
+    assert topic._appender.unsettled  # type: ignore[attr-defined]
+    topic.flush()
+    assert not topic._appender.unsettled  # type: ignore[attr-defined]
+
+
+def test_each_whose_records_failed_is_told(remote: tiered.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of two threads went as one batch, and one of them was told before the other asked."""
+    topic = remote.create_topic("orders")
+    gate, told = threading.Event(), threading.Event()
+    real = appending._appended
+
+    def gated(where: tiered.Topic, batch: pa.RecordBatch, *arguments: Any) -> appending.Ack:
+        assert gate.wait(20)
+        if b"mine" in batch["value"].to_pylist():
+            raise DiskFull("no space for the test")
+        return real(where, batch, *arguments)
+
+    def other() -> None:
+        lost = topic.append(b"other")
+        gate.set()
+        with pytest.raises(DiskFull):
+            _ = lost.offset
+        topic.flush()
+        told.set()
+
+    monkeypatch.setattr(appending, "_appended", gated)
+    topic.append(b"first")
+    assert eventually(lambda: bool(topic._appender._under_way))  # type: ignore[attr-defined]
+    topic.append(b"mine")
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert told.is_set()
+    with pytest.raises(DiskFull):
+        topic.flush()
+    topic.flush()
+    assert values_of(topic) == [b"first"]
+
+
+def test_a_server_that_closes_is_no_failed_append(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it refused as it closed is sent again, to the next one."""
+    topic = remote.create_topic("orders")
+    fail(monkeypatch, StoreClosed("the writer is closed"), 1)
+    assert topic.append(b"x", sync=True).offset == 0
+
+
+def test_an_append_beside_a_close_is_refused_or_sent(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = remote.create_topic("orders")
+    topic.append(b"x", sync=True)
+    thread = topic._appender._thread  # type: ignore[attr-defined]
+    real, refused = thread.join, []
+
+    def late() -> None:
+        real()
+        with pytest.raises(StoreClosed):
+            topic.append(b"late")
+        refused.append(True)
+
+    monkeypatch.setattr(thread, "join", late)
+    remote.close()
+    assert refused == [True]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_interrupt_anywhere_in_an_append_harms_no_other_record(remote: tiered.Store, first: bool) -> None:
+    """Exhaustive: the record is there wholly or not at all, and those of the calls around it are."""
+    codes, point, left = {Appender.add.__code__, Appender._make_room.__code__}, 0, [-1]
+    while left[0] < 0:
+        topic = remote.create_topic(f"orders-{point}")
+        with topic._appender._changed:  # type: ignore[attr-defined]  # so that they go as one batch
+            if not first:
+                topic.append(b"before")
+            with interrupting(codes, point) as left, suppress(Interrupted):
+                topic.append(b"maybe", key=b"k", headers={"h": b"1"})
+            topic.append(b"after")
+        topic.flush()
+        expected = [b"after"] if first else [b"before", b"after"]
+        assert [value for value in values_of(topic) if value != b"maybe"] == expected, point
+        point += 1
+    assert point > 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_wait_for_a_producer_of_its_parent(remote: tiered.Store) -> None:
+    """Another thread was in the middle of an append, and the child has no such thread."""
+    producer = remote.create_topic("orders").producer("ingest")
+    with producer._lock:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            signal.alarm(10)
+            try:
+                with pytest.raises(StoreClosed):
+                    producer.append(b"y")
+                with pytest.raises(StoreClosed):
+                    producer.append_batch(pa.table({"value": [b"y"]}))
+                code = 0
+            finally:
+                os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_append_many_tells_of_its_own_records_alone(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went as one batch with a record that was appended before."""
+    topic = remote.create_topic("orders")
+    gate, real = threading.Event(), appending._appended
+
+    def gated(*arguments: Any) -> appending.Ack:
+        assert gate.wait(20)
+        return real(*arguments)
+
+    monkeypatch.setattr(appending, "_appended", gated)
+    topic.append(b"first")
+    assert eventually(lambda: bool(topic._appender._under_way))  # type: ignore[attr-defined]
+    topic.append(b"before")
+    threading.Timer(0.05, gate.set).start()
+    assert topic.append_many([{"value": b"a"}, {"value": b"b"}]) == [(0, 2, 4)]
+    assert values_of(topic) == [b"first", b"before", b"a", b"b"]
+
+
+def test_what_a_server_waits_for_is_asked_of_each_that_comes(
+    store: tiered.Store, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may answer before a record is durable: then the record is kept until it is."""
+    real = store._settings
+    waiting = real.model_copy(update={"store": real.store.model_copy(update={"sync": "always"})})
+    monkeypatch.setattr(store, "_settings", waiting)
+    with tiered.open(server.location) as remote:
+        topic = remote.create_topic("orders")
+        topic.append(b"x")
+        assert not topic._appender.unsettled  # type: ignore[attr-defined]
+        monkeypatch.setattr(store, "_settings", real)
+        appending._incarnations[store] = "another"
+        topic._appender._close_stream()  # type: ignore[attr-defined]
+        topic.append(b"y")
+        assert topic._appender.unsettled  # type: ignore[attr-defined]
+
+
+def test_a_repeat_whose_offsets_nobody_remembers_is_an_answer(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server was killed with much that was not flushed; all of it is there, between records of others."""
+    topic, others = remote.create_topic("orders"), store.topic("orders")
+    monkeypatch.setattr(producers, "RUNS_MAX", 2)
+    for i in range(5):
+        assert topic.append(b"%d" % i).offset == 2 * i
+        others.append(b"other")
+    appending._incarnations[store] = "another"
+    topic.flush()
+    assert topic.offsets()[0].end == 10
+    session = topic.producer("ingest")
+    rows = pa.table({"value": [b"a"]})
+    first = session.append_batch(rows)
+    for _ in range(4):
+        others.append(b"other")
+        session.append_batch(rows)
+    assert first == [(0, 10, 11)]
+    assert session.append_batch(rows, sequence=0) == [(0, -1, -1)]
+
+
+def test_a_stream_that_ends_slowly_holds_up_no_append(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that to a server which stands still: it was idle, and is closed."""
+    topic = remote.create_topic("orders")
+    monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
+    ending, gate, real = threading.Event(), threading.Event(), PutStream.close
+
+    def slow(self: PutStream) -> None:
+        ending.set()
+        assert gate.wait(20)
+        real(self)
+
+    monkeypatch.setattr(PutStream, "close", slow)
+    topic.append(b"x")
+    assert ending.wait(20)
+    thread = threading.Thread(target=lambda: topic.append(b"y"))
+    thread.start()
+    thread.join(2)
+    late = thread.is_alive()
+    gate.set()
+    thread.join()
+    assert not late
+    assert values_of(topic) == [b"x", b"y"]
+
+
+def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk was full after the first block of many: who appends what failed again has it once."""
+    real, count = PartitionWriter._append_body, 0
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise DiskFull("no space for the test")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(PartitionWriter, "_append_body", full)
+    settings = tiered.Settings.load(store={"block_bytes": "16KiB"})
+    rows, failed = [b"%05d" % i + bytes(100) for i in range(500)], []
+    with (
+        tiered.open(tmp_path / "small", settings=settings) as store,
+        tiered.open(store.serve("127.0.0.1:0").location) as remote,
+    ):
+        topic = remote.create_topic("orders")
+        with topic._appender._changed:  # type: ignore[attr-defined]
+            appended = [topic.append(row) for row in rows]
+        for row, found in zip(rows, appended, strict=True):
+            try:
+                assert found.offset >= 0
+            except DiskFull:
+                failed.append(row)
+        assert 0 < len(failed) < 500
+        topic.append_many([{"value": row} for row in failed])
+        assert sorted(values_of(topic)) == rows
+
+
+def test_a_session_that_is_over_fails_nobody_else(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server was killed; what an older session of a producer had not flushed cannot be sent again."""
+    monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
+    topic = remote.create_topic("orders")
+    topic.producer("ingest").append(b"old")
+    newer = topic.producer("ingest")
+    assert eventually(lambda: topic._appender._stream is None)  # type: ignore[attr-defined]
+    appending._incarnations[store] = "another"
+    assert topic.append(b"plain").offset == 1
+    assert newer.append(b"new").offset == 2
+    with pytest.raises(tiered.Fenced):
+        topic.flush()
+    topic.flush()
+    assert not topic._appender.unsettled  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+"""A commit of staged rows is in the log wholly once, wherever the server is killed; and names are no paths."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tiered.errors import ConfigError, ServerUnavailable
+from tiered.flight.options import ConnectOptions
+from tiered.flight.staging import StageClient
+
+Start = Callable[..., subprocess.Popen[str]]
+
+# Kills itself, as by kill -9, in the middle of the first commit.
+SERVER = """
+import os, signal, sys, tiered
+from tiered.staging.ledger import Ledger
+from tiered.topic import Topic
+
+def killed_after(owner, name, first=lambda self, *arguments: None):
+    real = getattr(owner, name)
+    def last(self, *arguments, **named):
+        real(self, *arguments, **named)
+        first(self)
+        os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, last)
+
+def killed_before(owner, name):
+    setattr(owner, name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+step = sys.argv[2]
+if step == "decided":
+    killed_after(Ledger, "decide")
+elif step == "appended in part":
+    # What one partition got is durable, the others have nothing.
+    killed_after(Topic, "_append_idempotent", Topic.flush)
+elif step == "flushed":
+    killed_before(Ledger, "finish")
+elif step == "done":
+    killed_before(Ledger, "forget")
+store = tiered.open(sys.argv[1])
+print(store.serve("127.0.0.1:0").location, flush=True)
+sys.stdin.read()
+"""
+SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    texts = [b"%d" % value for value in values]
+    return pa.record_batch({"key": texts, "value": texts}, schema=SCHEMA)
+
+
+def client_of(location: str) -> StageClient:
+    return StageClient(location, ConnectOptions(retry_seconds=0.2))
+
+
+def values_of(store: tiered.Store) -> list[int]:
+    found = store.topic("orders").scan(columns=["value"]).to_arrow()["value"].to_pylist()
+    return sorted(int(value) for value in found)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param("decided", marks=pytest.mark.slow),
+        "appended in part",
+        pytest.param("flushed", marks=pytest.mark.slow),
+        "done",
+    ],
+)
+def test_a_commit_whose_server_is_killed_is_in_the_log_once(tmp_path: Path, python: Start, step: str) -> None:
+    """Completed by the next server, before anybody asks; found done by the query that comes back."""
+    with tiered.open(tmp_path / "data") as store:
+        store.create_topic("orders", partitions=3)
+    server = python(SERVER, tmp_path / "data", step)
+    assert server.stdout is not None
+    with client_of(server.stdout.readline().strip()) as client:
+        meta = client.describe("orders")
+        staged = [
+            client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(*range(10)), rows(10)]),
+            client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(*range(11, 20))]),
+        ]
+        with pytest.raises(ServerUnavailable):
+            client.commit("orders", "q", 7, staged)
+    assert server.wait() == -signal.SIGKILL
+    with tiered.open(tmp_path / "data") as store, client_of(store.serve("127.0.0.1:0").location) as client:
+        assert values_of(store) == list(range(20))
+        assert not client.commit("orders", "q", 7, staged)
+        again = client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(*reversed(range(20)))])
+        assert not client.commit("orders", "q", 7, [again])
+        assert values_of(store) == list(range(20))
+        following = client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(20)])
+        assert client.commit("orders", "q", 8, [following])
+        assert values_of(store) == list(range(21))
+        assert not list((tmp_path / "data").glob("stage/*/*.rows"))
+
+
+def test_names_of_attempts_and_queries_are_no_paths(server: Any, store: tiered.Store, tmp_path: Path) -> None:
+    """A client can neither write nor remove a file of its choice, and a query may have any name."""
+    store.create_topic("orders")
+    outside = tmp_path / "outside.rows"
+    outside.touch()
+    with client_of(server.location) as client:
+        meta = client.describe("orders")
+        staged = client.stage(meta, "../q/\0", uuid4().hex, SCHEMA, [rows(1)])
+        assert client.commit("orders", "../q/\0", 0, [staged])
+        for name in (str(outside.with_suffix("")), "../../../outside", "", "A" * 32, f"{uuid4().hex}\n"):
+            with pytest.raises(ConfigError, match="32 hexadecimal"):
+                client.stage(meta, "../q/\0", name, SCHEMA, [rows(2)])
+            bad = type(staged)(name, 0, 0)
+            # Done already: what is staged would be let go.
+            with pytest.raises(ConfigError, match="32 hexadecimal"):
+                client.commit("orders", "../q/\0", 0, [bad])
+            client.abort("orders", "../q/\0", [name])
+        again = client.stage(meta, "../q/\0", uuid4().hex, SCHEMA, [rows(2)])
+        with pytest.raises(ConfigError, match="twice"):
+            client.commit("orders", "../q/\0", 1, [again, again])
+        with pytest.raises(ConfigError):
+            client.commit("orders", "x" * 513, 0, [again])
+    assert outside.exists()
+    assert values_of(store) == [1]

@@ -1,0 +1,167 @@
+"""A served store: planned at the writer, read from the bucket, the local files or the server, the same rows from each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tiered.errors import ConfigError, OffsetOutOfRange, ServerUnavailable
+from tiered.reader.splits import Tier
+
+pytest.importorskip("pyspark")
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.spark.stores import HOUR, Place, append, assert_same, collected, direct, expected, flight, in_spark
+from tiered.flight.connection import Connection
+from tiered.flight.options import ConnectOptions
+from tiered.host import Host
+from tiered.spark import TieredDataSource, remote, table
+
+ELSEWHERE: Any = lambda _: None  # noqa: E731 (an executor on another host has no such directory)
+
+
+@pytest.fixture
+def served(own: Place) -> Iterator[tuple[Place, str]]:
+    """A store that serves, with records in its memory that no flush has made durable."""
+    own.store.close()  # what is in memory is read from there
+    host = Host(clock=own.clock)
+    with tiered.open(own.path, settings=own.store._settings, host=host) as store:
+        with store.serve("127.0.0.1:0") as server:
+            store.topic("records").append_many([b"in memory"] * 50)
+            store.topic("flights").append({**flight(1)})
+            yield Place(store, own.path, own.bucket, own.clock), server.location
+
+
+@pytest.fixture
+def flown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
+    """Tickets that were redeemed at a server."""
+    tickets: list[bytes] = []
+    rows = Connection.rows
+    monkeypatch.setattr(Connection, "rows", lambda self, ticket: tickets.append(ticket) or rows(self, ticket))
+    remote._access.cache_clear()
+    yield tickets
+    remote._access.cache_clear()
+
+
+@pytest.mark.parametrize("topic", ["records", "flights"])
+def test_each_executor_reads_from_the_nearest_place(
+    served: tuple[Place, str], flown: list[bytes], monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """On the writer's host files and bucket; elsewhere, with a bucket that is a directory there, all over Flight."""
+    place, location = served
+    parts: list[Any] = []
+    found = direct(location, topic=topic, check=parts, splitBytes="40KiB")
+    wanted = expected(place.topic(topic).scan())
+    assert_same(found.sort_by([("partition", "ascending"), ("offset", "ascending")]), wanted)
+    assert {split.tier for part in parts for split in part.splits} == set(Tier)
+    here = len(flown)
+    assert here < sum(len(part.splits) for part in parts)
+    monkeypatch.setattr(remote, "directory_id", ELSEWHERE)
+    remote._access.cache_clear()
+    found = direct(location, topic=topic, startingTimestamp=0)
+    assert_same(found.sort_by([("partition", "ascending"), ("offset", "ascending")]), wanted)
+    assert len(flown) > here
+
+
+def test_a_task_gives_the_same_rows_again_wherever_they_went(
+    served: tuple[Place, str], flown: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Re-encoded, offloaded and evicted between attempts; what retention took is an error, never skipped."""
+    place, location = served
+    source = TieredDataSource({"path": location, "topic": "records", "splitBytes": "60KiB"})
+    reader = source.reader(source.schema())
+    tasks = [pickle.dumps(part) for part in reader.partitions()]
+    order = [("partition", "ascending"), ("offset", "ascending")]
+
+    def read() -> pa.Table:
+        batches = [batch for task in tasks for batch in reader.read(pickle.loads(task))]
+        return pa.Table.from_batches(batches).sort_by(order)
+
+    wanted = expected(place.topic("records").scan())
+    assert_same(read(), wanted)
+    append(place.store, 30_000, 30_300)
+    place.topic("records").roll()
+    place.clock.advance(24 * HOUR)
+    for _ in range(2):
+        assert not place.store.tier().failed
+    for where in (remote.directory_id, ELSEWHERE):
+        monkeypatch.setattr(remote, "directory_id", where)
+        remote._access.cache_clear()
+        assert_same(read(), wanted)
+    assert flown
+    for partition in range(3):
+        place.topic("records").delete_before(100, partition=partition)
+    # An object of the snapshot that is still there serves its rows; the server goes by the log as it is.
+    with pytest.raises(OffsetOutOfRange):
+        read()
+
+
+def test_spark_reads_what_the_writer_holds_in_memory(spark: Any, served: tuple[Place, str]) -> None:
+    """Planning flushes; the fast table reads the bucket by itself and the rest through the server."""
+    place, location = served
+    frame = in_spark(spark, location, topic="records")
+    rows = collected(frame)
+    wanted = expected(place.topic("records").scan())
+    assert_same(rows, wanted)
+    fast = table(spark, "records", location)
+    place.topic("records").append_many([b"later"] * 10)
+    assert_same(collected(fast), wanted)
+    assert "FileScan parquet" in str(fast._jdf.queryExecution().executedPlan())
+
+
+def test_a_local_path_finds_the_writer_that_serves_it(
+    served: tuple[Place, str],
+    flown: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the writer holds in memory is read, also by a stream; a writer that goes away costs no row."""
+    place, _ = served
+    topic = place.topic("records")
+    source = TieredDataSource({"path": place.path, "topic": "records"})
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    wanted = expected(topic.scan())
+    topic.append_many([b"later"] * 10)
+    stream = source.streamReader(source.schema())
+    ends = {str(partition): span.end for partition, span in topic.offsets().items()}
+    assert stream.initialOffset() == {"records": ends}  # type: ignore[attr-defined]
+
+    def read() -> pa.Table:
+        batches = [batch for task in tasks for batch in reader.read(pickle.loads(pickle.dumps(task)))]
+        return pa.Table.from_batches(batches).sort_by([("partition", "ascending"), ("offset", "ascending")])
+
+    assert_same(read(), wanted)
+    assert flown
+    for server in place.store._servers:
+        server.close()
+    (connection,) = {remote._connection(task.plan.places.location, None) for task in tasks}  # type: ignore[attr-defined]
+    monkeypatch.setattr(connection, "options", ConnectOptions(retry_seconds=0.1))
+    assert_same(read(), wanted)
+    assert "reading what the server had from" in caplog.text
+    monkeypatch.setattr(stream._store._connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
+    assert stream.latestOffset({"records": ends}, ReadAllAvailable()) == {"records": ends}  # type: ignore[attr-defined]
+    stream.stop()
+
+
+def test_no_token_travels_and_a_dead_server_is_named(own: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    own.store.flush()
+    with own.store.serve("127.0.0.1:0", token="very-secret-indeed") as server:
+        with pytest.raises(tiered.TieredError, match="token"):
+            direct(server.location, topic="records")
+        monkeypatch.setenv("TIERED_FLIGHT_TOKEN", "very-secret-indeed")
+        remote._connection.cache_clear()
+        source = TieredDataSource({"path": server.location, "topic": "records"})
+        parts = source.reader(source.schema()).partitions()
+        assert b"very-secret" not in pickle.dumps(parts)
+        assert "very-secret" not in repr(parts) + repr(parts[0].plan)  # type: ignore[attr-defined]
+        location = server.location
+    with pytest.raises((ServerUnavailable, ConfigError)) as raised:
+        direct(location, topic="records")
+    assert "very-secret" not in str(raised.value)
+    assert location in str(raised.value)

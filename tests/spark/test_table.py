@@ -1,0 +1,262 @@
+"""The fast table has the rows and columns of our source, read by Spark itself wherever the bucket has them."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tiered.errors import ColdStorageError, ConfigError
+
+pytest.importorskip("pyspark")
+from tests.conftest import Clock
+from tests.spark.stores import (
+    HOUR,
+    ORIGIN_MS,
+    RECORDS,
+    Place,
+    append,
+    assert_same,
+    collected,
+    expected,
+    flight,
+    in_spark,
+)
+from tiered.cold.lease import Lease
+from tiered.cold.open import open_object_store
+from tiered.cold.options import ColdOptions
+from tiered.spark import table
+from tiered.spark.table_leases import LeaseKeeper, lease_keeper
+
+
+def plan_of(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().executedPlan())
+
+
+@pytest.mark.parametrize("topic", ["records", "flights"])
+def test_rows_columns_and_types_are_those_of_the_source(spark: Any, on_files: Place, topic: str) -> None:
+    """All tiers, by a local path and by the bucket alone; with `prefer`, from either copy."""
+    wanted = expected(on_files.topic(topic).scan())
+    frame = table(spark, topic, on_files.path)
+    assert frame.schema == in_spark(spark, on_files.path, topic=topic).schema
+    assert "FileScan parquet" in plan_of(frame)
+    assert "LocalTableScan" not in plan_of(frame)
+    assert "BatchScan" not in plan_of(frame)  # what is in no object is held by the session
+    assert_same(collected(frame), wanted)
+    warm = table(spark, topic, on_files.path, prefer="warm", tail_bytes=0)
+    assert "BatchScan" in plan_of(warm)
+    assert_same(collected(warm), wanted)
+    alone = table(spark, topic, on_files.bucket)
+    with tiered.open(on_files.bucket) as bucket:
+        assert_same(collected(alone), expected(bucket.topic(topic).scan()))
+    assert "PythonDataSource" not in plan_of(alone)
+    assert "BatchScan" not in plan_of(alone)
+
+
+def test_ranges_filters_and_columns_are_those_of_the_source(spark: Any, on_files: Place) -> None:
+    """Offsets within an object, timestamps, a key, partitions, headers; each prunes what Spark is given."""
+    low, high = ORIGIN_MS + 500_000, ORIGIN_MS + 9_000_000
+    reads: list[dict[str, Any]] = [
+        {"startingOffsets": '{"records":{"0":100,"2":1500}}', "endingOffsets": '{"records":{"0":700,"2":-1}}',
+         "partitions": "0,2"},
+        {"fromTimestamp": low, "toTimestamp": high, "columns": "value,offset,partition", "key": "k3"},
+        {"includeHeaders": True, "partitions": 1, "startingTimestamp": low},
+    ]  # fmt: skip
+    for options in reads:
+        wanted = collected(in_spark(spark, on_files.path, topic="records", **options))
+        assert 0 < wanted.num_rows < 8500
+        held = table(spark, "records", on_files.path, **options)
+        assert "BatchScan" not in plan_of(held)
+        assert_same(collected(held), wanted)
+    large = table(spark, "records", on_files.path, tail_bytes="1KiB", **reads[1])
+    assert "BatchScan" in plan_of(large)
+    assert_same(collected(large), collected(in_spark(spark, on_files.path, topic="records", **reads[1])))
+    one = plan_of(table(spark, "records", on_files.path).where("partition = 1"))
+    assert one.count("FileScan parquet") == 1
+    nothing = table(spark, "records", on_files.bucket, fromTimestamp="2100-01-01T00:00:00Z")
+    assert nothing.columns == [*RECORDS, "timestampType"]
+    assert nothing.count() == 0
+    assert "FileScan" not in plan_of(nothing)
+    assert table(spark, "empty", on_files.path).count() == 0
+
+
+def test_a_table_is_pinned_and_survives_growth_tiering_and_retention(spark: Any, own: Place) -> None:
+    """New columns are null in old objects; the start offset clips one; what moves tier meanwhile stays the same."""
+    topic = own.topic("flights")
+    for partition in range(2):
+        topic.delete_before(topic.offsets()[partition].start + 7, partition=partition)
+    topic.add_columns(pa.schema([("gate", pa.string()), ("timestampType", pa.string())]))
+    topic.append({**flight(1), "gate": "B7", "timestampType": "own"})
+    own.store.flush()
+    names = [*topic.schema.names, "topic", "partition", "offset", "timestamp"]
+    wanted = (
+        topic.scan().to_arrow().sort_by([("partition", "ascending"), ("offset", "ascending")]).select(names)
+    )
+    frame = table(spark, "flights", own.path)
+    append(own.store, 30_000, 30_500)
+    topic.roll()
+    own.clock.advance(24 * HOUR)
+    for _ in range(2):
+        assert not own.store.tier().failed
+    assert_same(collected(frame), wanted)
+    assert table(spark, "flights", own.path).count() == wanted.num_rows + 500
+
+
+def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, own: Place) -> None:
+    """Any frame made of the table will do, also after the table itself is gone."""
+    bucket = open_object_store(own.bucket)
+
+    def leases() -> list[str]:
+        return [info.key for info in bucket.list("leases/")]
+
+    def tended() -> list[str]:
+        # What is told of a query that ended holds its plan.
+        spark._jsc.sc().listenerBus().waitUntilEmpty(30_000)
+        for _ in range(50):
+            gc.collect()
+            spark._jvm.java.lang.System.gc()
+            lease_keeper().tend()
+            if not leases():
+                break
+            time.sleep(0.02)
+        return leases()
+
+    def tails() -> set[Path]:
+        return set(Path(spark.sparkContext._temp_dir).glob("tail-*"))
+
+    before = tails()
+    frame = table(spark, "records", own.path)
+    (lease,) = leases()
+    (tail,) = tails() - before
+    derived = frame.where("offset >= 5").groupBy("partition").count()
+    del frame
+    gc.collect()
+    spark._jvm.java.lang.System.gc()
+    lease_keeper().tend()
+    assert leases() == [lease]
+    assert tail in tails()
+    assert derived.count() == 3
+    del derived
+    assert tended() == []
+    assert tail not in tails()
+    with pytest.raises(tiered.TieredError):
+        table(spark, "nothing", own.path)
+    assert leases() == []
+
+
+def test_leases_are_renewed_in_time_and_an_ended_one_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(0)
+    bucket = open_object_store(tmp_path.as_uri())
+    lease = Lease.take(bucket, seconds=300, monotonic=lambda: clock.now_us / 1e6)
+    keeper, closed = LeaseKeeper(), []
+    keeper.hold(lease, 300, lambda: True, lambda: closed.append(1))
+    for _ in range(20):
+        clock.advance(60)
+        keeper.tend()
+        assert lease.left_seconds > 190
+
+    def refused() -> None:
+        raise ColdStorageError("no", retryable=True)
+
+    monkeypatch.setattr(lease, "_write", refused)
+    for _ in range(4):
+        clock.advance(60)
+        keeper.tend()
+    assert len(keeper) == 1
+    clock.advance(120)
+    keeper.tend()
+    assert (len(keeper), closed) == (0, [1])
+    assert "has ended; call table() again" in caplog.text
+    assert list(bucket.list("leases/")) == []
+
+
+def test_one_lease_that_cannot_be_tended_keeps_no_other_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a forked child, when it ends, lets go of nothing of its parent's."""
+    clock = Clock(0)
+    bucket = open_object_store(tmp_path.as_uri())
+    lease = Lease.take(bucket, seconds=300, monotonic=lambda: clock.now_us / 1e6)
+    keeper = LeaseKeeper()
+
+    def broken() -> bool:
+        raise OSError("the JVM is not well")
+
+    keeper.hold(None, 0, broken, lambda: None)
+    keeper.hold(lease, 300, lambda: True, lambda: None)
+    clock.advance(200)
+    keeper.tend()
+    assert lease.left_seconds > 190
+    assert "the JVM is not well" in caplog.text
+    child = os.fork()
+    if child == 0:
+        try:
+            keeper.release_all()
+            keeper.tend()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(bucket.list("leases/"))) == 1
+    keeper.release_all()
+    assert list(bucket.list("leases/")) == []
+
+
+def test_without_a_connector_all_is_read_by_the_source_and_said(
+    spark: Any, on_s3: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session of the tests has no S3A; the snapshot is pinned all the same."""
+    wanted = expected(on_s3.topic("records").scan())
+    with caplog.at_level(logging.WARNING, "tiered.spark"):
+        frame = table(spark, "records", on_s3.path)
+    assert "no connector for s3://" in caplog.text
+    assert_same(collected(frame), wanted)
+    assert not list(open_object_store(on_s3.bucket, ColdOptions()).list("leases/"))
+
+
+def test_a_damaged_page_is_an_error_and_never_a_row(spark: Any, tmp_path: Path) -> None:
+    """In a directory whose name Spark would take for a pattern; a lost object is one, too, whatever the session says."""
+    root = tmp_path / "a b%20[c]{d}*"
+    url = f"file://{root}/bucket"
+    with tiered.open(root / "store", cold=url) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"%d" % (7919 * i) for i in range(1000)])
+        topic.roll()
+        store.tier(now=datetime.now(UTC) + timedelta(days=1))
+        (item,) = tiered.open(url).topic("t").scan().objects()
+    assert table(spark, "t", url).count() == 1000
+    path = Path(item.url.removeprefix("file://"))
+    good = path.read_bytes()
+    at = good.index(b"PAR1") + 300
+    path.chmod(0o644)
+    path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        frame = table(spark, "t", url)
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            frame.collect()
+        path.unlink()
+        with pytest.raises(Exception, match="FILE_NOT_EXIST|does not exist|FileNotFound"):
+            frame.collect()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+def test_mistakes_are_named(spark: Any, on_files: Place) -> None:
+    with pytest.raises(ConfigError, match='"cold" or "warm"'):
+        table(spark, "records", on_files.path, prefer="hot")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+        table(spark, "records", on_files.path, startingOfsets="earliest")
+    with pytest.raises(ConfigError, match="tail_bytes"):
+        table(spark, "records", on_files.path, tail_bytes="lots")

@@ -1,0 +1,389 @@
+"""A batch of a query is in the log exactly once: whatever is repeated, reordered, killed or aborted."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.crash.disk import EVERYTHING, NAMES, NOTHING, Image, Loss, some
+from tests.crash.recording import Recorder
+from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFull,
+    ReadOnly,
+    RecordTooLarge,
+    SchemaMismatch,
+    TopicNotFound,
+)
+from tiered.host import Host
+from tiered.staging.stage_file import Staged
+from tiered.staging.staging import DONE_SECONDS, ROWS_SECONDS, Staging
+
+Parts = Sequence[Sequence[bytes]]
+
+
+def rows(*found: bytes, keys: bool = False) -> pa.RecordBatch:
+    columns = {"value": pa.array(found, pa.binary())}
+    if keys:
+        columns["key"] = pa.array(found, pa.binary())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def stage(staging: Staging, parts: Parts, *, keys: bool = False, query: str = "q") -> list[Staged]:
+    """Stage each part as an attempt of its own, two rows a batch."""
+    return [
+        staging.stage(
+            "t", query, uuid4().hex, [rows(*part[i : i + 2], keys=keys) for i in range(0, len(part), 2)]
+        )
+        for part in parts
+    ]
+
+
+def put(staging: Staging, batch: int, parts: Parts, *, keys: bool = False, query: str = "q") -> bool:
+    return staging.commit("t", query, batch, stage(staging, parts, keys=keys, query=query))
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[tiered.Store]:
+    with open_store(tmp_path / "store", None, clock) as store:
+        store.create_topic("t", partitions=3)
+        yield store
+
+
+def left(store: tiered.Store) -> list[str]:
+    """Files of the stage, but for what says which batch was the last."""
+    root = Path(store.url) / "stage"
+    return sorted(path.name for path in root.glob("*/*") if path.name != "done.json")
+
+
+def test_a_batch_is_there_when_it_is_committed_and_not_before(store: tiered.Store) -> None:
+    staging = Staging(store)
+    first, lost, second = stage(staging, [[b"1", b"2", b"3"], [b"x"], [b"4", b"5"]])
+    assert values(store.topic("t")) == []
+    assert staging.commit("t", "q", 0, [second, first])
+    assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3", b"4", b"5"])
+    assert left(store) == [], "the attempt that does not count is gone too"
+    assert lost.rows == 1
+
+
+def test_rows_go_where_append_would_put_them(store: tiered.Store) -> None:
+    """By the column `partition`, by the key as everywhere, and else one partition an attempt."""
+    staging, topic = Staging(store), store.topic("t")
+    keys = [b"k%d" % i for i in range(20)]
+    put(staging, 0, [keys], keys=True)
+    found = topic.scan(columns=["key", "partition"]).to_arrow().to_pydict()
+    direct = {key: topic.append(b"", key=key).partition for key in keys}
+    assert dict(zip(found["key"], found["partition"], strict=True)) == direct
+    named = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([b"a", b"b", b"c"], pa.binary()),
+            "partition": pa.array([2, 0, 2], pa.int64()),
+            "timestamp": pa.array([1, None, 3], pa.timestamp("ms", "UTC")),
+        }
+    )
+    attempt = staging.stage("t", "q", uuid4().hex, [named])
+    staging.commit("t", "q", 1, [attempt, *stage(staging, [[b"d", b"e"], [b"f"]])])
+    table = topic.scan(columns=["value", "partition", "timestamp"]).to_arrow().to_pylist()
+    places = {row["value"]: row["partition"] for row in table}
+    assert [places[value] for value in (b"a", b"b", b"c")] == [2, 0, 2]
+    assert places[b"d"] == places[b"e"] != places[b"f"]
+    stamps = {row["value"]: row["timestamp"].timestamp() for row in table}
+    assert (stamps[b"a"], stamps[b"c"]) == (0.001, 0.003)
+    assert stamps[b"b"] == store._clock() / 1e6
+
+
+def test_a_batch_that_is_there_is_not_appended_again(
+    store: tiered.Store, tmp_path: Path, clock: Clock
+) -> None:
+    """A replay of the last batch, of one before, and a repeated request; also after a restart."""
+    staging = Staging(store)
+    staged = stage(staging, [[b"1", b"2"], [b"3"]])
+    assert staging.commit("t", "q", 0, staged)
+    assert not staging.commit("t", "q", 0, staged)
+    assert put(staging, 7, [[b"4"]])
+    assert not put(staging, 7, [[b"5", b"6"]])
+    assert not put(staging, 3, [[b"7"]])
+    store.close()
+    with open_store(tmp_path / "store", None, clock) as again:
+        staging = Staging(again)
+        assert not put(staging, 7, [[b"4"]])
+        assert put(staging, 7, [[b"8"]], query="another")
+        assert put(staging, 8, [[b"9"], []])
+        assert put(staging, 9, [[]])
+        assert Counter(values(again.topic("t"))) == Counter([b"1", b"2", b"3", b"4", b"8", b"9"])
+        assert left(again) == []
+
+
+def test_a_batch_of_many_blocks_keeps_the_order_of_its_rows(store: tiered.Store) -> None:
+    staging = Staging(store)
+    numbers = [b"%0200d" % i for i in range(20_000)]
+    parts = [pa.RecordBatch.from_pydict({"value": numbers[i : i + 700]}) for i in range(0, 20_000, 700)]
+    assert staging.commit("t", "q", 0, [staging.stage("t", "q", uuid4().hex, parts)])
+    assert values(store.topic("t")) == numbers
+
+
+def test_an_abort_leaves_nothing(store: tiered.Store) -> None:
+    staging = Staging(store)
+    staged = stage(staging, [[b"1"], [b"2"]])
+    staging.abort("t", "q", [item.attempt for item in staged])
+    assert left(store) == []
+    with pytest.raises(ConfigError, match="write them again"):
+        staging.commit("t", "q", 0, staged)
+    assert values(store.topic("t")) == []
+    assert put(staging, 0, [[b"3"]])
+
+
+def test_rows_that_the_log_would_refuse_are_not_staged(store: tiered.Store) -> None:
+    """A commit that is decided can always be completed."""
+    staging = Staging(store)
+    wrong: list[tuple[pa.RecordBatch, type[Exception]]] = [
+        (pa.RecordBatch.from_pydict({"nothing": [1]}), SchemaMismatch),
+        (pa.RecordBatch.from_pydict({"value": pa.array([1.5])}), SchemaMismatch),
+        (rows(bytes(33 << 20)), RecordTooLarge),
+        (pa.RecordBatch.from_pydict({"value": [b""], "partition": [3]}), TopicNotFound),
+        (pa.RecordBatch.from_pydict({"value": [b""], "partition": [-1]}), TopicNotFound),
+        (pa.RecordBatch.from_pydict({"value": [b""], "partition": ["x"]}), SchemaMismatch),
+    ]
+    for batch, kind in wrong:
+        with pytest.raises(kind):
+            staging.stage("t", "q", uuid4().hex, [rows(b"good"), batch])
+    assert left(store) == []
+    with pytest.raises(TopicNotFound):
+        staging.stage("none", "q", uuid4().hex, [])
+    for name in ("", "../x", "A" * 32, uuid4().hex[:-1]):
+        with pytest.raises(ConfigError, match="hexadecimal"):
+            staging.stage("t", "q", name, [])
+    (item,) = stage(staging, [[b"1"]])
+    with pytest.raises(ConfigError, match="staged already"):
+        staging.stage("t", "q", item.attempt, [rows(b"2")])
+    with pytest.raises(ConfigError, match="number of a batch"):
+        staging.commit("t", "q", -1, [item])
+
+
+def test_damaged_rows_are_never_committed(store: tiered.Store) -> None:
+    staging = Staging(store)
+    for position in (0, 9, 300, -1):
+        (item,) = stage(staging, [[b"1", b"2", b"3"]])
+        (path,) = (Path(store.url) / "stage").glob(f"*/{item.attempt}.rows")
+        data = bytearray(path.read_bytes())
+        data[position] ^= 4
+        path.write_bytes(data)
+        with pytest.raises(CorruptionError):
+            staging.commit("t", "q", 0, [item])
+        path.write_bytes(path.read_bytes()[:-5])
+        with pytest.raises(CorruptionError):
+            staging.commit("t", "q", 0, [item])
+    assert values(store.topic("t")) == []
+
+
+def test_what_nobody_came_back_for_is_swept_by_age(store: tiered.Store, clock: Clock) -> None:
+    staging = Staging(store)
+    put(staging, 4, [[b"1"]])
+    stage(staging, [[b"2"]])
+    now_us = max(int(path.stat().st_mtime * 1e6) for path in (Path(store.url) / "stage").glob("*/*"))
+    clock.now_us = now_us
+    clock.advance(ROWS_SECONDS - 10)
+    staging.sweep()
+    assert len(left(store)) == 1
+    clock.advance(20)
+    stage(staging, [[b"3"]], query="another")
+    assert len(left(store)) == 1, "staging sweeps now and then"
+    assert not put(staging, 4, [[b"1"]])
+    clock.advance(DONE_SECONDS)
+    staging.sweep()
+    assert list((Path(store.url) / "stage").iterdir()) == []
+
+
+def test_a_commit_under_way_holds_up_no_other_query(store: tiered.Store, clock: Clock) -> None:
+    """Such as one that waits for a bucket; the sweep that is due leaves its query out."""
+    staging = Staging(store)
+    put(staging, 0, [[b"1"]])
+    [ledger] = staging._ledgers()
+    clock.advance(2 * 3600)
+    with staging._lock_of(ledger):
+        thread = threading.Thread(target=lambda: put(staging, 0, [[b"2"]], query="another"), daemon=True)
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+    assert Counter(values(store.topic("t"))) == Counter([b"1", b"2"])
+
+
+def test_a_commit_that_meets_a_full_disk_is_completed_later(tmp_path: Path) -> None:
+    """The decision stands: an abort does not undo it, and another try of the batch finds it done."""
+    for number in itertools.count(1):
+        (tmp_path / str(number)).mkdir()
+        recorder = Recorder(tmp_path / str(number))
+        left = [1 << 30]
+
+        def fault(name: str, left: list[int] = left) -> None:
+            if name in ("create", "write", "rename", "make_directory"):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise DiskFull("no room on the local disk (injected)")
+
+        recorder.fault = fault
+        with opened(recorder) as store:
+            store.create_topic("t", partitions=2)
+            staging = Staging(store)
+            staged = stage(staging, [[b"1", b"2"], [b"3"]], keys=True)
+            left[0] = number
+            try:
+                assert staging.commit("t", "q", 0, staged)
+                return
+            except DiskFull as error:
+                decided = "do not write its rows again" in str(error)
+            left[0] = 1 << 30
+            staging.abort("t", "q", [item.attempt for item in staged])
+            again = put(staging, 0, [[b"3"], [b"2", b"1"]], keys=True)
+            assert again is not decided
+            assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3"])
+
+
+def test_a_topic_that_is_gone_takes_its_stage_along(tmp_path: Path, clock: Clock) -> None:
+    with opened(Recorder(tmp_path)) as store:
+        store.create_topic("t")
+        staging = Staging(store)
+        staged = stage(staging, [[b"1"]])
+        store.delete_topic("t")
+        store.create_topic("t")
+        with pytest.raises(ConfigError, match="write them again"):
+            staging.commit("t", "q", 0, staged)
+        assert put(staging, 0, [[b"2"]])
+        assert values(store.topic("t")) == [b"2"]
+
+
+def test_a_topic_may_grow_while_tasks_stage(store: tiered.Store) -> None:
+    topic = store.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    staging = Staging(store)
+    before = staging.stage("typed", "q", uuid4().hex, [pa.RecordBatch.from_pydict({"a": [1]})])
+    topic.add_columns(pa.schema([("b", pa.string())]))
+    store.topic("t").add_partitions(5)
+    after = staging.stage("typed", "q", uuid4().hex, [pa.RecordBatch.from_pydict({"b": ["x"]})])
+    assert staging.commit("typed", "q", 0, [before, after])
+    assert topic.scan(columns=["a", "b"]).to_arrow().to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+    ]
+
+
+def test_only_the_writer_has_a_stage(tmp_path: Path, clock: Clock) -> None:
+    with open_store(tmp_path / "store", None, clock), pytest.raises(ReadOnly):
+        Staging(open_store(tmp_path / "store", None, clock, read_only=True))
+
+
+# -- crashes -----------------------------------------------------------------------------------------
+
+BATCHES: list[Parts] = [
+    [[b"a1", b"a2", b"a3"], [b"a4", b"a5"]],
+    [[b"b1"], [b"b2", b"b3", b"b4", b"b5"], [b"b6"]],
+    [[b"c%d" % i for i in range(12)], [b"c%d" % i for i in range(12, 30)]],
+]
+
+
+def opened(recorder: Recorder, **rules: Any) -> tiered.Store:
+    settings = stepwise({"block_bytes": "64KiB"}, roll={"bytes": "3KiB", "age": "off"}, **rules)
+    host = Host(clock=Clock(), fs=recorder, open_bucket=recorder.open_bucket)
+    return tiered.open(recorder.root / "data", cold="s3://bucket/prefix", settings=settings, host=host)
+
+
+def reordered(parts: Parts) -> Parts:
+    """The same rows as another run of the batch may bring them: other tasks, another order."""
+    flat = [row for part in parts for row in part][::-1]
+    return [flat[::2], flat[1::2]]
+
+
+def life(root: Path, *, keys: bool) -> tuple[Recorder, list[int]]:
+    """Stage and commit batches among other appends; return after which operation each was acknowledged."""
+    recorder = Recorder(root)
+    acknowledged = []
+    with opened(recorder) as store:
+        topic = store.create_topic("t", partitions=2)
+        staging = Staging(store)
+        for number, parts in enumerate(BATCHES):
+            topic.append(b"other%d" % number, sync=True)
+            stage(staging, [[b"never"]])
+            put(staging, number, parts, keys=keys)
+            acknowledged.append(len(recorder.journal))
+            topic.roll()
+            tier(store, store._clock, OFFLOAD_US)
+        staging.abort("t", "q", [item.attempt for item in stage(staging, [[b"aborted"]])])
+    return recorder, acknowledged
+
+
+def check_crash(image: Image, acknowledged: int, folder: Path, *, keys: bool) -> None:
+    """Reopen, recover, and run again every batch that the query cannot know to be committed."""
+    recorder = Recorder(folder, image)
+    with opened(recorder) as store:
+        if "t" not in store.topics():
+            store.create_topic("t", partitions=2)
+        topic = store.topic("t")
+        before = Counter(values(topic))
+        staging = Staging(store)
+        staging.recover()
+        for number in range(max(0, acknowledged - 1), len(BATCHES)):
+            put(staging, number, reordered(BATCHES[number]), keys=keys)
+        found = Counter(values(topic))
+        wanted = Counter(row for parts in BATCHES for part in parts for row in part)
+        others = Counter({row: count for row, count in found.items() if row.startswith(b"other")})
+        assert found - others == wanted
+        assert set(others.values()) <= {1}
+        assert not before - found, "a record is gone"
+        clock = store._clock
+        assert isinstance(clock, Clock)
+        clock.now_us = time.time_ns() // 1000
+        clock.advance(2 * ROWS_SECONDS)
+        staging.sweep()
+        assert not list((recorder.root / "data" / "stage").glob("*/*.rows"))
+
+
+def losses(seeds: int, stride: int) -> Any:
+    def at(index: int) -> list[Loss]:
+        if index % stride:
+            return []
+        return [EVERYTHING, NOTHING, NAMES, *(some(f"{index}.{seed}") for seed in range(seeds))]
+
+    return at
+
+
+def check_life(root: Path, *, keys: bool, seeds: int, stride: int) -> int:
+    recorder, acknowledged = life(root, keys=keys)
+    seen = set()
+    for index, loss, image in recorder.crashes(losses(seeds, stride)):
+        done = sum(at <= index for at in acknowledged)
+        if (key := (image.key(), done)) in seen:
+            continue
+        seen.add(key)
+        with TemporaryDirectory(dir=root.parent) as folder:
+            try:
+                check_crash(image, done, Path(folder), keys=keys)
+            except Exception as error:
+                raise AssertionError(f"crash after operation {index}, {loss.name}: {error!r}") from error
+    return len(seen)
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_a_crash_anywhere_neither_loses_nor_repeats_a_batch(tmp_path: Path, *, keys: bool) -> None:
+    """Some of the operations on the disk and the bucket; the slow test takes all of them."""
+    (tmp_path / "life").mkdir()
+    assert check_life(tmp_path / "life", keys=keys, seeds=0, stride=29 + keys) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys", [True, False])
+def test_a_crash_at_every_operation_neither_loses_nor_repeats_a_batch(tmp_path: Path, *, keys: bool) -> None:
+    (tmp_path / "life").mkdir()
+    assert check_life(tmp_path / "life", keys=keys, seeds=2, stride=1) > 200

@@ -1,0 +1,250 @@
+"""What each role of a deployment asks of the bucket, done for real and recorded request by request."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import boto3
+import botocore.client
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.fast_s3 import fast_s3
+from tests.store.helpers import HOUR_US
+from tiered.cli.verify import _access
+from tiered.cold import sweep
+from tiered.cold.layout import ObjectName
+from tiered.cold.lease import Lease
+from tiered.cold.open import open_object_store
+from tiered.format import manifest
+from tiered.host import Host
+from tiered.verify.repair import repair_store
+
+BUCKET, PREFIX = "recorded", "events"
+URL = f"s3://{BUCKET}/{PREFIX}"
+MIB = 1 << 20
+TAGS = {"tiered": "segment"}
+
+# Every kind of object that a store has, and how its key reads below the prefix. A topic may be called like a folder
+# of the store, so the patterns tell its objects apart.
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_IN_TOPIC = rf"[^/]+/{_UUID}/"
+KINDS = {
+    "store.json": r"store\.json",
+    "leases/": rf"leases/{_UUID}\.json",
+    "probe/": r"probe/[^/]+",
+    ".damaged/": r"(?:[^/]+/[^/]+/)*\.damaged/[^/]+",
+    "topic.json": rf"{_IN_TOPIC}topic\.json",
+    "head.json": rf"{_IN_TOPIC}\d+/head\.json",
+    "pages/": rf"{_IN_TOPIC}\d+/pages/[^/]+",
+    "data/": rf"{_IN_TOPIC}\d+/data/[^/]+",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: S3's name of the operation, the key or the prefix of a listing, what else permissions hang on."""
+
+    operation: str
+    key: str
+    condition: str = ""
+    tagged: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Of the object, as in `KINDS`; of a listing, ``(bucket)``."""
+        if self.operation.startswith("List"):
+            return "(bucket)"
+        (found,) = (kind for kind, pattern in KINDS.items() if re.fullmatch(f"{PREFIX}/{pattern}", self.key))
+        return found
+
+
+@contextmanager
+def recording() -> Iterator[set[Asked]]:
+    """Note every call of any S3 client of this process while it lasts."""
+    asked: set[Asked] = set()
+    call = botocore.client.BaseClient._make_api_call
+
+    def noted(client: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        keys = [item["Key"] for item in arguments.get("Delete", {}).get("Objects", ())]
+        place = arguments.get("Key", arguments.get("Prefix", ""))
+        condition = "match" if "IfMatch" in arguments else "none" if "IfNoneMatch" in arguments else ""
+        asked.update(Asked(operation, key, condition, "Tagging" in arguments) for key in keys or [place])
+        return call(client, operation, arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.client.BaseClient, "_make_api_call", noted)
+        yield asked
+
+
+def settings(path: Path) -> tiered.Settings:
+    """Everything moves when it is asked to; segments are tagged, and sent in parts from 5 MiB on."""
+    rules = {
+        "roll": {"bytes": "256MiB", "age": "off"},
+        "offload": {"after": "4h", "tail_interval": "1s"},
+        "compress": {"after": "off"},
+        "local_retention": {"age": "8h"},
+        "merge": {"after": "12h", "target_bytes": "1MiB"},
+        "scrub": {"every": "30d"},
+    }
+    return tiered.Settings.model_validate(
+        {
+            "store": {"path": str(path), "sync_interval": "1h"},
+            "cold": {"url": URL, "tags": TAGS, "part_bytes": "5MiB"},
+            "policies": {"default": rules},
+            "sweep": {"grace": "0s", "every": "off"},
+        }
+    )
+
+
+def restoring() -> tiered.Settings:
+    """The settings of a restore to a time, which goes back by the grace at most."""
+    return tiered.Settings.model_validate({"cold": {"url": URL}, "sweep": {"grace": "7d", "every": "off"}})
+
+
+class Deployment:
+    """A store on one host, and what its roles do one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "data"
+        self.clock = Clock(time.time_ns() // 1000)
+        self.before_deletion_us = 0
+
+    def _tier(self, store: tiered.Store, ahead_us: int) -> None:
+        report = store.tier((self.clock() + ahead_us) // 1000)
+        assert report.failed == ()
+        self.clock.advance(2)
+
+    def write(self) -> None:
+        """Append, ship tails, offload whole and in parts, evict, read back, merge, scrub, expire, delete, sweep."""
+        with tiered.open(self.path, settings=settings(self.path), host=Host(clock=self.clock)) as store:
+            topic = store.create_topic("t")
+            for number in range(4):
+                topic.append(b"%d" % number, sync=True)
+                self._tier(store, 0)
+                topic.roll()
+                self._tier(store, 5 * HOUR_US)
+            topic.append(os.urandom(6 * MIB), sync=True)
+            topic.roll()
+            self._tier(store, 5 * HOUR_US)
+            self._tier(store, 9 * HOUR_US)
+            assert topic.scan().to_arrow().num_rows == 5
+            self._tier(store, 13 * HOUR_US)
+            self._tier(store, 31 * 24 * HOUR_US)
+            store.create_topic("gone").append(b"x", sync=True)
+            store.topic("gone").roll()
+            self._tier(store, 5 * HOUR_US)
+            self.before_deletion_us = self.clock()
+            self.clock.advance(2)
+            store.delete_topic("gone")
+            topic.delete_before(2)
+            self._tier(store, 5 * HOUR_US)
+            store.status()
+            assert store.verify(deep=True).problems == ()
+
+    def sweep(self) -> None:
+        """Delete what nothing names, what is left of a deleted topic, a lease and an upload that are long over."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sweep, "LEASE_SECONDS_MAX", 0)
+            with tiered.open(self.path, settings=settings(self.path), host=Host(clock=self.clock)) as store:
+                store.delete_topic("gone")
+                reports = [store.sweep(), store.sweep()]
+        assert [report.problems for report in reports] == [(), ()]
+        assert any(part.uploads for report in reports for part in report.parts)
+
+    def leave(self, client: Any) -> None:
+        """Leave parts of an upload behind, as a killed tierer does, and a lease, as a killed reader. By no role."""
+        data = next(key for key in keys_in(client) if key.startswith(f"{PREFIX}/t/") and "/data/" in key)
+        client.create_multipart_upload(
+            Bucket=BUCKET, Key=f"{data.rpartition('/')[0]}/{ObjectName(0, 1, uuid4())}"
+        )
+        Lease.take(open_object_store(URL))
+
+    def damage(self, client: Any) -> None:
+        """Spoil a manifest and the documents of the topic and the store. By no role."""
+        for key in keys_in(client):
+            in_topic = key.startswith(f"{PREFIX}/t/") and key.endswith(("/head.json", "/topic.json"))
+            if in_topic or key == f"{PREFIX}/store.json":
+                client.put_object(Bucket=BUCKET, Key=key, Body=b"spoilt")
+
+    def repair(self) -> None:
+        """Put right what was damaged, from what the disk and the objects have."""
+        report = repair_store(_access(settings(self.path)), deep=True, rebuild_manifest=True)
+        assert report.problems == (), report
+
+    def read(self) -> None:
+        """From the bucket's URL in Python and as Spark's driver and tasks do."""
+        with tiered.open(URL) as bucket:
+            assert bucket.topics() == ["t"]
+            assert bucket.topic("t").scan().to_arrow().num_rows == 3
+            bucket.status()
+        from tests.spark.stores import direct
+
+        assert direct(URL, topic="t").num_rows == 3
+
+    def hold_a_lease(self) -> None:
+        """Take, renew and release a lease, and read meanwhile."""
+        store = open_object_store(URL)
+        lease = Lease.take(store)
+        lease.renew()
+        self.read()
+        lease.release()
+
+    def restore(self) -> None:
+        """To the newest state, and to one before a topic was deleted."""
+        host = Host(clock=self.clock)
+        for at in (None, self.before_deletion_us // 1000):
+            shutil.rmtree(self.folder / "restored", ignore_errors=True)
+            with tiered.restore(
+                URL, self.folder / "restored", at=at, settings=restoring(), host=host
+            ) as store:
+                assert store.topics() == (["t"] if at is None else ["gone", "t"])
+        self.path = self.folder / "restored"
+
+
+def keys_in(client: Any) -> list[str]:
+    """Every key of the bucket."""
+    return [item["Key"] for item in client.list_objects_v2(Bucket=BUCKET).get("Contents", ())]
+
+
+def recorded(folder: Path) -> dict[str, set[Asked]]:
+    """Play every role against a server of its own; return what each asked."""
+    found: dict[str, set[Asked]] = {}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(fast_s3())
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        # A handful of objects has pages, as a large store has.
+        patch.setattr(manifest, "INLINE_ENTRIES_MAX", 1)
+        patch.setattr(manifest, "PAGE_ENTRIES_MAX", 2)
+        client = boto3.client("s3", endpoint_url=server.url)
+        client.create_bucket(Bucket=BUCKET)
+        deployment = Deployment(folder)
+
+        def play(role: str, *acts: Callable[[], None]) -> None:
+            with recording() as asked:
+                for act in acts:
+                    act()
+            found.setdefault(role, set()).update(asked)
+
+        play("writer", deployment.write)
+        play("reader", deployment.read)
+        play("reader with leases", deployment.hold_a_lease)
+        play("restore", deployment.restore)
+        deployment.leave(client)
+        play("writer", deployment.sweep)
+        deployment.damage(client)
+        play("writer", deployment.repair)
+    return found

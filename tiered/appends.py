@@ -1,0 +1,206 @@
+"""Appends to a topic of more than one plain record: rows of typed topics, lists of records, Arrow data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from .errors import SchemaMismatch
+from .format.block import split_batch
+from .format.schema import to_batches
+from .hot.partition_writer import FULL, PartitionWriter, check_record_size
+from .hot.pending import SchemaGrew
+from .ingest import (
+    body_of,
+    body_pieces,
+    by_partition,
+    check_records,
+    chunked,
+    header_pairs,
+    key_bytes,
+    partition_of,
+    timestamp_us,
+    value_bytes,
+    values_batch,
+    widened,
+)
+from .records import Appended, OffsetRange, Record, merged_ranges
+
+if TYPE_CHECKING:
+    from .topic import Topic
+
+_MANY_ROWS_MAX = 1 << 16
+_MANY_ROWS_MIN = 256
+_BLOCKS_AT_ONCE = 16
+
+
+def append_row(
+    topic: Topic, value: Any, key: object, headers: object, timestamp: object, partition: int | None
+) -> Appended:
+    """Append a record of a typed topic; see `Topic.append`."""
+    values, size, when, placing = row_of(topic, value, key, headers, timestamp)
+    place = partition
+    if place is None:
+        place = partition_of(placing, topic.partitions) if placing else topic._sticky
+    else:
+        topic._check_partition(place)
+    writer = topic._writer(place)
+    while True:
+        try:
+            offset = writer.append_row(values, when, size)
+        except SchemaGrew:
+            writer.change_schema(topic._meta)
+            continue
+        if offset != FULL:
+            return Appended(writer.partition, offset)
+        writer = make_room(topic, writer, sticky=partition is None and not placing)
+
+
+def make_room(topic: Topic, writer: PartitionWriter, *, sticky: bool) -> PartitionWriter:
+    """Write a full block; return the writer that takes the next record."""
+    writer.make_room()
+    if sticky and topic.partitions > 1:
+        topic._sticky = (writer.partition + 1) % topic.partitions
+        return topic._writer(topic._sticky)
+    return writer
+
+
+def row_of(
+    topic: Topic, value: Any, key: object, headers: object, timestamp: object
+) -> tuple[list[Any], int, int, bytes | None]:
+    """Return a typed record's column values, their size in bytes, its timestamp, and what places it."""
+    assert topic._check_row is not None
+    if headers:
+        raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
+    values, size = topic._check_row(value)
+    check_record_size(size, topic._record_bytes_max)
+    stamp = topic._meta.timestamp
+    when = None if stamp is None else values[topic.schema.get_field_index(stamp)]
+    if timestamp is not None or when is None:
+        when = topic._clock() if timestamp is None else timestamp_us(timestamp)
+    if key is None and topic._meta.key is not None:
+        key = value.get(topic._meta.key)
+    return values, size, when, key_bytes(key)
+
+
+def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
+    """Append records without waiting for any; see `Topic.append_many`."""
+    ranges: list[OffsetRange] = []
+    for chunk in chunked(records, _MANY_ROWS_MAX):
+        if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
+            if max(map(len, chunk)) > topic._record_bytes_max:
+                check_record_size(max(map(len, chunk)), topic._record_bytes_max)
+            for piece in _by_bytes(chunk):
+                ranges += _append_columns(topic, values_batch(piece, topic.schema), None, None)
+        else:
+            # All are looked at before the first is appended.
+            checked = [checked_record(topic, record) for record in chunk]
+            for value, arguments in checked:
+                partition, offset = topic.append(value, **arguments, sync=False)
+                ranges.append(OffsetRange(partition, offset, offset + 1))
+    return merged_ranges(ranges)
+
+
+def checked_record(topic: Topic, record: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a record as the arguments of `Topic.append`, which will take them."""
+    if isinstance(record, Record):
+        arguments = {"key": record.key, "headers": record.headers, "timestamp": record.timestamp}
+        value = record.value
+    elif isinstance(record, Mapping) and not topic._typed:
+        arguments = dict(record)
+        value = arguments.pop("value", None)
+        unknown = arguments.keys() - {"key", "headers", "timestamp", "partition"}
+        if unknown:
+            raise SchemaMismatch(
+                f"a record has value, key, headers, timestamp, partition; not {min(unknown)!r}"
+            )
+    else:
+        arguments, value = {}, record
+    if arguments.get("partition") is not None:
+        topic._check_partition(arguments["partition"])
+    if arguments.get("timestamp") is not None:
+        timestamp_us(arguments["timestamp"])
+    if topic._check_row is not None:
+        check_record_size(topic._check_row(value)[1], topic._record_bytes_max)
+        return value, arguments
+    value, key = value_bytes(value), key_bytes(arguments.get("key"))
+    pairs, size = header_pairs(arguments["headers"]) if arguments.get("headers") else ((), 0)
+    check_record_size(len(value or b"") + len(key or b"") + size, topic._record_bytes_max)
+    return value, {**arguments, "key": key, "headers": pairs}
+
+
+def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetRange]:
+    """Append Arrow data without waiting for it; see `Topic.append_batch`."""
+    ranges: list[OffsetRange] = []
+    for batch, timestamps in to_batches(data, topic.schema):
+        if batch.num_rows:
+            ranges += _append_columns(topic, batch, timestamps, partition)
+    return merged_ranges(ranges)
+
+
+def _append_columns(
+    topic: Topic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None
+) -> list[OffsetRange]:
+    now_us = topic._clock()
+    if partition is not None or topic.partitions == 1:
+        pieces = body_pieces(batch, timestamps, topic._meta.timestamp, now_us, topic._block_bytes)
+        return _append_pieces(topic, pieces, partition or 0)
+    body = body_of(batch, timestamps, topic._meta.timestamp, now_us)
+    # Before the first partition takes its rows.
+    check_records([body], topic._record_bytes_max)
+    key = topic._meta.key if topic._typed else "key"
+    column = batch.column(key) if key is not None else None
+    if column is None or column.null_count == len(column):
+        return _append_sticky(topic, body)
+    ranges = []
+    for place, rows in by_partition(body, column, topic.partitions):
+        if place is None:
+            ranges += _append_sticky(topic, rows)
+        else:
+            ranges += _append_pieces(topic, split_batch(rows, topic._block_bytes), place)
+    return ranges
+
+
+def _append_sticky(topic: Topic, body: pa.RecordBatch) -> list[OffsetRange]:
+    ranges = []
+    for piece in split_batch(body, topic._block_bytes):
+        partition = topic._sticky
+        ranges += _append_pieces(topic, [piece], partition)
+        topic._sticky = (partition + 1) % topic.partitions
+    return ranges
+
+
+def _append_pieces(topic: Topic, pieces: Sequence[pa.RecordBatch], partition: int) -> list[OffsetRange]:
+    writer = topic._writers.get(partition) or topic._open_writer(partition)
+    check_records(pieces, topic._record_bytes_max)
+    ranges: list[OffsetRange] = []
+    # A few blocks at a time, so that other threads can append to the partition in between.
+    for first in range(0, len(pieces), _BLOCKS_AT_ONCE):
+        group = pieces[first : first + _BLOCKS_AT_ONCE]
+        try:
+            start, end = writer.append_batches(group, group[0].num_columns)
+        except SchemaGrew:
+            writer.change_schema(topic._meta)
+            grown = [widened(piece, writer.meta.schema) for piece in pieces[first:]]
+            return ranges + _append_pieces(topic, grown, partition)
+        ranges.append(OffsetRange(partition, start, end))
+    return merged_ranges(ranges)
+
+
+def _by_bytes(values: list[bytes], bytes_max: int = 32 << 20) -> Iterator[list[bytes]]:
+    """Cut a list so that no piece has much more than `bytes_max`."""
+    if sum(map(len, values)) <= bytes_max:
+        yield values
+        return
+    piece: list[bytes] = []
+    size = 0
+    for value in values:
+        piece.append(value)
+        size += len(value)
+        if size >= bytes_max:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

@@ -1,0 +1,153 @@
+"""Append what a client sends: batch by batch, each answered when it is as safe as it asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from ..errors import RecordTooLarge, SchemaMismatch, ServerUnavailable, TieredError
+from ..producer import Producer, resume_producer
+from ..records import OffsetRange
+from .batch_size import plain_bytes
+from .put_messages import Ack, BatchInfo, PutCommand
+from .same_topic import same_topic
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from ..topic import Topic
+
+log = logging.getLogger("tiered.flight")
+
+# Twice the largest record: a client cuts what it sends to far less.
+BATCH_BYTES_MAX = 72 << 20
+
+Work = Callable[[], AbstractContextManager[None]]
+"""What each piece of work is done within: the server does not end in the middle of it, and none begins after that."""
+
+PutHandler = Callable[["Store", PutCommand, Any, Any, Work], None]
+"""Takes the store, the command, the reader of batches, the writer of answers, and a `Work`."""
+
+
+def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
+    """Append each batch of a stream and acknowledge it; one with numbers that fails ends the stream.
+
+    Raises
+    ------
+    TopicNotFound, StoreClosed
+    """
+    topic = same_topic(store, command.topic, command.topic_id)
+    expected = (command.options or {}).get("incarnation")
+    if expected not in (None, incarnation_of(store)):
+        raise ServerUnavailable("another process serves the store by now")
+    sessions: dict[tuple[str, int], Producer] = {}
+    for batch, metadata in chunks(reader):
+        with work():
+            info = None
+            try:
+                info = BatchInfo.decode(metadata)
+                ack = _appended(topic, batch, info, sessions)
+            except TieredError as error:
+                ack = Ack(error=error, partitions=topic.partitions, schema_id=topic._meta.schema_id)
+            if not answered(writer, ack.encode()):
+                return
+        if ack.error is not None and info is not None and info.producer is not None:
+            # Higher numbers behind it would make a repeat of it look done, should this answer be lost.
+            return
+
+
+def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
+    """Yield each batch that a client sends, and its metadata, until it ends the stream or goes away."""
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:
+            # Nobody is there to be told.
+            log.debug("a client went away in the middle of a stream: %s", error)
+            return
+        yield chunk.data, b"" if chunk.app_metadata is None else bytes(chunk.app_metadata)
+
+
+def answered(writer: Any, data: bytes) -> bool:
+    """Answer a batch; return whether the client is still there."""
+    try:
+        writer.write(data)
+    except (pa.ArrowException, OSError) as error:
+        log.debug("a client went away before its answer: %s", error)
+        return False
+    return True
+
+
+_incarnations: WeakKeyDictionary[Store, str] = WeakKeyDictionary()
+
+
+def incarnation_of(store: Store) -> str:
+    """Return an id of this opening of the store: what was not durable is lost when it changes without a close."""
+    return _incarnations.setdefault(store, uuid4().hex)
+
+
+def _appended(
+    topic: Topic, batch: pa.RecordBatch | None, info: BatchInfo, sessions: dict[tuple[str, int], Producer]
+) -> Ack:
+    ranges: list[OffsetRange] = []
+    if batch is not None and batch.num_rows:
+        check_batch(batch)
+        if info.producer is not None:
+            assert info.epoch is not None
+            assert info.sequence is not None
+            if info.session:
+                producer = _session(topic, info.producer, info.epoch, sessions)
+                ranges = producer.append_batch(
+                    batch, sequence=info.sequence, partition=info.partition, sync=info.sync
+                )
+            else:
+                assert info.partition is not None
+                ranges = [
+                    topic._append_idempotent(
+                        batch, info.partition, info.producer, info.epoch, info.sequence, sync=info.sync
+                    )
+                ]
+        else:
+            ranges = topic.append_batch(batch, partition=info.partition, sync=info.sync)
+    return Ack(
+        tuple((item.partition, item.start, item.end) for item in ranges),
+        None,
+        topic.partitions,
+        topic._meta.schema_id,
+    )
+
+
+def _session(
+    topic: Topic, producer_id: str, epoch: int, sessions: dict[tuple[str, int], Producer]
+) -> Producer:
+    found = sessions.get((producer_id, epoch))
+    if found is None:
+        sessions.clear()  # a client has few, and a stream must not gather them
+        found = sessions[producer_id, epoch] = resume_producer(topic, producer_id, epoch)
+    return found
+
+
+def check_batch(batch: pa.RecordBatch) -> None:
+    """Refuse data whose buffers do not hold what they should: it would be stored, and break readers.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge
+    """
+    try:
+        if batch.nbytes <= BATCH_BYTES_MAX:
+            batch.validate(full=True)
+        size = max(batch.nbytes, plain_bytes(batch))
+    except (pa.ArrowException, IndexError) as error:
+        raise SchemaMismatch(f"the batch is damaged: {str(error).splitlines()[0]}") from None
+    if size > BATCH_BYTES_MAX:
+        raise RecordTooLarge(
+            f"a batch of {size} bytes is over the limit of {BATCH_BYTES_MAX}: send less at once"
+        )

@@ -1,0 +1,151 @@
+"""One connection to a server: calls, their time limits, what is tried again, and errors as this package has them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from ..errors import Backpressure, ServerUnavailable, TieredError
+from .auth import token_headers
+from .flight_errors import client_errors, from_flight
+from .options import Address, ConnectOptions
+from .wire import decode_answer, encode_json
+
+_T = TypeVar("_T")
+# A server that stands still is found out by pings; more of them than one in five minutes it takes for an attack.
+_KEEPALIVE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
+_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS_MAX = 2.0
+
+
+class Connection:
+    """Calls to one server. Thread-safe.
+
+    Attributes
+    ----------
+    location : str
+    options : ConnectOptions
+    """
+
+    def __init__(self, location: str, options: ConnectOptions) -> None:
+        self.location = Address.of_url(location).location
+        self.options = options
+        self._headers = token_headers(options.token)
+        self._stopping = threading.Event()
+        with client_errors(self.location):
+            self._client = fl.FlightClient(
+                self.location, tls_root_certs=options.tls_roots, generic_options=_KEEPALIVE
+            )
+
+    def _options(self, seconds: float | None) -> fl.FlightCallOptions:
+        return fl.FlightCallOptions(timeout=seconds, headers=self._headers)
+
+    def action(
+        self, name: str, values: Mapping[str, Any], *, seconds: float | None = 0.0, retry: bool = True
+    ) -> dict[str, Any]:
+        """Carry out an action of the server.
+
+        Parameters
+        ----------
+        seconds
+            How long it may take; 0: as the options say; None: as long as it does.
+        retry
+            Whether it may be done twice.
+        """
+        limit = self.options.call_seconds if seconds == 0.0 else seconds
+
+        def call() -> dict[str, Any]:
+            with client_errors(self.location):
+                found = list(
+                    self._client.do_action(fl.Action(name, encode_json(values)), self._options(limit))
+                )
+            if len(found) != 1:
+                raise ServerUnavailable(f"{self.location} gave {len(found)} answers to {name!r}, not one")
+            return decode_answer(found[0].body.to_pybytes())
+
+        return self._retried(call) if retry else call()
+
+    def plan(self, command: bytes) -> fl.FlightInfo:
+        """Return the plan of a scan."""
+
+        def call() -> fl.FlightInfo:
+            with client_errors(self.location):
+                return self._client.get_flight_info(
+                    fl.FlightDescriptor.for_command(command), self._options(None)
+                )
+
+        return self._retried(call)
+
+    def rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a split; tried again as long as nothing of it has come."""
+        stream, batch = self._retried(lambda: self._first(ticket))
+        try:
+            while batch is not None:
+                yield batch
+                batch = self._next(stream)
+        finally:
+            # Else the server would go on to send what nobody reads.
+            stream.cancel()
+
+    def _first(self, ticket: bytes) -> tuple[fl.FlightStreamReader, pa.RecordBatch | None]:
+        with client_errors(self.location):
+            stream = self._client.do_get(fl.Ticket(ticket), self._options(None))
+        try:
+            return stream, self._next(stream)
+        except BaseException:
+            stream.cancel()
+            raise
+
+    def _next(self, stream: fl.FlightStreamReader) -> pa.RecordBatch | None:
+        try:
+            return stream.read_chunk().data
+        except StopIteration:
+            return None
+        except pa.ArrowException as error:
+            raise from_flight(error, self.location) from None
+
+    def put(self, command: bytes, schema: pa.Schema) -> tuple[fl.FlightStreamWriter, fl.FlightMetadataReader]:
+        """Begin a stream of batches."""
+        with client_errors(self.location):
+            descriptor = fl.FlightDescriptor.for_command(command)
+            writer, reader = self._client.do_put(descriptor, schema, self._options(None))
+            return writer, reader
+
+    def pauses(self) -> Iterator[None]:
+        """Yield at growing intervals until ``retry_seconds`` are over or the connection is closed."""
+        until, pause = time.monotonic() + self.options.retry_seconds, _PAUSE_SECONDS
+        while (left := until - time.monotonic()) > 0 and not self._stopping.wait(min(pause, left)):
+            yield
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+
+    def _retried(self, call: Callable[[], _T]) -> _T:
+        """Make a call that changes nothing if it is made twice."""
+        failed: TieredError
+        try:
+            return call()
+        except (ServerUnavailable, Backpressure) as error:
+            failed = error
+        for _ in self.pauses():
+            try:
+                return call()
+            except (ServerUnavailable, Backpressure) as error:
+                failed = error
+        raise failed
+
+    def close(self) -> None:
+        """Let go of the server."""
+        self._stopping.set()
+        with client_errors(self.location):
+            self._client.close()
+
+    def abandon(self) -> None:
+        """In a forked child: gRPC's threads are the parent's, and closing would wait for them."""
+        _abandoned.append(self._client)
+
+
+_abandoned: list[fl.FlightClient] = []

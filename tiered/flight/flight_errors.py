@@ -1,0 +1,82 @@
+"""Errors of this package to errors of Arrow Flight, and back; nothing of Flight's own escapes this folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from ..errors import (
+    Backpressure,
+    ConfigError,
+    ServerUnavailable,
+    StoreClosed,
+    TieredError,
+)
+from .wire_errors import decode_error, encode_error
+
+log = logging.getLogger("tiered.flight")
+
+
+def to_flight(error: BaseException) -> fl.FlightError:
+    """Return what a server raises in place of `error`."""
+    if isinstance(error, fl.FlightError):
+        return error
+    if not isinstance(error, TieredError):
+        # Its text may hold paths or data that are no business of a client.
+        log.error("a call failed", exc_info=error)
+        error = TieredError("the server failed at this call; its log has why")
+    kind = (
+        fl.FlightUnavailableError if isinstance(error, Backpressure | StoreClosed) else fl.FlightServerError
+    )
+    return kind(str(error)[:200], extra_info=encode_error(error))
+
+
+def from_flight(error: pa.ArrowException, location: str) -> TieredError:
+    """Return what a client raises in place of `error`."""
+    if isinstance(error, fl.FlightError) and error.extra_info:
+        known = decode_error(bytes(error.extra_info))
+        if known is not None:
+            return known
+    text = str(error).partition(". gRPC client debug context")[0].partition("\n")[0]
+    if isinstance(error, fl.FlightUnauthenticatedError | fl.FlightUnauthorizedError):
+        return ConfigError(
+            f"{location} refuses the call: it wants a token, and got none or another; give token=, or set "
+            "TIERED_FLIGHT_TOKEN or flight.token_file"
+        )
+    if isinstance(error, fl.FlightTimedOutError):
+        return ServerUnavailable(f"{location} did not answer in time")
+    if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError | fl.FlightInternalError):
+        reason = text.rpartition("message: ")[2]
+        return ServerUnavailable(f"{location} does not answer: {reason}; is a server running there?")
+    return TieredError(f"{location}: {text}")
+
+
+def is_transport(error: TieredError) -> bool:
+    """Whether the connection failed, and not the call."""
+    return isinstance(error, ServerUnavailable)
+
+
+@contextmanager
+def client_errors(location: str) -> Iterator[None]:
+    """Raise errors of Flight as those of this package."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        if isinstance(error, pa.ArrowException):
+            raise from_flight(error, location) from None
+        raise ServerUnavailable(f"{location} went away: {error}") from None
+
+
+@contextmanager
+def server_errors() -> Iterator[None]:
+    """Raise whatever happens as an error of Flight that carries it."""
+    try:
+        yield
+    except GeneratorExit:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever it is, the client has to hear of it)
+        raise to_flight(error) from None

@@ -1,0 +1,415 @@
+"""A topic of a store that is served elsewhere: the same calls as `Topic`, each over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..appends import checked_record
+from ..errors import ConfigError, OffsetOutOfRange, SchemaMismatch, TieredError
+from ..format.block import split_batch
+from ..format.schema import TIMESTAMP, to_batches
+from ..hot.buffer import RECORD_OVERHEAD_BYTES
+from ..hot.partition_writer import check_record_size
+from ..ingest import (
+    Headers,
+    by_partition,
+    check_records,
+    chunked,
+    header_pairs,
+    key_bytes,
+    partition_of,
+    timestamp_us,
+    value_bytes,
+    values_batch,
+)
+from ..producer import Producer
+from ..reader.rows import coalesce, limited
+from ..reader.scan import Scan
+from ..records import Appended, OffsetRange, Record, merged_ranges, records_of
+from ..selecting import Offsets, check_bounds, chosen_partitions, query_of
+from ..topic import Topic
+from ..warm.catalog import TopicMeta
+from .appender import PILE_BYTES_MAX, Appender
+from .messages import ScanCommand, Ticket
+from .piles import OnItsWay, Pile
+from .remote_producer import RemoteProducer
+from .remote_scan import RemoteScan
+from .same_topic import named
+from .wire import encode_schema
+
+if TYPE_CHECKING:
+    from .remote_store import RemoteStore
+
+_CHUNK_ROWS = 1 << 16
+_FOLLOW_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+
+
+class RemoteTopic(Topic):
+    """A topic behind a server; get it from the `Store` that ``tiered.open("grpc://…")`` returns. Thread-safe.
+
+    An append that waits for nothing (sync mode ``interval`` or ``never``) returns before the record is sent; reading
+    ``offset`` of what it returned waits for the server's answer. What went wrong meanwhile is raised there, and by
+    the next `flush` or close, as for a background flush.
+    """
+
+    _store: RemoteStore
+
+    def __init__(self, store: RemoteStore, meta: TopicMeta) -> None:
+        super().__init__(store, meta)
+        self._connection = store._connection
+        self._appender = Appender(
+            self._connection, lambda: self._meta, self._refresh, self._waits, self._block_bytes
+        )
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | int | None = None,
+        headers: Mapping[str, bytes] | Headers | None = None,
+        timestamp: object = None,
+        partition: int | None = None,
+        sync: bool | None = None,
+    ) -> Appended:
+        """Append one record, as `Topic.append` does.
+
+        Returns
+        -------
+        Appended
+            Where nothing is waited for, one whose offset comes with the server's answer.
+        """
+        pile, place = self._add(value, key, headers, timestamp, partition, sync)
+        if sync if sync is not None else self._waits:
+            assert pile.partition is not None
+            return Appended(pile.partition, pile.offset_of(place))
+        return OnItsWay(pile, place)
+
+    def _add(
+        self, value: Any, key: Any, headers: Any, timestamp: object, partition: int | None, sync: bool | None
+    ) -> tuple[Pile, int]:
+        self._store._check_writable()
+        row, placing, size = self._row(value, key, headers, timestamp)
+        if partition is not None:
+            self._check_partition(partition)
+            place = partition
+        else:
+            place = partition_of(placing, self.partitions) if placing else self._sticky
+        pile, at = self._appender.add(place, row, size + RECORD_OVERHEAD_BYTES, sync)
+        if partition is None and not placing and pile.size > self._block_bytes:
+            self._sticky = (place + 1) % self.partitions
+        return pile, at
+
+    def _row(
+        self, value: Any, key: Any, headers: Any, timestamp: object
+    ) -> tuple[tuple[Any, ...], bytes | None, int]:
+        """Return a record's timestamp and columns, what places it, and its size in bytes; all checked."""
+        make = self._typed_row if self._typed else self._plain_row
+        row, placing, size = make(value, key, headers, timestamp)
+        check_record_size(size, self._record_bytes_max)
+        return row, placing, size
+
+    def _plain_row(
+        self, value: Any, key: Any, headers: Any, timestamp: object
+    ) -> tuple[tuple[Any, ...], bytes | None, int]:
+        value, key = value_bytes(value), key_bytes(key)
+        size = len(value or b"") + len(key or b"")
+        pairs = None
+        if headers:
+            found, more = header_pairs(headers)
+            size += more
+            pairs = [{"key": name, "value": item} for name, item in found]
+        when = self._clock() if timestamp is None else timestamp_us(timestamp)
+        return (when, key, value, pairs), key, size
+
+    def _typed_row(
+        self, value: Any, key: Any, headers: Any, timestamp: object
+    ) -> tuple[tuple[Any, ...], bytes | None, int]:
+        assert self._check_row is not None
+        if headers:
+            raise SchemaMismatch(f"topic {self.name!r} is typed: it has columns, no headers")
+        if timestamp is not None and self._meta.timestamp is not None:
+            raise ConfigError(
+                f"topic {self.name!r} takes the timestamp from its column {self._meta.timestamp!r}; over the network "
+                "it cannot be given beside it"
+            )
+        values, size = self._check_row(value)
+        when = self._clock() if timestamp is None else timestamp_us(timestamp)
+        if key is None and self._meta.key is not None:
+            key = value.get(self._meta.key)
+        return (when, *values), key_bytes(key), size
+
+    def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
+        """Append many records, as `Topic.append_many` does; they are sent as few batches."""
+        ranges: list[OffsetRange] = []
+        for chunk in chunked(records, _CHUNK_ROWS):
+            if not self._typed and set(map(type, chunk)) == {bytes}:
+                check_record_size(max(map(len, chunk)), self._record_bytes_max)
+                ranges += self._append_columns(values_batch(chunk, self.schema), None, None, None)
+            else:
+                # All are looked at before the first is appended.
+                checked = [checked_record(self, record) for record in chunk]
+                piles: dict[Pile, list[int]] = {}
+                for value, given in checked:
+                    pile, place = self._add(
+                        value,
+                        given.get("key"),
+                        given.get("headers"),
+                        given.get("timestamp"),
+                        given.get("partition"),
+                        None,
+                    )
+                    piles.setdefault(pile, []).append(place)
+                for pile, places in piles.items():
+                    ranges += pile.ranges_at(places)
+        return merged_ranges(ranges)
+
+    def append_batch(
+        self, data: Any, *, partition: int | None = None, sync: bool | None = None
+    ) -> list[OffsetRange]:
+        """Append Arrow data, as `Topic.append_batch` does; pieces of some MiB are under way at a time."""
+        self._store._check_writable()
+        if partition is not None:
+            self._check_partition(partition)
+        ranges: list[OffsetRange] = []
+        for batch, timestamps in to_batches(data, self.schema):
+            if batch.num_rows:
+                ranges += self._append_columns(batch, timestamps, partition, sync)
+        return merged_ranges(ranges)
+
+    def _append_columns(
+        self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None
+    ) -> list[OffsetRange]:
+        body = self._body(batch, timestamps)
+        # Before the first piece of it is sent.
+        check_records([body], self._record_bytes_max)
+        name = self._meta.key if self._typed else "key"
+        keys = batch.column(name) if name is not None else None
+        parts: list[tuple[int | None, pa.RecordBatch]]
+        if partition is not None or self.partitions == 1:
+            parts = [(partition or 0, body)]
+        elif keys is None or keys.null_count == len(keys):
+            parts = [(None, body)]
+        else:
+            parts = list(by_partition(body, keys, self.partitions))
+        piles = []
+        for place, rows in parts:
+            for piece in split_batch(rows, PILE_BYTES_MAX):
+                if place is None:
+                    target = self._sticky
+                    self._sticky = (target + 1) % self.partitions
+                else:
+                    target = place
+                piles.append(Pile.of_batch(target, sync, piece))
+                self._appender.add_batch(piles[-1])
+        return _ranges_of(piles)
+
+    @staticmethod
+    def _body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
+        """Put the record timestamps in front; where they are null, the server's clock says them."""
+        stamps = pa.nulls(batch.num_rows, TIMESTAMP) if timestamps is None else timestamps
+        schema = pa.schema([pa.field("timestamp", TIMESTAMP), *batch.schema])
+        return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=schema)
+
+    def producer(self, producer_id: str) -> Producer:
+        """Begin a session of an idempotent producer at the server, as `Topic.producer` does."""
+        self._store._check_writable()
+        values = {**named(self._meta), "id": producer_id}
+        found = self._connection.action("producer", values, seconds=None)
+        return RemoteProducer(self, producer_id, found["epoch"], found["next_sequence"])
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is durable; raise what stood in the way."""
+        self._store._check()
+        if not self._store.read_only:
+            self._appender.flush()
+
+    def roll(self) -> None:
+        """Seal the active segments that hold records, and begin new ones."""
+        self._store._check_writable()
+        self._appender.drain()
+        self._connection.action("roll", named(self._meta), seconds=None)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        partitions: Iterable[int] | int | None = None,
+        start_offset: Offsets = None,
+        end_offset: Offsets = None,
+        start_timestamp: object = None,
+        end_timestamp: object = None,
+        key: object = None,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """Take a snapshot at the server, as `Topic.scan` does; what this handle appended is in it."""
+        return self._plan(
+            partitions, start_offset, end_offset, start_timestamp, end_timestamp, key, columns, limit
+        )
+
+    def plan(self, *, split_bytes: int | None = None, **arguments: Any) -> RemoteScan:
+        """Return `scan` of the same arguments, cut into splits of about `split_bytes`."""
+        names = (
+            "partitions", "start_offset", "end_offset", "start_timestamp", "end_timestamp", "key", "columns", "limit",
+        )  # fmt: skip
+        unknown = arguments.keys() - set(names)
+        if unknown:
+            raise ConfigError(f"a scan has no argument {min(unknown)!r}")
+        return self._plan(*(arguments.get(name) for name in names), split_bytes=split_bytes)
+
+    def _plan(
+        self,
+        partitions: Any,
+        start_offset: Offsets,
+        end_offset: Offsets,
+        start_timestamp: object,
+        end_timestamp: object,
+        key: object,
+        columns: Any,
+        limit: int | None,
+        *,
+        split_bytes: int | None = None,
+    ) -> RemoteScan:
+        self._store._check()
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ConfigError(f"limit is a number of rows, not {limit!r}")
+        check_bounds(self._meta, start_offset, end_offset)
+        query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
+        chosen = None if partitions is None else tuple(chosen_partitions(self._meta, partitions))
+        self._appender.drain()
+        command = ScanCommand(
+            self.name, chosen, start_offset, end_offset, query.start_timestamp_us, query.end_timestamp_us,
+            query.key, query.columns, limit, split_bytes, self._meta.topic_id,
+        )  # fmt: skip
+        return RemoteScan(self._connection, command, self._store._check)
+
+    def _records(
+        self, partition: int, offset: int | None, limit: int | None, follow: bool
+    ) -> Iterator[Record]:
+        left = limit
+        if not follow:
+            self._appender.drain()
+            end = offset + left if offset is not None and left is not None else None
+            self._check_there(partition, offset)
+            scan = self.scan(
+                partition, offset, end, columns=["offset", "timestamp", *self.schema.names], limit=limit
+            )
+            for batch in scan.to_batches():
+                yield from self._of(batch, partition)
+            return
+        at = self._check_there(partition, offset)
+        while left is None or left > 0:
+            found = self._wait(partition, at)
+            if found["end"] <= at:
+                if not found["waits"]:
+                    self._store._pause(_POLL_SECONDS)
+                self._store._check()
+                continue
+            for batch in coalesce(
+                limited(self._connection.rows(self._ticket(partition, at, found["end"])), left)
+            ):
+                yield from self._of(batch, partition)
+                left = None if left is None else left - batch.num_rows
+            at = found["end"]
+
+    def _check_there(self, partition: int, offset: int | None) -> int:
+        """Return where reading begins.
+
+        Raises
+        ------
+        OffsetOutOfRange
+            The offset is beyond the end.
+        """
+        log = self.offsets()[partition]
+        if offset is not None and not log.start <= offset <= log.end:
+            missing = "is gone" if offset < log.start else "is not there yet"
+            raise OffsetOutOfRange(
+                f"offset {offset} of topic {self.name!r} partition {partition} {missing}; the log has {log.start} to "
+                f"{log.end}",
+                start=log.start,
+                end=log.end,
+            )
+        return log.start if offset is None else offset
+
+    def _of(self, batch: pa.RecordBatch, partition: int) -> Iterator[Record]:
+        return records_of(batch, self.name, partition, typed=self._typed, key_column=self._meta.key)
+
+    def _ticket(self, partition: int, start: int, end: int) -> bytes:
+        columns = ("offset", "timestamp", *self.schema.names)
+        return Ticket(self.name, self._meta.topic_id, partition, start, end, columns).encode()
+
+    def _wait(self, partition: int, offset: int) -> dict[str, Any]:
+        values = {**named(self._meta), "partition": partition, "offset": offset, "seconds": _FOLLOW_SECONDS}
+        return self._connection.action("wait", values)
+
+    def offsets(self) -> dict[int, OffsetRange]:
+        """Return start and end offset of each partition; what is about to be shown is flushed first."""
+        self._store._check()
+        self._appender.drain()
+        found = self._connection.action("offsets", named(self._meta), seconds=None)["offsets"]
+        return {int(key): OffsetRange(int(key), start, end) for key, (start, end) in found.items()}
+
+    def offset_at(self, timestamp: object, partition: int = 0) -> int:
+        """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
+        self._check_partition(partition)
+        self._store._check()
+        self._appender.drain()
+        values = {**named(self._meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
+        return int(self._connection.action("offset_at", values, seconds=None)["offset"])
+
+    # -- administration --------------------------------------------------------------------------
+
+    def delete_before(self, offset: int, partition: int = 0) -> None:
+        """Move the start offset up, as `Topic.delete_before` does."""
+        self._check_partition(partition)
+        self._store._check_writable()
+        self._appender.drain()
+        values = {**named(self._meta), "offset": offset, "partition": partition}
+        self._connection.action("delete_before", values, seconds=None)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add nullable columns at the end of a typed topic; older records read them as null."""
+        self._store._check_writable()
+        if not isinstance(columns, pa.Schema):
+            raise SchemaMismatch(f"columns are given as a pyarrow.Schema, not {type(columns).__name__}")
+        self._change("add_columns", {"schema": encode_schema(columns)})
+
+    def add_partitions(self, total: int) -> None:
+        """Raise the number of partitions to `total`."""
+        self._store._check_writable()
+        self._change("add_partitions", {"total": total})
+
+    def _change(self, action: str, values: dict[str, Any]) -> None:
+        self._appender.drain()
+        found = self._connection.action(action, {**named(self._meta), **values}, seconds=None, retry=False)
+        with self._lock:
+            self._use(TopicMeta.from_json(found["topic"], where="the server's answer"))
+
+    def _refresh(self) -> None:
+        """Take over what others changed of the topic."""
+        meta = self._store._describe(self.name)
+        with self._lock:
+            if meta.topic_id == self._meta.topic_id:
+                self._use(meta)
+
+    def _close(self) -> TieredError | None:
+        """Send and flush what is left; return what went wrong."""
+        failed: TieredError | None = None
+        try:
+            if self._appender.unsettled:
+                self._appender.flush()
+            self._appender.raise_failed()
+        except TieredError as error:
+            failed = error
+        self._appender.close()
+        return failed
+
+
+def _ranges_of(piles: Iterable[Pile]) -> list[OffsetRange]:
+    return [item for pile in piles for item in pile.ranges()]

@@ -1,0 +1,355 @@
+"""The Arrow Flight server of a store; its threads are gRPC's, one a call that is under way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from ..errors import (
+    Backpressure,
+    ConfigError,
+    CorruptionError,
+    StoreClosed,
+    TopicNotFound,
+    UnsupportedFormat,
+)
+from ..format.schema import row_schema
+from .actions import ACTIONS, Action, run_action
+from .appending import PutHandler, append_stream
+from .auth import TokenCheck
+from .flight_errors import server_errors, to_flight
+from .messages import Ticket
+from .notice import post_notice, remove_notice
+from .options import Address, ServeOptions, is_loopback
+from .planning import command_of, plan_flight
+from .put_messages import PutCommand
+from .reading import ticket_rows, ticket_schema, topic_of
+from .staging import STAGE_ACTIONS, stage_of, stage_stream
+from .wire import decode_action, encode_json
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+log = logging.getLogger("tiered.flight")
+
+# How long a server that ends waits for an append in the middle of its work.
+_GRACE_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
+
+
+class Service(fl.FlightServerBase):  # type: ignore[misc]
+    """Answers calls.
+
+    Parameters
+    ----------
+    store
+        What is served.
+    actions, puts
+        What there is, by name; see `ACTIONS` and `PUTS`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        address: Address,
+        options: ServeOptions,
+        actions: Mapping[str, Action],
+        puts: Mapping[str, PutHandler],
+    ) -> None:
+        self.store = store
+        self._actions = actions
+        self._puts = puts
+        self._streams_left = options.streams_max
+        self._streams_max = options.streams_max
+        self._lock = threading.Lock()
+        self.ending = False
+        self.busy = 0
+        tls = options.tls_certificate
+        super().__init__(
+            address.location,
+            tls_certificates=None if tls is None else [(tls, options.tls_key)],
+            middleware={} if options.token is None else {"token": TokenCheck(options.token)},
+        )
+
+    def check(self) -> None:
+        """Raise `StoreClosed` once the server ends."""
+        if self.ending:
+            raise StoreClosed("the server is shutting down")
+        self.store._check()
+
+    @contextmanager
+    def _stream(self) -> Iterator[None]:
+        """Count a stream as long as it is under way."""
+        with self._lock:
+            if self._streams_left == 0:
+                raise Backpressure(
+                    f"the server has {self._streams_max} streams under way, its limit; try again in a while"
+                )
+            self._streams_left -= 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams_left += 1
+
+    @property
+    def streams(self) -> int:
+        """How many streams are under way."""
+        return self._streams_max - self._streams_left
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        with server_errors():
+            self.check()
+            with self._lock:
+                self.busy += 1
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self.busy -= 1
+
+    # -- what Flight calls -----------------------------------------------------------------------
+
+    def list_flights(self, context: fl.ServerCallContext, criteria: bytes) -> Iterator[fl.FlightInfo]:  # noqa: ARG002
+        """Yield each topic; a plan of its own has endpoints and sizes."""
+        with self._call():
+            infos = []
+            for name in self.store.topics():
+                descriptor = fl.FlightDescriptor.for_path(name)
+                try:
+                    schema = row_schema(self.store.topic(name).schema)
+                except (CorruptionError, UnsupportedFormat, TopicNotFound) as error:
+                    log.warning("topic %r is not listed: %s", name, error)
+                    continue
+                infos.append(fl.FlightInfo(schema, descriptor, [], -1, -1))
+        yield from infos
+
+    def get_schema(self, context: fl.ServerCallContext, descriptor: fl.FlightDescriptor) -> fl.SchemaResult:  # noqa: ARG002
+        with self._call():
+            command = command_of(descriptor)
+            columns = None if command.columns is None else list(command.columns)
+            return fl.SchemaResult(row_schema(self.store.topic(command.topic).schema, columns))
+
+    def get_flight_info(
+        self,
+        context: fl.ServerCallContext,  # noqa: ARG002
+        descriptor: fl.FlightDescriptor,
+    ) -> fl.FlightInfo:
+        with self._call():
+            return plan_flight(self.store, descriptor)
+
+    def do_get(self, context: fl.ServerCallContext, ticket: fl.Ticket) -> fl.FlightDataStream:
+        with self._call():
+            wanted = Ticket.decode(ticket.ticket)
+            topic = topic_of(self.store, wanted)
+            schema = ticket_schema(topic, wanted)
+            rows = ticket_rows(self.store, topic, wanted, self.check)
+            return fl.GeneratorStream(schema, self._sent(context, rows))
+
+    def _sent(
+        self, context: fl.ServerCallContext, rows: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        # All of it is within the generator: one that is never begun is never closed either.
+        try:
+            with self._stream():
+                for batch in rows:
+                    if context.is_cancelled():
+                        return
+                    self.check()
+                    yield batch
+        except Exception as error:  # noqa: BLE001 (whatever it is, the client has to hear of it)
+            raise to_flight(error) from None
+
+    def do_put(
+        self,
+        context: fl.ServerCallContext,  # noqa: ARG002
+        descriptor: fl.FlightDescriptor,
+        reader: fl.MetadataRecordBatchReader,
+        writer: fl.FlightMetadataWriter,
+    ) -> None:
+        with server_errors(), self._stream():
+            self.check()
+            if descriptor.descriptor_type == fl.DescriptorType.PATH:
+                command = PutCommand(command_of(descriptor).topic)
+            else:
+                command = PutCommand.decode(bytes(descriptor.command))
+            handler = self._puts.get(command.kind)
+            if handler is None:
+                raise ConfigError(f"this server takes no batches for {command.kind!r}")
+            handler(self.store, command, reader, writer, self._call)
+
+    def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [(name, (action.__doc__ or "").partition("\n")[0]) for name, action in self._actions.items()]
+
+    def do_action(self, context: fl.ServerCallContext, action: fl.Action) -> list[bytes]:  # noqa: ARG002
+        with self._call():
+            values = decode_action(action.body.to_pybytes())
+            return [encode_json(run_action(self._actions, self.store, action.type, values))]
+
+
+PUTS: dict[str, PutHandler] = {"append": append_stream, "stage": stage_stream}
+"""What streams of batches are for, by `PutCommand.kind`."""
+
+
+class FlightServer:
+    """A running server; make one with `Store.serve`.
+
+    Attributes
+    ----------
+    location : str
+        ``grpc://host:port``.
+    """
+
+    def __init__(self, service: Service, address: Address) -> None:
+        self._service = service
+        self._port = address.port
+        self.location = address.location
+        self._closed = threading.Event()
+        self._closing = threading.Lock()
+        _servers.add(self)
+
+    @classmethod
+    def open(cls, store: Store, listen: str, options: ServeOptions) -> FlightServer:
+        """Listen at ``host:port``.
+
+        Raises
+        ------
+        ConfigError
+            The address is taken or not ours, TLS files do not fit, or others could come in without a token.
+        """
+        address = Address.to_listen(listen, tls=options.tls_certificate is not None)
+        options.check(address.host)
+        _check_free(address)
+        if store._writer_lock is not None:
+            # What an earlier server had decided on is in the log before anybody looks.
+            stage_of(store).recover()
+        try:
+            service = Service(store, address, options, {**ACTIONS, **STAGE_ACTIONS}, PUTS)
+        except pa.ArrowException as error:
+            raise ConfigError(
+                f"cannot serve at {listen}: {str(error).splitlines()[0]}; is the address free, and the certificate "
+                "one in PEM with its key?"
+            ) from None
+        if options.tls_certificate is None and not is_loopback(address.host):
+            log.warning("serving %s without TLS: records and the token can be read on the way", listen)
+        host = socket.gethostname() if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104
+        server = cls(service, Address(host, service.port, address.tls))
+        server._post()
+        return server
+
+    def _post(self) -> None:
+        """Let readers of the directory find this server; one of a reader shows no more than they see themselves."""
+        store = self._service.store
+        root = store._access.places.root
+        if root is not None and store._writer_lock is not None:
+            post_notice(store._host.fs, root, store.store_id, self.location)
+
+    def _take_back(self) -> None:
+        store = self._service.store
+        root = store._access.places.root
+        if root is not None and store._writer_lock is not None:
+            remove_notice(store._host.fs, root, self.location)
+
+    @property
+    def streams(self) -> int:
+        """How many reads and appends of clients are under way."""
+        return self._service.streams
+
+    def wait(self) -> None:
+        """Return when the server was closed."""
+        self._closed.wait()
+
+    def close(self) -> None:
+        """Stop listening, let what is being appended end, cut off everybody; may be called twice."""
+        with self._closing:
+            if self._closed.is_set():
+                return
+            self._take_back()
+            self._service.ending = True
+            down = threading.Thread(target=self._service.shutdown, name="tiered-flight-close", daemon=True)
+            down.start()
+            self._end(down)
+            self._closed.set()
+        _servers.discard(self)
+
+    def _end(self, down: threading.Thread) -> None:
+        """Wait for the calls that are under way; those that wait for their client are ended by its connection."""
+        until = time.monotonic() + _GRACE_SECONDS
+        while down.is_alive() and time.monotonic() < until:
+            down.join(_LOOK_SECONDS)
+            if down.is_alive() and not self._service.busy:
+                _cut_connections(self._port)
+        if down.is_alive():
+            _cut_connections(self._port)
+            down.join(_GRACE_SECONDS)
+        if down.is_alive():
+            log.warning("%s: calls of clients are still under way; they end with this process", self.location)
+
+    def abandon(self) -> None:
+        """In a forked child: leave the server to the parent."""
+        # To end it here would wait for threads that the child does not have.
+        _abandoned.append(self._service)
+        self._closed.set()
+
+    def __enter__(self) -> FlightServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.location}{' (closed)' if self._closed.is_set() else ''}>"
+
+
+_servers: weakref.WeakSet[FlightServer] = weakref.WeakSet()
+_abandoned: list[Service] = []
+
+
+def _check_free(address: Address) -> None:
+    """Raise `ConfigError` where nobody could listen: gRPC itself says no more than that it did not start."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen at {address.host}:{address.port}: {error.strerror or error}; write another address"
+            ) from None
+
+
+def _cut_connections(port: int) -> None:
+    """Shut the connections that clients have to our port: gRPC waits for them for ever, and has no other way."""
+    for found in connections(port):
+        with suppress(OSError):
+            found.shutdown(socket.SHUT_RDWR)
+
+
+def connections(port: int) -> Iterator[socket.socket]:
+    """Yield the connections of this process that others made to a port of it, each until the next one."""
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208 (names are numbers here)
+        with suppress(OSError, ValueError):
+            copy = os.dup(int(name))
+            try:
+                found = socket.socket(fileno=copy)
+            except OSError:
+                os.close(copy)  # a file, a pipe
+                continue
+            with found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                    found.getpeername()  # one that listens has none
+                    yield found

@@ -1,0 +1,197 @@
+"""Rows that wait for a commit, over Flight: the server's half, and the client that Spark's tasks and driver use.
+
+======================  ============================================================================================
+call                    message
+======================  ============================================================================================
+``do_put``, ``stage``   `PutCommand` with options ``query`` and ``attempt``; one answer at the end: ``rows``, ``bytes``
+action ``commit``       ``topic``, ``query``, ``batch``, ``staged``: list of ``attempt``, ``rows``, ``bytes``; answer:
+                        ``appended``, false where the batch was in the log already
+action ``abort``        ``topic``, ``query``, ``attempts``
+======================  ============================================================================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from ..errors import ServerUnavailable, TieredError
+from ..staging.stage_file import Staged
+from ..staging.staging import Staging
+from ..warm.catalog import TopicMeta
+from .appending import Work, check_batch
+from .connection import Connection
+from .flight_errors import client_errors
+from .options import ConnectOptions
+from .put_messages import PutCommand
+from .same_topic import same_topic
+from .wire import count, decode_answer, dump, text
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+# A batch of some thousand large rows goes in pieces, so that neither end holds much of it.
+_PIECE_BYTES_MAX = 8 << 20
+
+_stages: WeakKeyDictionary[Store, Staging] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def stage_of(store: Store) -> Staging:
+    """Return the one stage of a store.
+
+    Raises
+    ------
+    ReadOnly, ConfigError
+    """
+    with _lock:
+        found = _stages.get(store)
+        if found is None:
+            found = _stages[store] = Staging(store)
+        return found
+
+
+def stage_stream(store: Store, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
+    """Stage the rows of one attempt; a stream that is cut off leaves nothing behind that could be committed."""
+    same_topic(store, command.topic, command.topic_id)
+    options = command.options or {}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for chunk in reader:
+            with work():
+                if chunk.data is not None:
+                    check_batch(chunk.data)
+            if chunk.data is not None:
+                yield chunk.data
+
+    query, attempt = text(options.get("query")), text(options.get("attempt"))
+    staged = stage_of(store).stage(command.topic, query, attempt, batches())
+    writer.write(dump({"rows": staged.rows, "bytes": staged.bytes}))
+
+
+def _commit(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put staged rows into the log as one batch of a query, once; durable when it returns."""
+    staged = [
+        Staged(text(item["attempt"]), count(item["rows"]), count(item["bytes"])) for item in values["staged"]
+    ]
+    appended = stage_of(store).commit(
+        text(values["topic"]), text(values["query"]), count(values["batch"]), staged
+    )
+    return {"appended": appended}
+
+
+def _abort(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Let staged rows go."""
+    attempts = [text(item) for item in values["attempts"]]
+    stage_of(store).abort(text(values["topic"]), text(values["query"]), attempts)
+    return {}
+
+
+STAGE_ACTIONS = {"commit": _commit, "abort": _abort}
+
+
+class StageClient:
+    """Stages and commits at a server; also a context manager.
+
+    Every call can be made again: rows that nobody commits are swept, and a commit that is there already is no error.
+    """
+
+    def __init__(self, location: str, options: ConnectOptions) -> None:
+        self._connection = Connection(location, options)
+        self.location = self._connection.location
+
+    def describe(self, topic: str) -> TopicMeta:
+        """Return what a topic is.
+
+        Raises
+        ------
+        TopicNotFound, ServerUnavailable, ConfigError
+        """
+        answer = self._connection.action("describe_topic", {"topic": topic})
+        return TopicMeta.from_json(answer["topic"], where=self.location)
+
+    def stage(
+        self, meta: TopicMeta, query: str, attempt: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> Staged:
+        """Send the rows of one attempt; durable at the server when it returns, and in nobody's sight.
+
+        Raises
+        ------
+        SchemaMismatch, RecordTooLarge, DiskFull, TopicNotFound, ServerUnavailable
+            Nothing that could be committed is there; try again under another name.
+        """
+        command = PutCommand(
+            meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}
+        )
+        sent = 0
+        writer, reader = self._connection.put(command.encode(), schema)
+        with client_errors(self.location):
+            try:
+                for batch in batches:
+                    for piece in _pieces(batch):
+                        writer.write_batch(piece)
+                    sent += batch.num_rows
+                writer.done_writing()
+                answer = reader.read()
+            except (pa.ArrowException, OSError):
+                # What broke the stream is what the server answers; the write says only that it broke.
+                writer.close()
+                raise
+            except BaseException:
+                with suppress(pa.ArrowException, OSError):
+                    writer.close()
+                raise
+            writer.close()
+        if answer is None:
+            raise ServerUnavailable(f"{self.location} ended without an answer")
+        values = decode_answer(answer.to_pybytes())
+        if values.get("rows") != sent:
+            raise TieredError(f"{self.location} staged {values.get('rows')} rows of {sent}")
+        return Staged(attempt, sent, count(values["bytes"]))
+
+    def commit(self, topic: str, query: str, batch: int, staged: Sequence[Staged]) -> bool:
+        """Put staged rows into the log; see `Staging.commit`. A connection that is lost is tried again.
+
+        Raises
+        ------
+        ServerUnavailable
+            Whether the batch is there is unknown; the same commit again is right in any case.
+        TieredError
+        """
+        body = {
+            "topic": topic,
+            "query": query,
+            "batch": batch,
+            "staged": [item.to_json() for item in staged],
+        }
+        return bool(self._connection.action("commit", body, seconds=None)["appended"])
+
+    def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
+        """Let staged rows go."""
+        body = {"topic": topic, "query": query, "attempts": list(attempts)}
+        self._connection.action("abort", body)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    count = max(1, -(-batch.nbytes // _PIECE_BYTES_MAX))
+    rows = max(1, -(-batch.num_rows // count))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

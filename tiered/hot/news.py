@@ -1,0 +1,36 @@
+"""A condition that Ctrl-C cannot leave locked, nor those who wait on it unwoken."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class News:
+    """A condition, and the lock to hold around it.
+
+    ``with news.lock`` instead of ``with condition``: the latter takes the lock in Python code, where Ctrl-C can strike
+    between taking it and being obliged to give it back, and then everybody else waits for ever.
+    """
+
+    __slots__ = ("_condition", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._condition = threading.Condition(self.lock)
+
+    def wait(self, timeout_seconds: float | None = None) -> None:
+        """Wait to be told; the caller holds the lock, and looks again."""
+        self._condition.wait(timeout_seconds)
+
+    def wait_for(self, reached: Callable[[], bool], timeout_seconds: float) -> bool:
+        """Wait until it is reached; False where the time ran out. The caller holds the lock."""
+        return self._condition.wait_for(reached, timeout_seconds)
+
+    def tell(self) -> None:
+        """Wake all who wait, also where Ctrl-C strikes meanwhile; the caller holds the lock."""
+        try:
+            self._condition.notify_all()
+        except BaseException:
+            self._condition.notify_all()
+            raise

@@ -1,0 +1,221 @@
+"""Rows that are appended and not written yet: they become blocks when a block is full, and at each commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from ..format.block import RAW_BYTES_MAX, encode_body, split_batch
+from ..format.facts import SegmentFacts
+from ..format.schema import RECORD_SCHEMA, body_schema
+from ..warm.catalog import TopicMeta
+from ..warm.segment_writer import SegmentWriter
+from .active_end import ActiveEnd
+from .buffer import RecordBuffer, RowBuffer, stretches
+from .group_commit import GroupCommit
+from .opening import WriterOptions
+
+
+class SchemaGrew(Exception):
+    """What is to be appended has not the columns of the writer; the caller brings both to the newest schema."""
+
+
+class PendingRows(ActiveEnd):
+    """Buffers rows in front of the active segment.
+
+    Attributes
+    ----------
+    lock, buffer
+        The pending rows and their lock.
+    """
+
+    def __init__(
+        self, options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, segment: SegmentWriter,
+        start_offset: int,
+    ) -> None:  # fmt: skip
+        super().__init__(options, directory, meta, partition, segment, start_offset)
+        self.lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._group = GroupCommit()
+        self._block_bytes = options.block_bytes
+        self._rows_max = options.rows_max
+        self.buffer: RecordBuffer | RowBuffer = self._new_buffer(segment.end_offset)
+
+    def _new_buffer(self, base_offset: int) -> RecordBuffer | RowBuffer:
+        if self.meta.schema.equals(RECORD_SCHEMA):
+            return RecordBuffer(base_offset)
+        return RowBuffer(base_offset, len(self.meta.schema))
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record appended, pending ones included."""
+        with self.lock:
+            return self.buffer.base_offset + len(self.buffer.timestamps_us)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything appended is not durable yet."""
+        buffer = self.buffer
+        return bool(buffer.timestamps_us) or self.durable_offset < self._segment.end_offset
+
+    def make_room(self) -> None:
+        """Write the pending rows because they make a block.
+
+        Raises
+        ------
+        DiskFull
+            No room: the rows stay pending, and the caller's row is not added.
+        """
+        if self._options.sync_when_full:
+            self.flush()
+            return
+        with self._write_lock:
+            self._check_fault()
+            # Whoever held the lock before may have written the same rows: then these are few.
+            if self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self._rows_max:
+                self._drain()
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def write_pending(self) -> None:
+        """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
+        self._check_fault()
+        if self.buffer.timestamps_us:
+            self._look_for_fence()
+            with self._write_lock:
+                self._check_fault()
+                self._drain()
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is durable.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned, StoreClosed, Fenced
+        """
+        self.sync_to(self.end_offset)
+
+    def sync_to(self, offset: int) -> None:
+        """Return once every record before `offset` is durable: group commit, leader and followers."""
+
+        def durable() -> bool:
+            if self.durable_offset >= offset:
+                return True
+            self._check_fault()
+            return False
+
+        self._group.run(durable, self._commit)
+
+    def _commit(self) -> None:
+        """Write what is pending, and sync it."""
+        self._look_for_fence()
+        started = time.perf_counter()
+        with self._sync_lock:
+            with self._write_lock:
+                self._check_fault()
+                self._drain()
+                segment, end = self._segment, self._segment.end_offset
+                producers = segment.producers.snapshot()
+            self._sync(segment, end, producers)
+            self._counters.flushes.observe(time.perf_counter() - started)
+            while self._retired:
+                self._retired.pop().close()
+
+    # -- rolling ---------------------------------------------------------------------------------
+
+    def roll(self) -> SegmentFacts | None:
+        """Seal the active segment and begin the next; None where it holds no record."""
+        with self._write_lock:
+            self._check_fault()
+            self._drain()
+            return self._roll() if len(self._segment.index) else None
+
+    def roll_if_old(self) -> None:
+        """Roll where the active segment's first record is older than the policy's roll age."""
+        age = self._options.roll_age_us
+        segment = self._segment
+        first = segment.first_append_us
+        if age is not None and first is not None and self._options.clock() - first >= age:
+            self.roll()
+
+    def change_schema(self, meta: TopicMeta) -> None:
+        """Go on with a grown schema: pending rows are written and the segment rolled first.
+
+        On failure the writer goes on with the schema it had.
+        """
+        with self._write_lock, self.lock:
+            if meta.schema_id <= self.meta.schema_id:
+                return
+            self._drain_held()
+            self.recent.clear()
+            schema_id = meta.schema_id
+            grown = body_schema(meta.schema), RowBuffer(self._segment.end_offset, len(meta.schema))
+            try:
+                self._roll(meta)
+            finally:
+                # By the segment that is there now, also after Ctrl-C: its blocks must have its columns.
+                if self._segment.header.schema_id == schema_id:
+                    self.meta, (self._body_schema, self.buffer) = meta, grown
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Write the pending rows. The caller holds the write lock."""
+        taken: RecordBuffer | RowBuffer | None = None
+        try:
+            with self.lock:
+                if not self.buffer.timestamps_us:
+                    return
+                fresh = self._new_buffer(self.buffer.base_offset + len(self.buffer.timestamps_us))
+                taken = self.buffer
+                self.buffer = fresh
+            self._drain_buffer(taken)
+        except BaseException:
+            # Ctrl-C can strike anywhere above: what was taken and not written goes back in front.
+            with self.lock:
+                if taken is not None and taken is not self.buffer:
+                    taken.drop_before(self._segment.end_offset)
+                    taken.extend(self.buffer)  # type: ignore[arg-type]
+                    self.buffer = taken
+            raise
+
+    def _drain_held(self) -> None:
+        """Write the pending rows while nobody can add any. The caller holds the write lock and `lock`."""
+        self._check_fault()
+        try:
+            self._drain_buffer(self.buffer)
+            self.buffer = self._new_buffer(self._segment.end_offset)
+        except BaseException:
+            self.buffer.drop_before(self._segment.end_offset)
+            raise
+
+    def _drain_buffer(self, buffer: RecordBuffer | RowBuffer) -> None:
+        if not buffer.timestamps_us:
+            return
+        if buffer.numbers:
+            self._drain_numbered(buffer)
+            return
+        if isinstance(buffer, RecordBuffer) and buffer.is_single:
+            self._append_body(buffer.to_single(), keep=True)
+            return
+        batch = buffer.to_batch(self._body_schema)
+        fits = buffer.bytes <= min(2 * self._block_bytes, RAW_BYTES_MAX // 2)
+        pieces = [batch] if fits else split_batch(batch, self._block_bytes)
+        for piece in pieces:
+            self._append_body(encode_body(piece), keep=True)
+
+    def _drain_numbered(self, buffer: RecordBuffer | RowBuffer) -> None:
+        """Write rows of which some are of idempotent producers: a block is of one of them, or of none."""
+        batch, numbers = buffer.to_batch(self._body_schema), buffer.numbers
+        for start, end, numbered in stretches(numbers, batch.num_rows):
+            row = start
+            for piece in split_batch(batch.slice(start, end - start), self._block_bytes):
+                last = row + piece.num_rows - 1
+                if numbered:
+                    self._append_body(
+                        encode_body(piece), keep=True, producer=numbers[row], last_sequence=numbers[last][2]
+                    )
+                else:
+                    self._append_body(encode_body(piece), keep=True)
+                row = last + 1

@@ -1,0 +1,189 @@
+"""Opens a store: a local directory, the URL of a bucket, or a server's."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+from .background import Ticker
+from .catalogs import BucketCatalog
+from .cold.bucket import Bucket
+from .errors import ConfigError
+from .host import Host
+from .in_process import listen
+from .network import network
+from .passes import Passes
+from .places import cache_options, cold_options, cold_place, places_of
+from .reader.access import Places, TierAccess
+from .schedules import first_seconds, schedule_of
+from .settings import Settings
+from .store import Store
+from .warm.catalog import Catalog
+from .warm.cold_url import ColdPlace, read_cold_place
+from .warm.lock import FileLock
+from .writers import flush_in_background
+
+WRITER_LOCK = "writer.lock"
+_SERVED = re.compile(r"grpc[^/]*://")
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    cold: str | None = None,
+    settings: Settings | str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    tierer: bool = False,
+    daemon: bool = False,
+    host: Host | None = None,
+    token: str | None = None,
+) -> Store:
+    """Open a store; create it where there is none.
+
+    Parameters
+    ----------
+    path
+        A local directory, the URL of a bucket (read-only: what is offloaded), or that of a writer that serves:
+        ``grpc://host:port``, ``grpc+tls://host:port`` (append and read through it).
+    cold
+        URL of the cold tier: ``s3://bucket/prefix``, ``file:///directory``, ``memory://``, ``gs://``,
+        ``abfs://``. A store remembers it, so later opens need not say it again. None: no cold tier.
+    settings
+        `Settings`, or the path of a ``tiered.toml``.
+    read_only
+        Open for reading beside a writer; locks nothing, and creates nothing but cached copies of cold data.
+    tierer
+        Open for tiering beside a writer in another process: reads, plans and tiers, appends nothing.
+    daemon
+        Run passes on threads of this process: full ones every ``daemon.interval``, and for each topic one that
+        ships its tails every ``offload.tail_interval``. Where ``daemon.metrics`` names an address, health, metrics
+        and a page are answered there.
+    token
+        What a writer that serves wants to see; by default the environment's ``TIERED_FLIGHT_TOKEN``, then what
+        ``flight.token_file`` holds.
+
+    Raises
+    ------
+    ConfigError
+        Also for ``sync="cold"`` where there is no cold tier.
+    ServerUnavailable
+        Nobody answers at a ``grpc://`` URL.
+    StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    _check_platform()
+    text = path_text(path)
+    settings = loaded_settings(settings)
+    host = host or Host()
+    if _SERVED.match(text):
+        if cold is not None or tierer or daemon:
+            raise ConfigError(
+                f"{text} is served elsewhere, so cold=, tierer=True and daemon=True are the server's"
+            )
+        return network().connect(text, settings, host, read_only=read_only, token=token)
+    if "://" in text:
+        return _open_bucket(text, settings, host)
+    if read_only and (tierer or daemon):
+        raise ConfigError("read_only=True changes nothing, so it excludes tierer=True and daemon=True")
+    return _open_local(Path(text), cold or settings.cold.url, settings, host, read_only, tierer, daemon)
+
+
+def _open_local(
+    root: Path,
+    cold: str | None,
+    settings: Settings,
+    host: Host,
+    read_only: bool,
+    tierer: bool,
+    daemon: bool,
+) -> Store:
+    root = root.absolute()
+    writable = not (read_only or tierer)
+    catalog = Catalog(host.fs, root)
+    if writable and settings.store.sync == "cold" and not (cold or read_cold_place(root).url):
+        raise ConfigError(
+            f'store.sync = "cold" waits for a bucket, and the store {root} has none: give it cold="s3://…", or '
+            'write "always"'
+        )
+    lock = None
+    if writable:
+        # The lock comes first: two processes that create one store must not each give it an id.
+        catalog.make_root()
+        lock = FileLock.acquire(root / WRITER_LOCK, f"the store {root}", nameless=True)
+    try:
+        store_id = catalog.open_store(create=writable)
+        if writable:
+            catalog.remove_deleted()
+        place = cold_place(host, root, cold, settings, writable)
+        find = None if writable else partial(places_of, root, settings)
+        access = TierAccess(places_of(root, settings, place), host.open_bucket, find)
+        store = Store(
+            settings, host, access, catalog, store_id, str(root), writer_lock=lock, read_only=read_only
+        )
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+    if writable:
+        ticker = Ticker(
+            "tiered-flush", settings.store.sync_interval.total_seconds(), partial(flush_in_background, store)
+        )
+        store._tickers.append(ticker)
+        ticker.start()
+    if daemon:
+        _start_passes(store)
+    return store
+
+
+def _open_bucket(url: str, settings: Settings, host: Host) -> Store:
+    place = ColdPlace(url, settings.cold.endpoint_url, settings.cold.region)
+    places = Places(None, url, cold_options(settings, place), cache=cache_options(settings, None))
+    access = TierAccess(places, host.open_bucket)
+    catalog = BucketCatalog(Bucket(access.object_store))
+    return Store(settings, host, access, catalog, catalog.open_store(), url, writer_lock=None, read_only=True)
+
+
+def _start_passes(store: Store) -> None:
+    store._passes = Passes(
+        store._tierer,
+        store.topics,
+        store._settings.policy_for,
+        schedule=schedule_of(store._settings.daemon, store._clock),
+        clock=store._clock,
+        first_seconds=first_seconds(store._settings.daemon),
+    )
+    try:
+        store._web = listen(store, store._passes, store._settings.daemon)
+    except ConfigError:
+        store.close()
+        raise
+    store._passes.start()
+
+
+def path_text(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text; raise `ConfigError` for what is neither."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f'a path is a directory such as "./data", or the URL of a bucket, not {path!r}')
+    return text
+
+
+def loaded_settings(settings: Settings | str | os.PathLike[str] | None) -> Settings:
+    """Return settings, read from a file where a path is given; raise `ConfigError` where they do not fit."""
+    if not isinstance(settings, Settings):
+        if not isinstance(settings, (str, os.PathLike, type(None))):
+            raise ConfigError(
+                f"settings is a tiered.Settings or the path of a tiered.toml, not {type(settings).__name__}; "
+                "build one by tiered.Settings.model_validate({...})"
+            )
+        settings = Settings.load(settings)
+    return settings
+
+
+def _check_platform() -> None:
+    if sys.platform == "win32":
+        raise ConfigError(
+            "tiered runs on Linux and macOS; on Windows use WSL 2, with the store on its own file system"
+        )

@@ -1,0 +1,94 @@
+"""What is asked of a topic by a read: partitions, bounds, columns and a key, each looked at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from .errors import ConfigError, SchemaMismatch, TopicNotFound
+from .format.schema import RECORD_SCHEMA
+from .ingest import key_bytes, timestamp_us
+from .reader.rows import Query
+from .warm.catalog import TopicMeta
+
+Offsets = int | Mapping[int, int] | None
+
+
+def query_of(
+    meta: TopicMeta, start: object, end: object, key: object, columns: Iterable[str] | None
+) -> Query:
+    """Return what a scan looks for and shows; raise `ConfigError` or `SchemaMismatch` for what fits no column."""
+    key_column = None
+    if key is not None:
+        key_column = "key" if meta.schema.equals(RECORD_SCHEMA) else meta.key
+        if key_column is None:
+            raise ConfigError(f"topic {meta.name!r} has no key column to look for key={key!r}")
+        key = _as_key(key, meta.schema.field(key_column).type)
+    if isinstance(columns, str):
+        raise ConfigError(f"columns is a list of names; write columns=[{columns!r}]")
+    names = None if columns is None else tuple(columns) if isinstance(columns, Iterable) else (columns,)
+    if names is not None and not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"columns is a list of names, not {columns!r}")
+    return Query(
+        columns=names,
+        start_timestamp_us=None if start is None else timestamp_us(start),
+        end_timestamp_us=None if end is None else timestamp_us(end),
+        key=key,
+        key_column=key_column,
+    )
+
+
+def _as_key(key: Any, kind: pa.DataType) -> Any:
+    """Return a key as its column stores it."""
+    if pa.types.is_binary(kind):
+        return key_bytes(key)
+    if pa.types.is_string(kind) and isinstance(key, bytes):
+        return key.decode("utf-8", "replace")
+    try:
+        found = pa.scalar(key, kind).as_py()
+    except (pa.ArrowException, TypeError, ValueError):
+        found = None
+    if found != key:
+        raise SchemaMismatch(f"key {key!r} does not fit the key column's type {kind}")
+    return found
+
+
+def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -> list[int]:
+    """Return the partitions that are asked for; all for None."""
+    if partitions is None:
+        return list(range(meta.partitions))
+    if not isinstance(partitions, (int, Iterable)):
+        raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}")
+    wanted = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
+    for partition in wanted:
+        check_partition(meta, partition)
+    return wanted
+
+
+def check_bounds(meta: TopicMeta, *bounds: Offsets) -> None:
+    """Raise `ConfigError` for what is no bound on offsets."""
+    for offsets in bounds:
+        by_partition = offsets if isinstance(offsets, Mapping) else {}
+        for partition in by_partition:
+            if type(partition) is not int or not 0 <= partition < meta.partitions:
+                raise ConfigError(
+                    f"an offset is given for {partition!r}, which is no partition of {meta.name!r}"
+                )
+        for offset in by_partition.values() if isinstance(offsets, Mapping) else [offsets]:
+            if offset is not None and type(offset) is not int:
+                raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
+
+
+def bound(offsets: Offsets, partition: int) -> int | None:
+    """Return the bound that holds for a partition."""
+    return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
+
+
+def check_partition(meta: TopicMeta, partition: int) -> None:
+    """Raise `TopicNotFound` for what is no partition."""
+    if type(partition) is not int or not 0 <= partition < meta.partitions:
+        raise TopicNotFound(
+            f"topic {meta.name!r} has partitions 0 to {meta.partitions - 1}, not {partition!r}"
+        )

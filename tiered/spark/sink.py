@@ -1,0 +1,142 @@
+"""Writes: the tasks stage their rows at the writer's server, the driver commits those of the attempts that count."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ..errors import ConfigError, TieredError
+from ..flight.options import connect_options
+from ..flight.staging import StageClient
+from ..settings import Settings
+from ..staging.stage_file import Staged
+from ..warm.catalog import TopicMeta
+from .sink_options import SinkColumns, SinkOptions, choose_columns
+from .tasks import ShortErrors
+
+_log = logging.getLogger(__name__)
+
+# Spark's own name of a streaming query, the same at every restart from one checkpoint.
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class StagedRows(WriterCommitMessage):
+    """What one task staged, for which query."""
+
+    query: str
+    staged: Staged
+
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+class _Sink:
+    """What batch and stream have in common. No secret is part of it: each process finds the token of its own."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        with ShortErrors(), self._client() as client:
+            self._meta: TopicMeta = client.describe(options.topic)
+        with ShortErrors():
+            self._columns: SinkColumns = choose_columns(self._meta, schema.fieldNames())
+
+    def _client(self) -> StageClient:
+        settings = Settings.load(self._options.config)
+        return StageClient(self._options.location, connect_options(settings, None))
+
+    def stage(self, query: str, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Stage the rows of one attempt of a task."""
+        attempt = uuid4().hex
+        with ShortErrors(), self._client() as client:
+            batches = self._columns.apply(iterator)
+            first = next(batches, None)
+            if first is None:
+                return StagedRows(query, Staged(attempt, 0, 0))
+            staged = client.stage(self._meta, query, attempt, first.schema, _chained(first, batches))
+            return StagedRows(query, staged)
+
+    def publish(self, query: str, batch: int, messages: Messages) -> None:
+        """Commit what the tasks staged."""
+        staged = [item.staged for item in messages if isinstance(item, StagedRows)]
+        with ShortErrors(), self._client() as client:
+            if not client.commit(self._options.topic, query, batch, staged):
+                _log.warning(
+                    "batch %d of %s is in topic %r already; it was not appended again",
+                    batch, query, self._options.topic,
+                )  # fmt: skip
+
+    def drop(self, messages: Messages) -> None:
+        """Let go of what the tasks staged; what cannot be reached now is swept by age."""
+        found = [item for item in messages if isinstance(item, StagedRows)]
+        with suppress(TieredError), self._client() as client:
+            for query in {item.query for item in found}:
+                attempts = [item.staged.attempt for item in found if item.query == query]
+                client.abort(self._options.topic, query, attempts)
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+class TieredWriter(DataSourceArrowWriter):
+    """Appends one frame, wholly or not at all."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._sink = _Sink(options, schema)
+        self._query = f"app:{options.app_id}" if options.app_id is not None else f"job:{uuid4().hex}"
+        self._batch = options.version or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one attempt of a task."""
+        return self._sink.stage(self._query, iterator)
+
+    def commit(self, messages: Messages) -> None:
+        """Publish the attempts that Spark chose, together."""
+        self._sink.publish(self._query, self._batch, messages)
+
+    def abort(self, messages: Messages) -> None:
+        """Leave nothing behind."""
+        self._sink.drop(messages)
+
+
+class TieredStreamWriter(DataSourceStreamArrowWriter):
+    """Appends the micro-batches of a query, each once."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._sink = _Sink(options, schema)
+        self._app_id = options.app_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one attempt of a task."""
+        return self._sink.stage(self._query(), iterator)
+
+    def _query(self) -> str:
+        if self._app_id is not None:
+            return f"app:{self._app_id}"
+        context = TaskContext.get()
+        found = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if found is None:
+            raise ConfigError(
+                "Spark does not say which query this is; name it by option txnAppId, with a new name for each new "
+                "checkpointLocation"
+            )
+        return f"query:{found}"
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        """Publish the attempts that Spark chose, together, unless this batch was published before."""
+        for query in {item.query for item in messages if isinstance(item, StagedRows)}:
+            self._sink.publish(query, batchId, messages)
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803
+        """Leave nothing behind."""
+        self._sink.drop(messages)

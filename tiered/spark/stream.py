@@ -1,0 +1,333 @@
+"""The streaming source: micro-batches of a topic, exact at every replay."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ..errors import OffsetOutOfRange, ServerUnavailable, TopicNotFound
+from ..flight.remote_store import RemoteStore
+from ..reader.scan import Scan
+from ..records import OffsetRange
+from ..selecting import chosen_partitions
+from ..store import Store
+from ..topic import Topic
+from .columns import project
+from .options import EARLIEST, LATEST, SourceOptions
+from .planning import expand, open_source, scan_between
+from .stream_offsets import Offsets, from_json, ration, to_json
+from .tasks import ShortErrors, read_task, tasks_of
+
+_log = logging.getLogger(__name__)
+
+# Spark asks every 10 ms for the latest offset. A bucket is asked as rarely as `read(follow=True)` asks it: each look is
+# a GET a partition, and a head changes no more often than tails are shipped. A look at a writer has it flush.
+_LOOK_SECONDS_LOCAL = 0.02
+_LOOK_SECONDS_REMOTE = 0.05
+_LOOK_SECONDS_BUCKET = 2.0
+# An evicted file that is held open keeps its disk space so long.
+_HOLD_SECONDS = 10.0
+# How often retention may move the start offset while a plan is made that takes what is left.
+_ATTEMPTS = 5
+
+_LOST = (
+    "records that this query has not read yet are gone, by retention, delete_before() or delete_topic(); to go on with "
+    "what is there, set the option failOnDataLoss to false"
+)
+
+
+class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Says how far a stream goes, and reads ranges of offsets.
+
+    One lives in a process beside Spark's driver as long as the query runs, and keeps the store open; the executors
+    get others, which only read. Nothing is kept but in Spark's checkpoint, so nothing is tied to `commit`.
+
+    Parameters
+    ----------
+    clock
+        Returns seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self, options: SourceOptions, schema: StructType, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = options
+        self._schema = schema
+        self._clock = clock
+        self._store: Store | None = None
+        self._topic_id: object = None
+        self._log_offsets: dict[int, OffsetRange] | None = None
+        self._looked_at = 0.0
+        self._tidied_at = 0.0
+        self._target: Offsets | None = None
+        self._batch_at: float | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TieredStreamReader, (self._options, self._schema)
+
+    # -- how far -----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        """Return where a new query starts.
+
+        Raises
+        ------
+        OffsetOutOfRange
+            An offset that was asked for is not in the log, and ``failOnDataLoss`` is on.
+        """
+        with ShortErrors():
+            options, topic = self._options, self._topic()
+            partitions = chosen_partitions(topic._meta, options.partitions)
+            wanted = expand(topic, options.starting, partitions, "starting", options.without_match)
+            # Seen anew, for what is looked at next must not be older than the start.
+            log = self._look(fresh=True)
+            found = {key: self._first(topic, log[key], value) for key, value in wanted.items()}
+            return to_json(options.topic, found)
+
+    def _first(self, topic: Topic, log: OffsetRange, wanted: int) -> int:
+        if wanted in (EARLIEST, LATEST):
+            return log.start if wanted == EARLIEST else log.end
+        if not log.start <= wanted <= log.end:
+            self._report(
+                f"the stream of topic {topic.name!r} is to start at offset {wanted} of partition {log.partition}; "
+                f"the log has {log.start} to {log.end}",
+                log,
+            )
+        return min(max(wanted, log.start), log.end)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit that the options set."""
+        stream = self._options.stream
+        if stream.offsets_max is not None:
+            return ReadMaxRows(stream.offsets_max)
+        if stream.offsets_min is not None:
+            return ReadMinRows(stream.offsets_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take what there is now as all that this run of the query will read."""
+        with ShortErrors():
+            log = self._look(fresh=True)
+            self._target = {key: log[key].end for key in self._chosen(log)}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next micro-batch ends: `start` itself where there is nothing to read yet.
+
+        Raises
+        ------
+        OffsetOutOfRange, TopicNotFound
+            Retention, or a deletion, was faster than the query, and ``failOnDataLoss`` is on.
+        """
+        with ShortErrors():
+            before = from_json(self._options.topic, start)
+            log = self._available()
+            if log is None:
+                return start
+            starts, ends = self._bounds(before, log)
+            after = ration(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
+            if not isinstance(limit, ReadAllAvailable) and self._waits(starts, ends):
+                after = before
+            # What the option `partitions` leaves out stays where it was.
+            after = {
+                **{key: value for key, value in before.items() if key in log and key not in after},
+                **after,
+            }
+            return start if after == before else to_json(self._options.topic, after)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the end of the log as it was last seen, for the progress of the query."""
+        log = self._log_offsets
+        if log is None:
+            return None
+        return to_json(self._options.topic, {key: log[key].end for key in self._chosen(log)})
+
+    def _chosen(self, log: Mapping[int, OffsetRange]) -> list[int]:
+        return [key for key in log if self._wanted(key)]
+
+    def _available(self) -> dict[int, OffsetRange] | None:
+        """Return the log's bounds; None where there is no log."""
+        try:
+            return self._look()
+        except TopicNotFound as gone:
+            self._report(str(gone), gone)
+            return None
+
+    def _wanted(self, partition: int) -> bool:
+        return self._options.partitions is None or partition in self._options.partitions
+
+    def _bounds(self, before: Offsets, log: Mapping[int, OffsetRange]) -> tuple[Offsets, Offsets]:
+        """Return what this run is to read of each partition; report what there is no more."""
+        gone = [key for key in before if key not in log and self._wanted(key)]
+        if gone:
+            error = TopicNotFound(f"partitions {gone} of topic {self._options.topic!r} are gone")
+            self._report(str(error), error)
+        starts, ends, target = {}, {}, self._target
+        for key in self._chosen(log):
+            if target is not None and key not in target and key not in before:
+                continue  # new since: none of this run's
+            # A partition that is new to the query is read from its first record.
+            start, item = before.get(key, 0), log[key]
+            if not item.start <= start <= item.end:
+                self._report_range(start, item)
+            starts[key] = min(max(start, item.start), item.end)
+            # A new query may start beyond the target, of which Spark asks first.
+            last = item.end if target is None else min(item.end, target.get(key, 0))
+            ends[key] = max(starts[key], last)
+        return starts, ends
+
+    def _waits(self, starts: Offsets, ends: Offsets) -> bool:
+        """Whether to wait for more, as the options say; a run that reads what there is now does not."""
+        stream = self._options.stream
+        if stream.offsets_min is None or self._target is not None:
+            return False
+        now = self._clock()
+        waiting = sum(ends.values()) - sum(starts.values())
+        # As in Kafka's source, the first micro-batch of a run takes what it finds.
+        late = self._batch_at is None or now - self._batch_at >= stream.delay_seconds_max
+        if waiting < stream.offsets_min and not late:
+            return True
+        self._batch_at = now
+        return False
+
+    # -- what ----------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a micro-batch: the same rows whenever it is asked for, wherever they lie by then.
+
+        Raises
+        ------
+        OffsetOutOfRange, TopicNotFound
+            Records of the range are gone, or not there yet, and ``failOnDataLoss`` is on.
+        """
+        with ShortErrors():
+            starts, ends = from_json(self._options.topic, start), from_json(self._options.topic, end)
+            starts = {key: starts.get(key, 0) for key in ends}
+            if all(starts[key] >= ends[key] for key in ends):
+                return []
+            try:
+                topic = self._topic()
+            except TopicNotFound as gone:
+                self._report(str(gone), gone)
+                return []
+            projection = project(topic.schema, self._schema)
+            scan = self._scan(topic, starts, ends, projection.scanned)
+            if scan is None:
+                return []
+            assert self._store is not None
+            return tasks_of(self._store, topic, scan, projection, self._options)
+
+    def _scan(self, topic: Topic, starts: Offsets, ends: Offsets, columns: Sequence[str]) -> Scan | None:
+        for attempt in range(_ATTEMPTS):
+            missing = [key for key in ends if key >= topic.partitions]
+            if missing:
+                error = TopicNotFound(f"partitions {missing} of topic {topic.name!r} are gone")
+                self._report(str(error), error)
+            starts = {key: value for key, value in starts.items() if value < ends[key] and key not in missing}
+            if not starts:
+                return None
+            try:
+                scan = scan_between(topic, self._options, starts, {key: ends[key] for key in starts}, columns)
+            except OffsetOutOfRange as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                log = topic.offsets()
+                for key, value in starts.items():
+                    if value < log[key].start:
+                        self._report_range(value, log[key], error)
+                starts = {key: max(value, log[key].start) for key, value in starts.items()}
+                continue
+            for key, (first, last) in scan.offsets.items():
+                if last < ends[key]:
+                    self._report_range(ends[key], OffsetRange(key, first, last))
+            return scan
+        raise AssertionError
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task, the same ones at every attempt."""
+        return read_task(partition)
+
+    # -- the store -------------------------------------------------------------------------------------
+
+    def _topic(self) -> Topic:
+        """Return the topic as it is now: it may have grown by partitions and columns.
+
+        Raises
+        ------
+        TopicNotFound
+            Also where it was deleted, and created again, since this run of the query began.
+        """
+        if self._store is None:
+            self._store = open_source(self._options)
+        try:
+            topic = self._store.topic(self._options.topic)
+        except ServerUnavailable:
+            # The writer of a local path may serve no more, or elsewhere now.
+            self.stop()
+            self._store = open_source(self._options)
+            topic = self._store.topic(self._options.topic)
+        found = topic._meta.topic_id
+        if self._topic_id not in (None, found):
+            error = TopicNotFound(f"topic {topic.name!r} was deleted and created again")
+            self._report(str(error), error)
+        self._topic_id = found
+        return topic
+
+    def _look(self, *, fresh: bool = False) -> dict[int, OffsetRange]:
+        """Return the log's bounds as they are, or were a moment ago."""
+        now = self._clock()
+        if fresh or self._log_offsets is None or now - self._looked_at >= self._look_seconds():
+            # Ends do not go back, but where a disk was lost, or the topic: `_bounds` reports that.
+            self._log_offsets = self._topic().offsets()
+            self._looked_at = now
+            self._tidy(now)
+        return self._log_offsets
+
+    def _tidy(self, now: float) -> None:
+        store = self._store
+        if now - self._tidied_at >= _HOLD_SECONDS and not (store is None or isinstance(store, RemoteStore)):
+            self._tidied_at = now
+            store._access.forget_removed()
+
+    def _look_seconds(self) -> float:
+        store = self._store
+        if store is None or isinstance(store, RemoteStore):
+            return _LOOK_SECONDS_REMOTE
+        return _LOOK_SECONDS_BUCKET if store._access.places.root is None else _LOOK_SECONDS_LOCAL
+
+    def stop(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    # -- what is lost ------------------------------------------------------------------------------------
+
+    def _report_range(self, wanted: int, log: OffsetRange, cause: OffsetOutOfRange | None = None) -> None:
+        self._report(
+            f"offset {wanted} of topic {self._options.topic!r} partition {log.partition} is not there; the log has "
+            f"{log.start} to {log.end}",
+            cause or log,
+        )
+
+    def _report(self, what: str, at: OffsetRange | OffsetOutOfRange | TopicNotFound) -> None:
+        """Raise what was found, or log it, as the user chose."""
+        if not self._options.fail_on_data_loss:
+            _log.warning("failOnDataLoss is off, going on with what is there: %s", what)
+            return
+        message = f"{what}: {_LOST}"
+        if isinstance(at, TopicNotFound):
+            raise TopicNotFound(message)
+        raise OffsetOutOfRange(message, start=at.start, end=at.end)

@@ -1,0 +1,66 @@
+"""Offsets of a stream: as Spark keeps them in a checkpoint, and how far a micro-batch goes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+
+Offsets = dict[int, int]
+"""An offset for each partition, in the order of partitions."""
+
+
+def to_json(topic: str, offsets: Mapping[int, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as Kafka's source writes them: ``{"orders": {"0": 23, "1": 7}}``.
+
+    Spark compares their text, so the order of the partitions is always the same.
+    """
+    return {topic: {str(partition): offsets[partition] for partition in sorted(offsets)}}
+
+
+def from_json(topic: str, document: Any) -> Offsets:
+    """Return what `to_json` wrote.
+
+    Raises
+    ------
+    ConfigError
+        The checkpoint is of another topic, or of another source.
+    """
+    if isinstance(document, dict) and list(document) == [topic] and isinstance(document[topic], dict):
+        found = document[topic].items()
+        if all(key.isdecimal() and type(value) is int and value >= 0 for key, value in found):
+            return dict(sorted((int(key), value) for key, value in found))
+    raise ConfigError(
+        f"the checkpoint of this query has the offsets {document!r}, which are none of topic {topic!r}; a query on "
+        "another topic needs a checkpointLocation of its own"
+    )
+
+
+def ration(starts: Mapping[int, int], ends: Mapping[int, int], limit: int) -> Offsets:
+    """Return where a micro-batch of at most `limit` offsets ends: each partition by its share of what there is.
+
+    Where the limit suffices, each partition that has something gets one at least; else they take turns, as the
+    starts move on. So none waits for ever beside one that grows faster than it is read.
+
+    Parameters
+    ----------
+    starts, ends
+        What there is of each partition; the same partitions in both.
+    """
+    sizes = {key: ends[key] - starts[key] for key in sorted(ends) if ends[key] > starts[key]}
+    total, count = sum(sizes.values()), len(sizes)
+    if total <= limit:
+        return {key: ends[key] for key in sorted(ends)}
+    if limit < count:
+        first = sum(starts.values()) % count
+        turns = [*sizes, *sizes][first : first + limit]
+        shares = dict.fromkeys(turns, 1)
+    else:
+        rest = limit - count
+        whole = {key: divmod(rest * (size - 1), total - count) for key, size in sizes.items()}
+        shares = {key: 1 + share for key, (share, _) in whole.items()}
+        left = limit - sum(shares.values())
+        for key in sorted(whole, key=lambda key: (-whole[key][1], key))[:left]:
+            shares[key] += 1
+    return {key: starts[key] + shares.get(key, 0) for key in sorted(ends)}

@@ -1,0 +1,48 @@
+"""What a topic begins with, and how it may grow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from .errors import ConfigError
+from .format.schema import RECORD_SCHEMA, normalize_schema
+from .ingest import check_key_column, check_timestamp_column
+from .warm.catalog import PARTITIONS_MAX, TopicMeta
+
+
+def checked_schema(schema: pa.Schema | None, timestamp: str | None, key: str | None) -> pa.Schema:
+    """Return the columns of a new topic as they are kept; by default the record schema.
+
+    Raises
+    ------
+    SchemaMismatch, InvalidName, ConfigError
+        The columns do not fit, or those named as timestamp and key do not.
+    """
+    plain = RECORD_SCHEMA if schema is None else normalize_schema(schema)
+    if schema is None and (timestamp or key):
+        raise ConfigError("timestamp= and key= name columns of a typed topic: give schema= too")
+    if timestamp is not None:
+        check_timestamp_column(plain, timestamp)
+    if key is not None:
+        check_key_column(plain, key)
+    return plain
+
+
+def with_partitions(meta: TopicMeta, total: int) -> TopicMeta:
+    """Return a topic grown to `total` partitions; raise `ConfigError` where it would shrink."""
+    check_partitions(total)
+    if total < meta.partitions:
+        raise ConfigError(f"topic {meta.name!r} has {meta.partitions} partitions; their number can only grow")
+    return replace(meta, partitions=total)
+
+
+def check_partitions(partitions: int) -> None:
+    """Raise `ConfigError` for what is no number of partitions."""
+    if (
+        not isinstance(partitions, int)
+        or isinstance(partitions, bool)
+        or not 1 <= partitions <= PARTITIONS_MAX
+    ):
+        raise ConfigError(f"partitions is a number from 1 to {PARTITIONS_MAX}, not {partitions!r}")
