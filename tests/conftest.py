@@ -35,6 +35,10 @@ settings.load_profile(os.environ.get("TIERED_TEST_PROFILE", "ci"))
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Collect seldom, and never again what is loaded by now: looking at it took a good part of the run."""
+    if session.config.getoption("loadgroup", False):
+        # As after a pytest that pytest-xdist does not know: each worker would start a JVM of its own.
+        lost = [item for item in session.items if item.get_closest_marker("spark") and "@" not in item.nodeid]
+        assert not lost, f"pytest-xdist lost the group of {len(lost)} tests"
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

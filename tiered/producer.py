@@ -57,13 +57,15 @@ class Producer:
         Of this session; a later session of the same producer has a higher one.
     """
 
-    def __init__(self, topic: Topic, producer_id: str, epoch: int, next_sequence: int | None) -> None:
+    def __init__(
+        self, topic: Topic, producer_id: str, epoch: int, next_sequence: int | None, partitions: int
+    ) -> None:
         self.id = producer_id
         self.epoch = epoch
         self._topic = topic
         self._number = producer_number(producer_id)
         # Where a key belongs must not change while a repeat of it can come.
-        self._partitions = topic.partitions
+        self._partitions = partitions
         self._home = partition_of(producer_id.encode(), self._partitions)
         self._next = next_sequence
         self._lock = threading.Lock()
@@ -277,26 +279,38 @@ def open_producer(topic: Topic, producer_id: str) -> Producer:
             raise ConfigError(f"producer {producer_id!r} has no epoch left; use another id")
         for writer in writers:
             writer.begin_epoch(number, epoch + 1)
-        return Producer(topic, producer_id, epoch + 1, next_sequence)
+        return Producer(topic, producer_id, epoch + 1, next_sequence, len(writers))
 
 
-def resume_producer(topic: Topic, producer_id: str, epoch: int) -> Producer:
+def resume_producer(
+    topic: Topic, producer_id: str, epoch: int, partitions: int | None = None
+) -> Producer:
     """Return a session that was begun before and lives on in another process, which knows its epoch.
+
+    Parameters
+    ----------
+    partitions
+        Of the topic when the session began: its keys belong where they did then. Default all there are now.
 
     Raises
     ------
     Fenced
         There is a newer session.
-    ConfigError, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
+    ConfigError
+        The topic never had so many partitions.
+    DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
     """
     check_name(producer_id)
     check_number("epoch", epoch, EPOCH_MAX)
     topic._store._check_writable()
     with topic._lock:
+        known = topic.partitions if partitions is None else partitions
+        if not 1 <= known <= topic.partitions:
+            raise ConfigError(f"a session of {known} partitions; topic {topic.name!r} has {topic.partitions}")
         writers = [topic._writer(partition) for partition in range(topic.partitions)]
         newest, next_sequence = _state(writers, producer_number(producer_id))
     _check_epoch(producer_id, epoch, newest)
-    return Producer(topic, producer_id, epoch, next_sequence)
+    return Producer(topic, producer_id, epoch, next_sequence, known)
 
 
 def _prepared(

@@ -41,6 +41,7 @@ def name_of(epoch: int) -> str:
         (KEYS.prefix + name_of(4), OLD, False),
         (PartitionKeys.of("t", TOPIC, 1).data(name_of(4)), OLD, False),
     ],
+    ids=["own epoch", "older epoch", "newer epoch", "young", "foreign name", "not data", "other partition"],
 )
 def test_what_is_due(key: str, begun: float, due: bool) -> None:
     upload = UnfinishedUpload(key, "id", begun)

@@ -62,7 +62,11 @@ def test_every_torn_tail_ends_the_log_at_the_last_whole_block(tmp_path: Path) ->
     assert read(whole) == [b"a", b"b", b"d"]
 
 
-@pytest.mark.parametrize("tail", [bytes(64), bytes(4096), b"TBLK" * 64, os.urandom(1000), b"\xff" * 128])
+@pytest.mark.parametrize(
+    "tail",
+    [bytes(64), bytes(4096), b"TBLK" * 64, os.urandom(1000), b"\xff" * 128],
+    ids=["64 zeros", "4096 zeros", "magic", "random", "ones"],
+)
 def test_junk_after_the_last_block_is_a_torn_tail(tail: bytes, tmp_path: Path) -> None:
     """File systems leave zeros or old bytes where a write was lost; none of it was ever acknowledged."""
     path = write_segment(tmp_path / "0", [[b"a"]], seal=False)

@@ -17,7 +17,7 @@ from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, Precondi
 from ..format.manifest import Head, ObjectEntry, PageRef, check_head, spill
 from ..format.manifest_codec import encode_head
 from .commit import FIRST_LINEAGE, Committer
-from .layout import parse_object_name
+from .layout import ObjectName, parse_object_name
 from .parquet_inspect import read_facts, rebuild_entry
 from .partition import ColdPartition
 
@@ -113,6 +113,7 @@ def plan_rebuild(
     """
     found: list[Candidate] = []
     left_out: list[tuple[str, str]] = []
+    unreadable: list[ObjectName] = []
     known_start = start_offset or 0
     for info in cold.store.list(cold.keys.data_prefix):
         name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
@@ -125,6 +126,7 @@ def plan_rebuild(
             found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key)))
         except CorruptionError as error:
             left_out.append((str(name), error.reason))
+            unreadable.append(name)
             continue
         if start_offset is None:
             known_start = max(known_start, facts.start_offset)
@@ -148,6 +150,13 @@ def plan_rebuild(
         f"offsets {a.end_offset} to {b.base_offset} are in no object"
         for a, b in pairwise(chosen)
         if a.end_offset != b.base_offset
+    ]
+    problems += [
+        f"{name} cannot be read, and no other object holds what it did"
+        for name in unreadable
+        if not any(
+            item.base_offset <= max(name.base_offset, known_start) < item.end_offset for item in chosen
+        )
     ]
     problems += [] if problems else check_head(head)
     return Rebuilt(head, (*left_out, *others), tuple(problems))

@@ -15,6 +15,7 @@ from ..errors import RecordTooLarge, SchemaMismatch, ServerUnavailable, TieredEr
 from ..producer import Producer, resume_producer
 from ..records import OffsetRange
 from .batch_size import plain_bytes
+from .piles import Session
 from .put_messages import Ack, BatchInfo, PutCommand
 from .same_topic import same_topic
 
@@ -45,7 +46,7 @@ def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, w
     expected = (command.options or {}).get("incarnation")
     if expected not in (None, incarnation_of(store)):
         raise ServerUnavailable("another process serves the store by now")
-    sessions: dict[tuple[str, int], Producer] = {}
+    sessions: dict[Session, Producer] = {}
     for batch, metadata in chunks(reader):
         with work():
             info = None
@@ -94,7 +95,7 @@ def incarnation_of(store: Store) -> str:
 
 
 def _appended(
-    topic: Topic, batch: pa.RecordBatch | None, info: BatchInfo, sessions: dict[tuple[str, int], Producer]
+    topic: Topic, batch: pa.RecordBatch | None, info: BatchInfo, sessions: dict[Session, Producer]
 ) -> Ack:
     ranges: list[OffsetRange] = []
     if batch is not None and batch.num_rows:
@@ -103,7 +104,8 @@ def _appended(
             assert info.epoch is not None
             assert info.sequence is not None
             if info.session:
-                producer = _session(topic, info.producer, info.epoch, sessions)
+                session = Session(info.producer, info.epoch, info.partitions or topic.partitions)
+                producer = _producer(topic, session, sessions)
                 ranges = producer.append_batch(
                     batch, sequence=info.sequence, partition=info.partition, sync=info.sync
                 )
@@ -124,13 +126,11 @@ def _appended(
     )
 
 
-def _session(
-    topic: Topic, producer_id: str, epoch: int, sessions: dict[tuple[str, int], Producer]
-) -> Producer:
-    found = sessions.get((producer_id, epoch))
+def _producer(topic: Topic, session: Session, sessions: dict[Session, Producer]) -> Producer:
+    found = sessions.get(session)
     if found is None:
         sessions.clear()  # a client has few, and a stream must not gather them
-        found = sessions[producer_id, epoch] = resume_producer(topic, producer_id, epoch)
+        found = sessions[session] = resume_producer(topic, *session)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import pyarrow as pa
 
@@ -16,6 +16,14 @@ from ..records import Appended, OffsetRange, merged_ranges
 
 # Longer than any server takes that answers at all, but for a bucket that is away under sync="cold".
 _ANSWER_SECONDS = 600.0
+
+
+class Session(NamedTuple):
+    """Of a user's producer: its id, its epoch, and the partitions of the topic when it began."""
+
+    producer: str
+    epoch: int
+    partitions: int
 
 
 class Pile:
@@ -34,7 +42,7 @@ class Pile:
     threads, told
         Whose records they are, and who was told why they were not appended.
     session
-        Id and epoch of the user's producer whose number it is; None: of the appender's own.
+        Of the user's producer whose number it is; None: it is the appender's own.
     """
 
     __slots__ = (
@@ -62,7 +70,7 @@ class Pile:
         self.count = 0
         self.size = 0
         self.number: int | None = None
-        self.session: tuple[str, int] | None = None
+        self.session: Session | None = None
         self._ranges: tuple[OffsetRange, ...] = ()
         self._error: TieredError | None = None
         self._done = threading.Event()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..errors import TieredError
 from ..format.producers import UNKNOWN_OFFSET
-from .wire import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, text
+from .wire import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, positive, text
 from .wire_errors import error_from_json, error_to_json
 
 
@@ -76,6 +76,8 @@ class BatchInfo:
     session
         Whether it is a session that `Topic.producer` began: gaps are refused, and its keys choose partitions. Else
         numbers may jump, and the batch names its partition.
+    partitions
+        Of the topic when the session began, among which its keys choose; None: of the topic now.
     """
 
     partition: int | None = None
@@ -84,6 +86,7 @@ class BatchInfo:
     epoch: int | None = None
     sequence: int | None = None
     session: bool = False
+    partitions: int | None = None
 
     def encode(self) -> bytes:
         """Return the JSON document."""
@@ -94,6 +97,7 @@ class BatchInfo:
                 "epoch": self.epoch,
                 "sequence": self.sequence,
                 "session": self.session,
+                "partitions": self.partitions,
             }
         return dump(values)
 
@@ -112,6 +116,7 @@ class BatchInfo:
                 maybe(count, values.get("epoch")),
                 maybe(count, values.get("sequence")),
                 values.get("session") is True,
+                maybe(positive, values.get("partitions")),
             )
             of_producer = (info.producer, info.epoch, info.sequence)
             if None in of_producer and of_producer != (None, None, None):

@@ -29,9 +29,15 @@ class PutStream:
 
     def send(self, pile: Pile, producer: str) -> None:
         """Write one pile; its answer comes in its turn."""
-        name, epoch = pile.session or (producer, 0)
+        name, epoch, partitions = pile.session or (producer, 0, None)
         info = BatchInfo(
-            pile.partition, pile.sync, name, epoch, pile.number, session=pile.session is not None
+            pile.partition,
+            pile.sync,
+            name,
+            epoch,
+            pile.number,
+            session=pile.session is not None,
+            partitions=partitions,
         )
         batch = pile.to_batch(self._schema)
         try:

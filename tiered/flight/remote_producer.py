@@ -13,7 +13,7 @@ from ..ingest import Headers, check_records
 from ..producer import Producer
 from ..records import Appended, OffsetRange, merged_ranges
 from .appender import PILE_BYTES_MAX
-from .piles import Pile
+from .piles import Pile, Session
 
 if TYPE_CHECKING:
     from .remote_topic import RemoteTopic
@@ -24,10 +24,18 @@ class RemoteProducer(Producer):
 
     _topic: RemoteTopic
 
-    def __init__(self, topic: RemoteTopic, producer_id: str, epoch: int, next_sequence: int | None) -> None:
+    def __init__(
+        self,
+        topic: RemoteTopic,
+        producer_id: str,
+        epoch: int,
+        next_sequence: int | None,
+        partitions: int,
+    ) -> None:
         self.id = producer_id
         self.epoch = epoch
         self._topic = topic
+        self._partitions = partitions
         self._next = next_sequence
         self._lock = threading.Lock()
 
@@ -87,6 +95,6 @@ class RemoteProducer(Producer):
         return merged_ranges(ranges)
 
     def _appended(self, pile: Pile, number: int) -> list[OffsetRange]:
-        pile.number, pile.session = number, (self.id, self.epoch)
+        pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
         self._topic._appender.add_batch(pile)
         return list(pile.ranges())

@@ -221,7 +221,9 @@ class RemoteTopic(Topic):
         self._store._check_writable()
         values = {**named(self._meta), "id": producer_id}
         found = self._connection.action("producer", values, seconds=None)
-        return RemoteProducer(self, producer_id, found["epoch"], found["next_sequence"])
+        return RemoteProducer(
+            self, producer_id, found["epoch"], found["next_sequence"], found.get("partitions", self.partitions)
+        )
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable; raise what stood in the way."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from ..errors import ServerUnavailable, TieredError
+from ..format.block import split_batch
 from ..staging.stage_file import Staged
 from ..staging.staging import Staging
 from ..warm.catalog import TopicMeta
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 # A batch of some thousand large rows goes in pieces, so that neither end holds much of it.
-_PIECE_BYTES_MAX = 8 << 20
+_PIECE_BYTES = 8 << 20
 
 _stages: WeakKeyDictionary[Store, Staging] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -131,29 +132,37 @@ class StageClient:
         )
         sent = 0
         writer, reader = self._connection.put(command.encode(), schema)
-        with client_errors(self.location):
-            try:
-                for batch in batches:
-                    for piece in _pieces(batch):
+        try:
+            # An error of the batches themselves is the caller's own, whatever its kind.
+            for batch in batches:
+                for piece in split_batch(batch, _PIECE_BYTES):
+                    with self._stream_errors(writer):
                         writer.write_batch(piece)
-                    sent += batch.num_rows
+                sent += batch.num_rows
+            with self._stream_errors(writer):
                 writer.done_writing()
                 answer = reader.read()
-            except (pa.ArrowException, OSError):
-                # What broke the stream is what the server answers; the write says only that it broke.
                 writer.close()
-                raise
-            except BaseException:
-                with suppress(pa.ArrowException, OSError):
-                    writer.close()
-                raise
-            writer.close()
+        except BaseException:
+            with suppress(pa.ArrowException, OSError):
+                writer.close()
+            raise
         if answer is None:
             raise ServerUnavailable(f"{self.location} ended without an answer")
         values = decode_answer(answer.to_pybytes())
         if values.get("rows") != sent:
             raise TieredError(f"{self.location} staged {values.get('rows')} rows of {sent}")
         return Staged(attempt, sent, count(values["bytes"]))
+
+    @contextmanager
+    def _stream_errors(self, writer: Any) -> Iterator[None]:
+        """Raise what the server answers to a stream that broke: the write says only that it broke."""
+        with client_errors(self.location):
+            try:
+                yield
+            except (pa.ArrowException, OSError):
+                writer.close()
+                raise
 
     def commit(self, topic: str, query: str, batch: int, staged: Sequence[Staged]) -> bool:
         """Put staged rows into the log; see `Staging.commit`. A connection that is lost is tried again.
@@ -188,10 +197,3 @@ class StageClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    count = max(1, -(-batch.nbytes // _PIECE_BYTES_MAX))
-    rows = max(1, -(-batch.num_rows // count))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)

@@ -16,6 +16,8 @@ def evictable(case: Case, segments: Sequence[SegmentFact]) -> Iterator[SegmentFa
     for segment in segments:
         if not (case.has_cold and segment.sealed and not segment.newest and segment.in_manifest):
             return
+        if case.facts.is_damaged_in_bucket(segment):
+            return
         if pin.topic or (pin.age is not None and case.age_us(segment) < to_us(pin.age)):
             return
         if segment.local_bytes:

@@ -277,6 +277,8 @@ class _Pieces:
             return "stays local: pinned"
         if not segment.in_manifest:
             return "stays local: not in the bucket yet"
+        if self._facts.is_damaged_in_bucket(segment):
+            return "stays local: its object is damaged, see tiered verify --repair"
         return "stays local: so does what is before it" if blocked else ""
 
 

@@ -199,7 +199,7 @@ class Forecast:
     def is_evictable(self, segment: SegmentFact) -> bool:
         """Whether it may be evicted as far as it is concerned itself (promise P5)."""
         here = self._has_cold and segment.sealed and not segment.newest and segment.in_manifest
-        return here and not self._policy.pin.topic
+        return here and not self._policy.pin.topic and not self._facts.is_damaged_in_bucket(segment)
 
     def pinned_until(self, segment: SegmentFact) -> int:
         """Return until when its age pins it."""

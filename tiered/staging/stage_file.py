@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
-from ..errors import CorruptionError
+from ..errors import CorruptionError, SchemaMismatch
 from ..format.message import read_batch
 from ..warm.filesystem import FileSystem
 
@@ -57,18 +57,28 @@ class StageFile:
         self.path = path
         self.rows = 0
         self.bytes = 0
+        self._schema = schema
         self._fd = fs.create(path)
         self._open = True
-        self._put([_MAGIC])
-        self._frame(schema.serialize())
+        try:
+            self._put([_MAGIC])
+            self._frame(schema.serialize())
+        except BaseException:
+            self.close()
+            fs.unlink(path)
+            raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows.
 
         Raises
         ------
+        SchemaMismatch
+            They have other columns than those before: nobody could read them.
         DiskFull
         """
+        if not batch.schema.equals(self._schema):
+            raise SchemaMismatch("the batches of one attempt have different columns")
         self._frame(batch.serialize())
         self.rows += batch.num_rows
 

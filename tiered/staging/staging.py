@@ -10,8 +10,9 @@ attempts that count, under the query's name and the number of the batch:
 5. the batch is written down as done, the decision and the rows are removed.
 
 A crash before 3 leaves the log as it was. After 3 the same rows get the same numbers at every repetition, so what had
-been appended is recognised: the next commit of the query, or `recover` of the next server, completes it. Another try of
-the same batch, whose rows may come in another order, is then no more than a repetition that finds it done.
+been appended is recognised: the next commit of the query completes it, or `recover` of the next server; and where this one
+lives on, as with a disk that was full, it tries again by itself. Another try of the same batch, whose rows may come in
+another order, is then no more than a repetition that finds it done.
 
 Records of other appends may lie between those of a batch, and a reader may see some of a batch before the others.
 """
@@ -30,7 +31,17 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ConfigError, CorruptionError, SchemaMismatch, TieredError, TopicNotFound, rebuilt
+from ..background import Ticker
+from ..errors import (
+    ConfigError,
+    CorruptionError,
+    SchemaMismatch,
+    StoreClosed,
+    TieredError,
+    TopicNotFound,
+    rebuilt,
+)
+from ..format.block import split_batch
 from ..format.schema import SYSTEM_FIELDS, to_batches
 from ..ingest import body_of, by_partition, check_records
 from ..store import Store
@@ -44,6 +55,8 @@ ROWS_SECONDS = 24 * 3600.0
 """Rows that nobody committed or aborted are removed after this time."""
 DONE_SECONDS = 90 * 24 * 3600.0
 """How long the last batch of a query is remembered at least."""
+RETRY_SECONDS = 300.0
+"""How often a commit is tried again that was decided and could not be completed."""
 BATCH_MAX = 1 << 30
 _ROWS_MAX = 1 << 32
 _SWEEP_SECONDS = 3600.0
@@ -71,6 +84,7 @@ class Staging:
         # Each job has a name of its own: what nobody holds is forgotten.
         self._locks: WeakValueDictionary[Path, threading.Lock] = WeakValueDictionary()
         self._swept_us = 0
+        self._retries: Ticker | None = None
 
     # -- staging -----------------------------------------------------------------------------------
 
@@ -91,12 +105,14 @@ class Staging:
         self._store._check_writable()
         _check_attempt(attempt)
         found = self._store.topic(topic)
+        # One for all rows, also where the topic grows by a column meanwhile.
+        schema = found.schema
         ledger = self._ledger(found._meta.topic_id, query)
         self.sweep_if_due()
         file: StageFile | None = None
         try:
             for batch in batches:
-                for checked in self._checked(found, batch):
+                for checked in self._checked(found, schema, batch):
                     if file is None:
                         file = self._create(ledger, attempt, checked.schema)
                     file.write(checked)
@@ -122,7 +138,9 @@ class Staging:
                     f"attempt {attempt} is staged already; each has a name of its own"
                 ) from None
 
-    def _checked(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _checked(
+        self, topic: Topic, schema: pa.Schema, batch: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
         """Yield rows as they will be appended, so that a commit meets nothing that the log refuses."""
         at = batch.schema.get_field_index(_PARTITION.name)
         places = None
@@ -131,7 +149,7 @@ class Staging:
             batch = batch.remove_column(at)
         limit = topic._record_bytes_max
         first = 0
-        for body, stamps in to_batches(batch, topic.schema):
+        for body, stamps in to_batches(batch, schema):
             if body.num_rows == 0:
                 continue
             check_records([body], limit)
@@ -140,7 +158,8 @@ class Staging:
                 part = places.slice(first, body.num_rows)
                 staged = staged.append_column(_PARTITION, part)
             first += body.num_rows
-            yield staged
+            # As a commit does; here a record that fits no block is refused.
+            yield from split_batch(staged, topic._block_bytes)
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -158,8 +177,8 @@ class Staging:
             Rows that are to be committed are not there, or no longer. Nothing is appended.
         CorruptionError
         TieredError
-            Of the appends, such as `DiskFull`: the decision stands, and is completed by the next commit of the
-            query or the next start of the server. Do not write the rows again under another name.
+            Of the appends, such as `DiskFull`: the decision stands, and is completed by a try every `RETRY_SECONDS`, the
+            next commit of the query or the next start of the server. Do not write the rows again under another name.
         """
         self._store._check_writable()
         if not 0 <= batch < BATCH_MAX:
@@ -169,6 +188,9 @@ class Staging:
             _check_attempt(item.attempt)
         if len({item.attempt for item in staged}) < len(staged):
             raise ConfigError("an attempt is committed twice: its rows would be appended twice")
+        if sum(item.rows for item in staged) > _ROWS_MAX:
+            # Their numbers would be those of the next batch.
+            raise ConfigError(f"a batch has more than {_ROWS_MAX} rows; write it as several")
         found = self._store.topic(topic)
         ledger = self._ledger(found._meta.topic_id, query)
         with self._lock_of(ledger):
@@ -186,9 +208,10 @@ class Staging:
             try:
                 self._complete(ledger)
             except TieredError as error:
+                self._retry_later()
                 message = (
-                    f"{error}; the batch is decided and will be in the log at the next commit of the query or the next "
-                    "start of the server: do not write its rows again"
+                    f"{error}; the batch is decided, and the server tries by itself until it is in the log: do not write "
+                    "its rows again"
                 )
                 raise rebuilt(type(error), (message,), vars(error)) from error
         return True
@@ -214,14 +237,45 @@ class Staging:
             ledger.discard([attempt for attempt in named if attempt not in {item.attempt for item in kept}])
 
     def recover(self) -> None:
-        """Complete what an earlier process decided on, and sweep; what cannot be completed now is logged, and kept."""
-        for ledger in self._ledgers():
-            try:
-                with self._lock_of(ledger):
-                    self._complete(ledger)
-            except (TieredError, OSError) as error:
-                _log.exception("a commit under %s waits for the next try: %s", ledger.directory, error)
+        """Complete what an earlier process decided on, and sweep; what cannot be completed now is tried again later."""
+        for ledger, error in self._complete_all():
+            _log.error("a commit under %s waits for the next try: %s", ledger.directory, error, exc_info=error)
+            self._retry_later()
         self.sweep()
+
+    def retry(self) -> None:
+        """Complete what was decided on; raise what still stands in the way of one of them."""
+        try:
+            self._store._check()
+        except StoreClosed:
+            if self._retries is not None:
+                self._retries.stop()
+            return
+        failed = self._complete_all()
+        if failed:
+            ledger, error = failed[0]
+            raise TieredError(f"a commit under {ledger.directory} waits for the next try: {error}") from error
+
+    def _retry_later(self) -> None:
+        with self._lock:
+            if self._retries is None:
+                self._retries = Ticker("tiered-stage", RETRY_SECONDS, self.retry)
+                self._retries.start()
+
+    def _complete_all(self) -> list[tuple[Ledger, Exception]]:
+        """Complete what can be; return what failed, and why."""
+        failed: list[tuple[Ledger, Exception]] = []
+        for ledger in self._ledgers():
+            lock = self._lock_of(ledger)
+            # Who holds it completes it.
+            if lock.acquire(blocking=False):
+                try:
+                    self._complete(ledger)
+                except (TieredError, OSError) as error:
+                    failed.append((ledger, error))
+                finally:
+                    lock.release()
+        return failed
 
     def sweep_if_due(self) -> None:
         """Sweep where that is some time ago."""
@@ -324,7 +378,10 @@ class _Pending:
         if waiting:
             self._rows[partition] = []
             table, number = pa.Table.from_batches(waiting), self._numbers.get(partition, 0)
-            self._topic._append_idempotent(table, partition, self._producer, 0, self._first + number)
+            # Whatever the sync mode: the flush after the last block waits for all of them.
+            self._topic._append_idempotent(
+                table, partition, self._producer, 0, self._first + number, sync=False
+            )
             self._numbers[partition] = number + table.num_rows
 
 

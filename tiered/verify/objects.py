@@ -173,7 +173,7 @@ def _compare(
         if not same_records(left, right):
             notes.problem(
                 Problem(
-                    Item.OBJECT, where, f"records differ from those of {twin.path}",
+                    Item.LOG, where, f"records differ from those of {twin.path}",
                     offsets=(left.column("offset")[0].as_py(), left.column("offset")[-1].as_py() + 1),
                     advice="keep both; compare them by tiered inspect and tiered read",
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 from ..cold.commit import Committer
 from ..cold.parquet_format import object_schema
@@ -11,11 +12,12 @@ from ..cold.partition import ColdPartition
 from ..cold.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
 from ..errors import CorruptionError
 from ..format.facts import SegmentFacts
-from ..format.manifest import ObjectEntry
+from ..format.manifest import Head, ObjectEntry
 from ..format.schema import schema_to_text
-from ..gather import local_segments
+from ..gather import LocalSegments
+from ..reader.snapshot import open_listed
 from ..warm.catalog import TopicMeta
-from ..warm.directory import read_lineage, read_start_offset, write_marks
+from ..warm.directory import list_segments, read_lineage, read_start_offset, write_marks
 from ..warm.segment_reader import SegmentFile
 from .aside import Workshop
 from .notes import Notes
@@ -34,7 +36,22 @@ def committer_of(shop: Workshop, meta: TopicMeta, partition: int) -> Committer:
     directory = shop.access.directory(meta.name, partition)
     if shop.claims is None or directory is None:
         raise CorruptionError("only the local store may change its bucket")
-    return shop.claims.committer(meta, partition, lambda: local_segments(shop.access, directory, None), None)
+    return shop.claims.committer(meta, partition, lambda: _readable(shop, directory), None)
+
+
+def _readable(shop: Workshop, directory: Path) -> LocalSegments:
+    """Return the local segments that can be opened. The newest one must: where it ends says who is ahead."""
+    found = []
+    names = list_segments(directory).segments
+    for name in names:
+        try:
+            opened = open_listed(shop.access, directory, name)
+        except CorruptionError:
+            if name == names[-1]:
+                raise
+        else:
+            found += [opened] if opened is not None else []
+    return LocalSegments(read_start_offset(directory), tuple(found))
 
 
 def rebuild_head(
@@ -56,7 +73,7 @@ def rebuild_head(
         raise CorruptionError("only the local store may change its bucket")
     # A head of this disk's lineage would fence a store that was restored elsewhere since.
     shop.claims.check_owner()
-    start = read_start_offset(directory)
+    start = _start_offset(directory)
     planned = plan_rebuild(
         cold,
         store_id=shop.store_id,
@@ -68,6 +85,7 @@ def rebuild_head(
     if planned.problems:
         raise CorruptionError(planned.problems[0], where=where)
     head = planned.head
+    _check_start(head, start, segments)
     action = (
         f"a manifest of {len(head.inline)} objects, offsets {head.start_offset} to {head.end_offset}, "
         f"{len(planned.left_out)} objects left out"
@@ -80,6 +98,23 @@ def rebuild_head(
     _forget_orphans(shop, meta, cold.partition)
     kept = publish_rebuilt(cold, head, shop.clock)
     return Repair(where, f"published {action}", "done", warning, kept)
+
+
+def _start_offset(directory: Path) -> int | None:
+    """Return where the log begins; None where the disk cannot say, which is made good by the manifest then."""
+    try:
+        return read_start_offset(directory)
+    except CorruptionError:
+        return None
+
+
+def _check_start(head: Head, start: int | None, segments: tuple[SegmentLook, ...]) -> None:
+    """Raise where a manifest would move the start of the log up: the next pass deletes what lies before it."""
+    begins = start if start is not None else min((look.name.base_offset for look in segments), default=0)
+    if head.start_offset > begins:
+        raise CorruptionError(
+            f"offsets {begins} to {head.start_offset} are in no object; delete_before({head.start_offset}) gives them up"
+        )
 
 
 def _forget_orphans(shop: Workshop, meta: TopicMeta, partition: int) -> None:

@@ -12,7 +12,7 @@ from ..cold.bucket import LINEAGE, Bucket
 from ..cold.layout import STORE_KEY, topic_key
 from ..cold.object_store import ObjectStore
 from ..cold.rebuild import ASIDE_FOLDER
-from ..errors import ConfigError, CorruptionError, ObjectNotFound
+from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import decode_document, encode_document
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
 from ..warm.cold_url import COLD_FILE, ColdPlace, write_cold_place
@@ -157,13 +157,14 @@ def _topic(shop: Workshop, path: Path) -> Repair:
 
 def _start(shop: Workshop, path: Path, facts: PartitionFacts) -> Repair:
     """Take the highest start offset that anything else bears; what was removed since may reappear."""
-    if shop.access.has_cold and facts.entries is None:
+    if facts.entries is None:
         raise CorruptionError("the bucket, which may know the start offset, did not say what it has")
     sealed = [look.footer.facts.start_offset for look in facts.segments or () if look.footer is not None]
     start = max([0, *sealed, facts.head.start_offset if facts.head is not None else 0])
     bases = [look.name.base_offset for look in (facts.segments or ())[:1]]
-    bases += [entry.base_offset for entry in (facts.entries or ())[:1]]
-    start = max(start, min(bases, default=0))
+    bases += [entry.base_offset for entry in facts.entries[:1]]
+    if facts.entries_whole:  # else the log may begin on a page that is damaged too
+        start = max(start, min(bases, default=0))
     kept = copy_aside(shop.fs, path)
     write_start_offset(shop.fs, path.parent, start)
     why = "records that retention or delete_before removed since that was last written may reappear"
@@ -171,6 +172,8 @@ def _start(shop: Workshop, path: Path, facts: PartitionFacts) -> Repair:
 
 
 def _lineage(shop: Workshop, path: Path, facts: PartitionFacts) -> Repair:
+    if facts.lineage is not None:
+        raise CorruptionError("it is sound: the bucket went on in another lineage, or lost its own")
     if facts.head is None or len(facts.head.lineages) != 1:
         raise CorruptionError("to which lineage of the bucket this disk belongs stands nowhere else")
     kept = copy_aside(shop.fs, path)
@@ -186,7 +189,7 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     Raises
     ------
     CorruptionError
-        Another store, or a restore of this one, may own the prefix.
+        Another store, or a restore of this one, may own the prefix; or what it says now is sound.
     ColdStorageError
     """
     root = shop.access.places.root
@@ -217,12 +220,28 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     except ObjectNotFound:
         pass
     else:
+        _check_damaged(damaged.data, where)
         etag = damaged.etag
         name = f"{ASIDE_FOLDER}/{uuid4()}-{key.replace('/', '-')}"
         store.put(name, damaged.data, if_none_match=True)
         kept = f"{store.url.rstrip('/')}/{name}"
-    store.put(key, encode_document(values), if_match=etag, if_none_match=etag is None)
+    data = encode_document(values)
+    try:
+        store.put(key, data, if_match=etag, if_none_match=etag is None)
+    except ColdStorageError as error:
+        # An answer that was lost, or that of a repetition, says nothing: what is there now does.
+        if not (error.retryable or isinstance(error, PreconditionFailed)) or store.get(key).data != data:
+            raise
     return Repair(where, "wrote what the local store has", "done", kept=kept)
+
+
+def _check_damaged(data: bytes, where: str) -> None:
+    """Refuse to overwrite a document that verifies: a tombstone, or that of another store."""
+    try:
+        decode_document(data, where=where)
+    except CorruptionError:
+        return
+    raise CorruptionError("it is sound, and says otherwise than the local store")
 
 
 def _lineage_in_bucket(store: ObjectStore, key: str) -> int:
