@@ -6,6 +6,7 @@ import gc
 import io
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,6 +32,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("TIERED_TEST_PROFILE", "ci"))
+
+
+def pytest_configure() -> None:
+    """Let children be interrupted: a shell that runs the tests in the background has SIGINT ignored, for them too."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -159,6 +166,9 @@ def spark(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 "spark.driver.memory": "1g",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "spark.sql.shuffle.partitions": 2,
+                # Compiling a query takes longer than running it on so few rows.
+                "spark.sql.codegen.wholeStage": False,
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
             },
         )

@@ -108,10 +108,8 @@ def test_what_is_missing_is_said(
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path: Path, number: int, code: int) -> None:
     """No files, no server, no message."""
     process = subprocess.Popen(

@@ -18,6 +18,8 @@ import pytest
 
 pytest.importorskip("hatchling")
 pytest.importorskip("build")
+# Each process that runs one of these tests builds everything that they look at.
+pytestmark = pytest.mark.xdist_group("packaging")
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ("hot", "warm", "cold", "policies")

@@ -29,6 +29,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -38,12 +39,13 @@ from .cold.parquet_inspect import read_facts, rebuild_entry
 from .cold.partition import ColdPartition
 from .errors import ColdStorageError, CorruptionError, ObjectNotFound
 from .format.facts import SegmentFacts
-from .format.manifest import Head, ObjectEntry
+from .format.manifest import Head, ObjectEntry, Origin
 from .warm.catalog import TopicMeta
 
 log = logging.getLogger("tiered.restore")
 
 _CONNECTIONS = 8
+_WHOLLY = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Piece:
     Attributes
     ----------
     lineage
-        Epoch of the lineage that wrote an orphan; what the head names is part of the log, whoever wrote it.
+        Epoch of the lineage that wrote an orphan; what the head names is part of the newest one's log, whoever wrote it.
     entry
         Of an object that the head names; None for an orphan.
     rank
@@ -77,12 +79,15 @@ class View:
     ----------
     pieces
         Which hold it, end to end; the first may begin before the start offset.
+    lineage
+        Epoch of the lineage whose log it was.
     lineage_start
         Where a lineage begins that goes on from this log.
     """
 
     start_offset: int
     end_offset: int
+    lineage: int
     lineage_start: int
     pieces: tuple[Piece, ...]
 
@@ -107,23 +112,64 @@ def view_at(
         Records of that time are in no object.
     """
     undone = _undone(head, began_us, at_us)
-    held = [(epoch, start) for epoch, start in head.lineages[1:] if epoch not in undone]
-    fitting = [
+    lineage = max(epoch for epoch, _ in head.lineages if epoch not in undone)
+    origin = _origin(head, lineage)
+    chain = _longest(
         piece
-        for piece in pieces
-        if piece.last_append_us <= at_us
-        and (piece.entry is not None or all(piece.lineage >= e or piece.end_offset <= s for e, s in held))
-    ]
-    chain = _longest(fitting)
-    if chain and chain[0].base_offset > head.start_offset:
-        raise ColdStorageError(
-            f"offsets {head.start_offset} to {chain[0].base_offset} of {where} as they were are in no object"
-        )
+        for piece in _parts(head, lineage, pieces)
+        if piece.last_append_us <= at_us and piece.end_offset > origin.start_offset
+    )
     if chain:
         start, end = chain[0].base_offset, chain[-1].end_offset
+        first = max(head.start_offset, origin.start_offset)
+        for low, high in ((first, start), (end, origin.end_offset)):
+            if low < high:
+                raise ColdStorageError(f"offsets {low} to {high} of {where} as they were are in no object")
     else:
-        start = end = min((piece.base_offset for piece in pieces), default=head.start_offset)
-    return View(start, end, min([end, *undone.values()]), chain)
+        first = min((piece.base_offset for piece in pieces), default=head.start_offset)
+        start = end = max(first, origin.end_offset)
+    return View(start, end, lineage, min([end, *undone.values()]), chain)
+
+
+def _parts(head: Head, lineage: int, pieces: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces that are part of the log of `lineage`, of any time."""
+    epochs = [epoch for epoch, _ in head.lineages]
+    shared = {epoch: _shared_end(head, epoch, lineage) for epoch in epochs}
+    known = {origin.epoch for origin in head.origins}
+    if not all(epoch in known for epoch, _ in head.rewinds):
+        shared_now = _WHOLLY  # a head of an early release, which does not say what the restore adopted
+    else:
+        shared_now = shared[head.lineage_epoch]
+
+    def reach(piece: Piece) -> int:
+        if piece.entry is not None:
+            return shared_now
+        return shared[max((epoch for epoch in epochs if epoch <= piece.lineage), default=epochs[0])]
+
+    return [piece for piece in pieces if piece.end_offset <= reach(piece)]
+
+
+def _shared_end(head: Head, one: int, other: int) -> int:
+    """Return the offset below which the logs of two lineages are the same."""
+    first, second = _ancestors(head, one), _ancestors(head, other)
+    return max(min(first[epoch], second[epoch]) for epoch in first.keys() & second.keys())
+
+
+def _ancestors(head: Head, epoch: int) -> dict[int, int]:
+    """Return the lineages that one came from, and itself, with the offsets below which its log is theirs."""
+    came_from = {later: (earlier, start) for (earlier, _), (later, start) in pairwise(head.lineages)}
+    came_from |= {origin.epoch: (origin.parent, origin.end_offset) for origin in head.origins}
+    found = {epoch: _WHOLLY}
+    end = _WHOLLY
+    while epoch in came_from:
+        epoch, begin = came_from[epoch]
+        end = found[epoch] = min(end, begin)
+    return found
+
+
+def _origin(head: Head, lineage: int) -> Origin:
+    """Return where a lineage came from; all zeros for the first, and where a head of an early release does not say."""
+    return next((origin for origin in head.origins if origin.epoch == lineage), Origin(lineage, 0, 0, 0, 0))
 
 
 def _undone(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, int]:
@@ -171,7 +217,8 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
     ColdStorageError, CorruptionError, UnsupportedFormat
     """
     *earlier, (epoch, _) = head.lineages
-    before = replace(head, lineages=tuple(earlier))
+    origins = tuple(origin for origin in head.origins if origin.epoch != epoch)
+    before = replace(head, lineages=tuple(earlier), origins=origins)
     named = cold.entries(head)
     orphans = _orphans(cold, before, named, at_us)
     began = _began(cold, before, named, orphans.values())
@@ -179,10 +226,13 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
     pieces += [_orphan(name, facts) for name, facts in orphans.items()]
     where = cold.where(cold.keys.prefix)
     view = view_at(before, pieces, began, at_us, where)
-    start = max(view.start_offset, _known_start(cold, view, pieces, orphans, at_us))
+    origin = _origin(before, view.lineage)
+    parts = _parts(before, view.lineage, pieces)
+    start = max(view.start_offset, _known_start(cold, view, origin, parts, orphans, at_us))
     start = min(start, view.end_offset)
     chain = [piece for piece in view.pieces if piece.end_offset > start]
     fresh = [piece.name for piece in chain if piece.entry is None]
+    began_us = max(now_us, head.committed_us)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         rebuilt = dict(
             zip(
@@ -196,7 +246,8 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
         start_offset=start,
         end_offset=view.end_offset,
         lineages=(*earlier, (epoch, view.lineage_start)),
-        rewinds=(*head.rewinds, (epoch, now_us)),
+        rewinds=(*head.rewinds, (epoch, began_us)),
+        origins=(*origins, Origin(epoch, began_us, view.lineage, view.end_offset, start)),
         pages=(),
         inline=tuple(piece.entry or rebuilt[piece.name] for piece in chain),
     )
@@ -255,25 +306,29 @@ def _began(
     cold: ColdPartition, head: Head, named: Sequence[ObjectEntry], orphans: Iterable[SegmentFacts]
 ) -> dict[int, int]:
     """Return when lineages began: as the head says, or the first object of each that is left."""
+    said = dict(head.rewinds) | {origin.epoch: origin.began_us for origin in head.origins}
     first = [
-        next((entry for entry in named if entry.base_offset >= start), None) for _, start in head.lineages[1:]
+        next((entry for entry in named if entry.base_offset >= start), None)
+        for epoch, start in head.lineages[1:]
+        if epoch not in said
     ]
     known = [read_facts(cold.store, cold.keys.data(entry.name)).facts for entry in first if entry is not None]
     began: dict[int, int] = {}
     for facts in (*known, *orphans):
         began[facts.lineage_epoch] = min(facts.created_us, began.get(facts.lineage_epoch, facts.created_us))
     # The better word: an object merged across the border of two lineages was created before the later one began.
-    return began | dict(head.rewinds)
+    return began | said
 
 
 def _known_start(
     cold: ColdPartition,
     view: View,
-    pieces: Sequence[Piece],
+    origin: Origin,
+    parts: Sequence[Piece],
     orphans: Mapping[str, SegmentFacts],
     at_us: int,
 ) -> int:
-    """Return the start offset as the newest object knew it that was sealed by then.
+    """Return the start offset as the newest object of the lineage knew it that was sealed by then, or its origin.
 
     What was sealed later may have been so after the very deletion that is to be undone. A segment was sealed when the
     next one was created, and that was by then where a part of the log is of it.
@@ -284,8 +339,10 @@ def _known_start(
             return orphans[piece.name]
         return read_facts(cold.store, cold.keys.data(piece.name)).facts
 
-    followers = [piece for piece in pieces if piece.base_offset == view.end_offset]
+    followers = [piece for piece in parts if piece.base_offset == view.end_offset]
     for piece in reversed(view.pieces):
+        if piece.base_offset < origin.end_offset:
+            break
         if piece.entry is None or piece.entry.sealed:
             facts = facts_of(piece)
             sealed = any(
@@ -296,7 +353,7 @@ def _known_start(
             if sealed and (facts.start_offset or piece.entry is not None):
                 return facts.start_offset
         followers = [piece]
-    return 0
+    return origin.start_offset
 
 
 def _named(entry: ObjectEntry) -> Piece:

@@ -282,9 +282,7 @@ def open_producer(topic: Topic, producer_id: str) -> Producer:
         return Producer(topic, producer_id, epoch + 1, next_sequence, len(writers))
 
 
-def resume_producer(
-    topic: Topic, producer_id: str, epoch: int, partitions: int | None = None
-) -> Producer:
+def resume_producer(topic: Topic, producer_id: str, epoch: int, partitions: int | None = None) -> Producer:
     """Return a session that was begun before and lives on in another process, which knows its epoch.
 
     Parameters

@@ -282,7 +282,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_pipe_is_appended_as_it_comes_and_an_end_by_signal_loses_nothing(
     program: Run, started: Run, data: Path, number: int, code: int
 ) -> None:

@@ -158,7 +158,7 @@ def test_a_terminal_gets_no_arrow_stream(data: Path, store: tiered.Store) -> Non
     assert b"not for a terminal" in result.stderr
 
 
-@pytest.mark.parametrize("output_format", ["text", "json", "arrow"])
+@pytest.mark.parametrize("output_format", ["text", pytest.param("json", marks=pytest.mark.slow), "arrow"])
 def test_a_reader_that_goes_away_ends_it_quietly(
     started: Run, store: tiered.Store, output_format: str
 ) -> None:

@@ -177,7 +177,14 @@ def test_a_store_on_a_full_disk_can_be_read(small_disk: SmallDisk, data: Path, c
         assert values(store.topic("t"))[-1] == b"3"
 
 
-@pytest.mark.parametrize("arguments", [["append", "t"], ["create", "u"], ["tier"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["append", "t"],
+        pytest.param(["create", "u"], marks=pytest.mark.slow),
+        pytest.param(["tier"], marks=pytest.mark.slow),
+    ],
+)
 def test_the_command_line_says_it_in_one_line(
     small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path, arguments: list[str]
 ) -> None:

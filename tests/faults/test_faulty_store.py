@@ -174,7 +174,8 @@ def check_published_once(operations: list[Operation], struck: Counter[str]) -> N
     for number, asked in enumerate(operations):
         if asked.verb != "put" or not asked.key.endswith("/0/head.json"):
             continue
-        for kind in SETTLED_BY_READING[:3]:
+        # In the short run one each, in turn.
+        for kind in SETTLED_BY_READING[:3] if LONG_RUN else [SETTLED_BY_READING[number % 3]]:
             _, faulty = live({number: kind})
             struck.update(faulty.struck)
             if _ends(faulty) != usual:

@@ -19,6 +19,7 @@ from tiered.flight import appender, appending, remote_producer
 from tiered.flight.appender import PILE_BYTES_MIN, Appender
 from tiered.flight.connection import Connection
 from tiered.flight.put_stream import PutStream
+from tiered.flight.server import _cut_connections
 from tiered.format import producers
 from tiered.hot.partition_writer import PartitionWriter
 
@@ -239,6 +240,21 @@ def test_what_a_server_waits_for_is_asked_of_each_that_comes(
         topic._appender._close_stream()  # type: ignore[attr-defined]
         topic.append(b"y")
         assert topic._appender.unsettled  # type: ignore[attr-defined]
+
+
+def test_a_session_outlives_new_partitions_and_a_lost_connection(
+    remote: tiered.Store, store: tiered.Store, server: Any
+) -> None:
+    """Its keys and it itself belong where they did when it began, or a repeat would be appended elsewhere."""
+    topic = remote.create_topic("orders")
+    session = topic.producer("ingest")
+    first = [session.append(b"1", sequence=0, key=b"k2"), session.append(b"2", sequence=1)]
+    batch = session.append_batch(pa.table({"key": [b"k2"], "value": [b"3"]}), sequence=2)
+    store.topic("orders").add_partitions(7)
+    _cut_connections(server._port)
+    assert [session.append(b"1", sequence=0, key=b"k2"), session.append(b"2", sequence=1)] == first
+    assert session.append_batch(pa.table({"key": [b"k2"], "value": [b"3"]}), sequence=2) == batch
+    assert values_of(store.topic("orders")) == [b"1", b"2", b"3"]
 
 
 def test_a_repeat_whose_offsets_nobody_remembers_is_an_answer(

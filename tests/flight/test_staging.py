@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +14,7 @@ import pytest
 
 import tiered
 from tiered.errors import ConfigError, ServerUnavailable
+from tiered.flight import appending
 from tiered.flight.options import ConnectOptions
 from tiered.flight.staging import StageClient
 
@@ -101,6 +102,34 @@ def test_a_commit_whose_server_is_killed_is_in_the_log_once(tmp_path: Path, pyth
         assert client.commit("orders", "q", 8, [following])
         assert values_of(store) == list(range(21))
         assert not list((tmp_path / "data").glob("stage/*/*.rows"))
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid("not a number"), OSError("no such file")])
+def test_an_error_of_the_rows_is_the_callers_own(server: Any, store: tiered.Store, error: Exception) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield rows(1)
+        raise error
+
+    store.create_topic("orders")
+    with client_of(server.location) as client:
+        meta = client.describe("orders")
+        with pytest.raises(type(error)) as raised:
+            client.stage(meta, "q", uuid4().hex, SCHEMA, broken())
+        assert raised.value is error
+
+
+def test_large_rows_beside_each_other_are_sent_in_pieces(
+    server: Any, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among thousands of small ones, a batch cut by its average row would be over the server's limit."""
+    monkeypatch.setattr(appending, "BATCH_BYTES_MAX", 20 << 20)
+    values = [b"", *[bytes(5 << 20)] * 5, *[b""] * 3000]
+    batch = pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": values}, schema=SCHEMA)
+    store.create_topic("orders")
+    with client_of(server.location) as client:
+        staged = client.stage(client.describe("orders"), "q", uuid4().hex, SCHEMA, [batch])
+        assert client.commit("orders", "q", 0, [staged])
+    assert store.topic("orders").offsets()[0].end == len(values)
 
 
 def test_names_of_attempts_and_queries_are_no_paths(server: Any, store: tiered.Store, tmp_path: Path) -> None:

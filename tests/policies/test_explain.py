@@ -15,6 +15,7 @@ from tests.policies.policy_model import (
     NOW,
     SECOND,
     active,
+    object_fact,
     partition,
     policies,
     published,
@@ -161,6 +162,15 @@ def test_a_merge_may_wait_until_an_older_object_is_left_to_retention() -> None:
     (item,) = check(store(facts), policy, NOW)
     nexts = [(piece.next.kind, piece.next.due_us) for piece in item.pieces[:3] if piece.next]
     assert nexts == [("merge", NOW), ("merge", NOW), ("merge", stamps[0] + 75 * HOUR)]
+
+
+def test_a_segment_whose_object_is_damaged_says_why_it_stays() -> None:
+    policy = Policy(local_retention=LocalRetention(age=timedelta(hours=6)))
+    kept = published(1, 0, 10, codec="zstd")
+    facts = store(partition(kept, active(3, 10, 20), objects=(object_fact(0, 10, kept, damaged=True),)))
+    (item,) = explain(facts, lambda _: policy, NOW + 7 * HOUR)
+    assert item.pieces[0].hold == "stays local: its object is damaged, see tiered verify --repair"
+    assert item.pieces[0].next is None or item.pieces[0].next.kind != "evict_local"
 
 
 def test_a_segment_of_each_kind() -> None:

@@ -9,7 +9,17 @@ from uuid import UUID
 
 import pytest
 
-from tests.policies.policy_model import NOW, SECOND, active, apply, partition, published, segment, store
+from tests.policies.policy_model import (
+    NOW,
+    SECOND,
+    active,
+    apply,
+    object_fact,
+    partition,
+    published,
+    segment,
+    store,
+)
 from tiered.policies import (
     PRESETS,
     Action,
@@ -286,6 +296,19 @@ def test_eviction_by_age_takes_only_what_is_published_under_its_id() -> None:
     assert kinds(plan(facts, policy)) == [("evict_local", 0, 10)]
     assert kinds(plan(facts, policy, NOW - 1)) == []
     assert kinds(plan(store(facts, has_cold=False), policy)) == []
+
+
+def test_what_the_bucket_has_damaged_stays_on_the_disk() -> None:
+    """It may be the only good copy, until the object is repaired; on a disk that runs full too."""
+    segments = [published(number, 10 * number, 10 * number + 10) for number in range(3)]
+    objects = [object_fact(item.base_offset, item.end_offset, item) for item in segments]
+    facts = partition(*segments, active(9, 30, 40), objects=tuple(objects))
+    policy = rules(local_retention=LocalRetention(age=HOUR, free_disk=Floor(1 << 40)))
+    full = {"disk_total_bytes": 1 << 41, "disk_free_bytes": 1}
+    assert len(kinds(plan(store(facts, **full), policy))) == 3
+    objects[1] = replace(objects[1], damaged=True)
+    facts = replace(facts, objects=tuple(objects))
+    assert kinds(plan(store(facts, **full), policy)) == [("evict_local", 0, 10)]
 
 
 def test_eviction_by_size_takes_the_oldest_until_it_fits() -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tiered.errors import ColdStorageError, ConfigError
+from tiered.errors import ColdStorageError, ConfigError, TopicNotFound
 
 pytest.importorskip("pyspark")
 from tests.conftest import Clock
@@ -33,7 +33,7 @@ from tests.spark.stores import (
 from tiered.cold.lease import Lease
 from tiered.cold.open import open_object_store
 from tiered.cold.options import ColdOptions
-from tiered.spark import table
+from tiered.spark import fast_table, table
 from tiered.spark.table_leases import LeaseKeeper, lease_keeper
 
 
@@ -111,16 +111,16 @@ def test_a_table_is_pinned_and_survives_growth_tiering_and_retention(spark: Any,
 
 
 def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, own: Place) -> None:
-    """Any frame made of the table will do, also after the table itself is gone."""
+    """Any frame made of the table will do, also after the table itself is gone; and its rows as an RDD."""
     bucket = open_object_store(own.bucket)
 
     def leases() -> list[str]:
         return [info.key for info in bucket.list("leases/")]
 
-    def tended() -> list[str]:
+    def tended(tries: int = 50) -> list[str]:
         # What is told of a query that ended holds its plan.
         spark._jsc.sc().listenerBus().waitUntilEmpty(30_000)
-        for _ in range(50):
+        for _ in range(tries):
             gc.collect()
             spark._jvm.java.lang.System.gc()
             lease_keeper().tend()
@@ -137,6 +137,7 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
     (lease,) = leases()
     (tail,) = tails() - before
     derived = frame.where("offset >= 5").groupBy("partition").count()
+    whole, rows = frame.count(), frame.where("offset >= 5").rdd
     del frame
     gc.collect()
     spark._jvm.java.lang.System.gc()
@@ -145,11 +146,40 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
     assert tail in tails()
     assert derived.count() == 3
     del derived
+    assert tended(10) == [lease]
+    assert tail in tails()
+    assert rows.count() == whole - 5 * 3
+    del rows
     assert tended() == []
     assert tail not in tails()
     with pytest.raises(tiered.TieredError):
         table(spark, "nothing", own.path)
     assert leases() == []
+
+
+def test_a_topic_that_is_created_again_under_the_plan_is_not_mixed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets of the old one would be there in the new one, too."""
+    real = fast_table.plan_table
+
+    def before_another_took_its_name(*arguments: Any, **named: Any) -> Any:
+        plan = real(*arguments, **named)
+        store.delete_topic("t")
+        fill("new")
+        return plan
+
+    def fill(value: str) -> None:
+        store.create_topic("t").append_many([value.encode()] * 9)
+        store.flush()
+
+    monkeypatch.setattr(fast_table, "plan_table", before_another_took_its_name)
+    monkeypatch.setattr(fast_table, "folder_for_tails", lambda _: tmp_path)
+    with tiered.open(tmp_path / "data") as store:
+        fill("old")
+        with store.serve("127.0.0.1:0") as server, pytest.raises(TopicNotFound):
+            table(None, "t", server.location)  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("tail-*"))
 
 
 def test_leases_are_renewed_in_time_and_an_ended_one_is_said(

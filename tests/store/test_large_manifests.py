@@ -54,9 +54,14 @@ RULES = {
     "merged": {"merge": {"after": "1h", "target_bytes": "16KiB"}},
     "scrubbed": {"scrub": {"every": "1h", "bytes_per_pass": "8KiB"}},
 }
+LONGER = ("by bytes", "scrubbed")
 
 
-@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+@pytest.mark.parametrize(
+    "rules",
+    [pytest.param(RULES[name], marks=[pytest.mark.slow] if name in LONGER else []) for name in RULES],
+    ids=RULES,
+)
 def test_a_store_comes_to_the_same_rest(
     rules: dict[str, Any], tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

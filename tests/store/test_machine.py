@@ -403,7 +403,7 @@ def run(machine: type[Machine]) -> None:
     try:
         run_state_machine_as_test(
             machine,
-            settings=settings(max_examples=settings.default.max_examples * 3 // 5, stateful_step_count=30),
+            settings=settings(max_examples=settings.default.max_examples * 2 // 5, stateful_step_count=30),
         )
     finally:
         tally("state machine", steps=machine.steps_total, examples=machine.examples)

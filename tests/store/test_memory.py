@@ -69,7 +69,9 @@ def growth(tmp_path: Path, text: str, amount: int, hot: str, *, cold_tier: bool 
     return int(result.stdout)
 
 
-@pytest.mark.parametrize(("cold_tier", "limit"), [(False, 100 * MIB), (True, 200 * MIB)], ids=["warm", "cold"])
+@pytest.mark.parametrize(
+    ("cold_tier", "limit"), [(False, 100 * MIB), (True, 200 * MIB)], ids=["warm", "cold"]
+)
 def test_a_scan_holds_a_few_batches(tmp_path: Path, cold_tier: bool, limit: int) -> None:
     """What is read ahead, not what was read, which takes 350 MiB; four CPUs decode five row groups of 16 MiB ahead."""
     assert growth(tmp_path, SCAN, 300 * MIB, "8MiB", cold_tier=cold_tier) < limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, OFFLOAD_US, open_store, stepwise, values
 from tests.store.test_restore import Countdown, Killed, dying_host, head_of
 from tiered.cold.bucket import Bucket
-from tiered.format.manifest import Head
+from tiered.format.manifest import Head, Origin
 from tiered.host import Host
-from tiered.point_in_time import Piece, view_at
+from tiered.point_in_time import Piece, View, view_at
 
 TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 
@@ -330,6 +331,108 @@ def test_the_log_of_a_time(
     view = view_at(head, found, began, at)
     names = " ".join(item.name for item in view.pieces)
     assert (view.start_offset, view.end_offset, view.lineage_start, names) == expected
+
+
+class Model:
+    """One partition's bucket without its bytes: what it holds, what the head names, and its log after every step."""
+
+    def __init__(self) -> None:
+        self.head = Head(UUID(int=1), UUID(int=2), 0, 1, ((1, 0),), "c")
+        self.log: tuple[str, ...] = ()  # by offset from 0, also of what was deleted: which object was the first with it
+        self.named: list[str] = []
+        self.objects: dict[str, tuple[Piece, tuple[str, ...]]] = {}
+        self.now_us = 0
+        self.seen: list[tuple[int, tuple[str, ...], int]] = []
+
+    def run(self, step: str, number: int) -> None:
+        self.now_us += 1
+        getattr(self, step)(number)
+        self.seen.append((self.now_us, self.log, self.head.start_offset))
+
+    def append(self, count: int) -> None:
+        name = f"{len(self.objects)}"
+        self.log += (name,) * count
+        self.named.append(self._add(name, self.log[-count:], len(self.log), self.now_us))
+
+    def lose(self, count: int) -> None:
+        """Upload what is never published, as a restore comes in between."""
+        name = f"{len(self.objects)}"
+        self._add(name, (name,) * count, len(self.log) + count, self.now_us)
+        self.restore(0)
+
+    def merge(self, number: int) -> None:
+        if len(self.named) > 1:
+            at = number % (len(self.named) - 1)
+            pair = [self.objects[name] for name in self.named[at : at + 2]]
+            newest = max(piece.last_append_us for piece, _ in pair)
+            records = sum((found for _, found in pair), ())
+            name = f"{len(self.objects)}"
+            self.named[at : at + 2] = [
+                self._add(name, records, pair[-1][0].end_offset, newest, pair[-1][0].lineage)
+            ]
+
+    def delete(self, count: int) -> None:
+        start = min(self.head.start_offset + count, len(self.log))
+        self.head = replace(self.head, start_offset=start, end_offset=len(self.log))
+        self.named = [name for name in self.named if self.objects[name][0].end_offset > start]
+
+    def restore(self, _: int) -> None:
+        self._begin(self.head.lineage_epoch, len(self.log), self.head.start_offset)
+
+    def back(self, number: int) -> None:
+        at_us, log, start = self.seen[number % len(self.seen)] if self.seen else (0, (), 0)
+        view = self.view(at_us)
+        self.log = log
+        self.named = [item.name for item in view.pieces if item.end_offset > start]
+        self._begin(view.lineage, view.lineage_start, start)
+
+    def view(self, at_us: int) -> View:
+        named: Any = object()
+        pieces = [
+            replace(item, entry=named if name in self.named else None, rank=(int(name in self.named),))
+            for name, (item, _) in self.objects.items()
+        ]
+        return view_at(self.head, pieces, {row.epoch: row.began_us for row in self.head.origins}, at_us)
+
+    def _begin(self, parent: int, begin: int, start: int) -> None:
+        epoch, end = self.head.epoch + 1, len(self.log)
+        origin = Origin(epoch, self.now_us, parent, end, start)
+        lineages = (*self.head.lineages, (epoch, begin))
+        origins = (*self.head.origins, origin)
+        self.head = replace(
+            self.head, epoch=epoch, lineages=lineages, origins=origins, start_offset=start, end_offset=end
+        )
+
+    def _add(
+        self, name: str, records: tuple[str, ...], end: int, newest: int, lineage: int | None = None
+    ) -> str:
+        lineage = lineage or self.head.lineage_epoch
+        self.objects[name] = (Piece(name, end - len(records), end, newest, lineage, None, (0,)), records)
+        return name
+
+
+@example(steps=[("append", 1), ("append", 2), ("back", 0), ("back", 1), ("delete", 0)])  # undone, and adopted again
+@example(steps=[("append", 1), ("lose", 1)])  # nothing was written since
+@settings(max_examples=100)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["append", "append", "merge", "delete", "restore", "back", "back", "lose"]),
+            st.integers(1, 20),
+        ),
+        max_size=15,
+    )
+)
+def test_the_log_of_any_time_however_often_it_went_back(steps: list[tuple[str, int]]) -> None:
+    model = Model()
+    for step in steps:
+        model.run(*step)
+    for at_us, log, start in model.seen:
+        view = model.view(at_us)
+        records = sum((model.objects[item.name][1] for item in view.pieces), ())
+        assert view.end_offset == len(log)
+        assert view.start_offset <= start
+        assert records == log[view.start_offset :]
 
 
 # -- topics ----------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.fast_s3 import fast_s3
-from tests.store.helpers import HOUR_US, open_store, tier
+from tests.store.helpers import HOUR_US, local_segments, open_store, tier
 from tests.store.test_merging import entries_of, fill, head_of, kinds, merging, names_in, offload_all
+from tiered.cli.verify import _access
 from tiered.errors import ColdStorageError
+from tiered.verify.repair import repair_store
 
 DAY_US = 24 * HOUR_US
 PARTS = 5
@@ -167,3 +169,27 @@ def test_an_object_that_is_replaced_while_it_is_scrubbed_is_no_problem(
     report = tier(store, clock, 30 * DAY_US)
     assert kinds(report) == ["scrub"]
     assert head_of(url).start_offset == 50
+
+
+def test_a_segment_whose_object_is_damaged_is_not_evicted_before_it_is_repaired(
+    tmp_path: Path, url: str, clock: Clock
+) -> None:
+    """The bucket rots while the disk still has the records: eviction would take the only good copy."""
+    rules = merging(merge="off", scrub={"every": "1h"}, local_retention={"age": "8h"})
+    with open_store(tmp_path / "data", url, clock, settings=rules) as store:
+        topic = fill(store, 3)
+        tier(store, clock, 0)
+        path = next((tmp_path / "bucket").rglob(entries_of(url)[1].name))
+        content = bytearray(path.read_bytes())
+        content[50] ^= 4
+        path.write_bytes(content)
+        assert len(failed(store, clock, 2 * HOUR_US)) == 1
+        failed(store, clock, 9 * HOUR_US)
+        assert len(local_segments(tmp_path / "data", "t")) == 3
+        assert topic.scan().to_arrow().num_rows == 150
+    access = _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
+    assert repair_store(access, deep=True).problems == ()
+    with open_store(tmp_path / "data", url, clock, settings=rules) as store:
+        assert failed(store, clock, 10 * HOUR_US) == []
+        assert len(local_segments(tmp_path / "data", "t")) == 1
+        assert store.topic("t").scan().to_arrow().num_rows == 150

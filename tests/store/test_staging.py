@@ -29,9 +29,13 @@ from tiered.errors import (
     SchemaMismatch,
     TopicNotFound,
 )
+from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
+from tiered.staging import staging as module
+from tiered.staging.ledger import Ledger
 from tiered.staging.stage_file import Staged
 from tiered.staging.staging import DONE_SECONDS, ROWS_SECONDS, Staging
+from tiered.topic import Topic
 
 Parts = Sequence[Sequence[bytes]]
 
@@ -41,6 +45,10 @@ def rows(*found: bytes, keys: bool = False) -> pa.RecordBatch:
     if keys:
         columns["key"] = pa.array(found, pa.binary())
     return pa.RecordBatch.from_pydict(columns)
+
+
+def headers(size: int) -> pa.Array:
+    return pa.array([[{"key": "h", "value": bytes(size)}]], HEADERS_TYPE)
 
 
 def stage(staging: Staging, parts: Parts, *, keys: bool = False, query: str = "q") -> list[Staged]:
@@ -136,6 +144,32 @@ def test_a_batch_of_many_blocks_keeps_the_order_of_its_rows(store: tiered.Store)
     assert values(store.topic("t")) == numbers
 
 
+def test_a_commit_waits_once_whatever_the_sync_mode(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each block of it would be an object of its own under ``sync = "cold"``."""
+    waits = []
+    monkeypatch.setattr(Topic, "_wait_safe", lambda self, *arguments: waits.append(arguments))
+    settings = stepwise({"block_bytes": "4KiB", "sync": "cold"})
+    with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/bucket", settings=settings) as store:
+        store.create_topic("t")
+        staging = Staging(store)
+        staging.commit("t", "q", 0, stage(staging, [[bytes(4000)] * 20]))
+        assert len(waits) == 1
+
+
+def test_the_rows_of_a_batch_have_no_numbers_of_the_next(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ROWS_MAX", 4)
+    staging = Staging(store)
+    assert put(staging, 0, [[b"1", b"2", b"3", b"4"]])
+    with pytest.raises(ConfigError, match="more than 4 rows"):
+        put(staging, 1, [[b"5", b"6", b"7"], [b"8", b"9"]])
+    assert put(staging, 1, [[b"5"]])
+    assert values(store.topic("t")) == [b"1", b"2", b"3", b"4", b"5"]
+
+
 def test_an_abort_leaves_nothing(store: tiered.Store) -> None:
     staging = Staging(store)
     staged = stage(staging, [[b"1"], [b"2"]])
@@ -154,6 +188,7 @@ def test_rows_that_the_log_would_refuse_are_not_staged(store: tiered.Store) -> N
         (pa.RecordBatch.from_pydict({"nothing": [1]}), SchemaMismatch),
         (pa.RecordBatch.from_pydict({"value": pa.array([1.5])}), SchemaMismatch),
         (rows(bytes(33 << 20)), RecordTooLarge),
+        (rows(b"").append_column("headers", headers(33 << 20)), RecordTooLarge),
         (pa.RecordBatch.from_pydict({"value": [b""], "partition": [3]}), TopicNotFound),
         (pa.RecordBatch.from_pydict({"value": [b""], "partition": [-1]}), TopicNotFound),
         (pa.RecordBatch.from_pydict({"value": [b""], "partition": ["x"]}), SchemaMismatch),
@@ -253,6 +288,64 @@ def test_a_commit_that_meets_a_full_disk_is_completed_later(tmp_path: Path) -> N
             assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3"])
 
 
+def test_a_commit_that_failed_is_tried_again_unasked(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ran once comes back with no other commit, and a server may live for months."""
+    real, finish, full, done = Topic._append_idempotent, Ledger.finish, threading.Event(), threading.Event()
+
+    def append(self: Topic, data: Any, partition: int, *arguments: Any, **named: Any) -> Any:
+        if partition == 1 and full.is_set():
+            raise DiskFull("no room on the local disk (injected)")
+        return real(self, data, partition, *arguments, **named)
+
+    def finished(self: Ledger, *arguments: Any) -> None:
+        finish(self, *arguments)
+        done.set()
+
+    monkeypatch.setattr(Topic, "_append_idempotent", append)
+    monkeypatch.setattr(Ledger, "finish", finished)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    full.set()
+    staging = Staging(store)
+    with pytest.raises(DiskFull):
+        put(staging, 0, [[b"1"], [b"2"], [b"3"]])
+    with pytest.raises(tiered.TieredError, match="next try"):
+        staging.retry()
+    full.clear()
+    assert done.wait(10)
+    assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3"])
+    assert left(store) == []
+
+
+def test_a_full_disk_leaves_nothing_of_an_attempt(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where not even the head of its file was written."""
+    staging = Staging(store)
+    opened: list[int] = []
+    fs = type(store._host.fs)
+    create, close = fs.create, fs.close
+
+    def full(*_: Any) -> int:
+        raise DiskFull("no room on the local disk (injected)")
+
+    def created(self: Any, path: Path) -> int:
+        opened.append(create(self, path))
+        return opened[-1]
+
+    def closed(self: Any, fd: int) -> None:
+        opened.remove(fd)
+        close(self, fd)
+
+    for name, call in (("write", full), ("create", created), ("close", closed)):
+        monkeypatch.setattr(fs, name, call)
+    with pytest.raises(DiskFull):
+        stage(staging, [[b"1"]])
+    assert opened == []
+    assert left(store) == []
+
+
 def test_a_topic_that_is_gone_takes_its_stage_along(tmp_path: Path, clock: Clock) -> None:
     with opened(Recorder(tmp_path)) as store:
         store.create_topic("t")
@@ -278,6 +371,28 @@ def test_a_topic_may_grow_while_tasks_stage(store: tiered.Store) -> None:
         {"a": 1, "b": None},
         {"a": None, "b": "x"},
     ]
+
+
+def test_a_topic_may_grow_in_the_middle_of_an_attempt(store: tiered.Store) -> None:
+    """A file has one schema: by another, the partition of a row would be read where the new column lies."""
+    topic = store.create_topic("typed", partitions=3, schema=pa.schema([("a", pa.int64())]))
+    staging = Staging(store)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"a": [1], "partition": [2]})
+        topic.add_columns(pa.schema([("b", pa.int32())]))
+        yield pa.RecordBatch.from_pydict({"a": [2], "partition": [2]})
+
+    staged = staging.stage("typed", "q", uuid4().hex, batches())
+    assert staging.commit("typed", "q", 0, [staged])
+    assert topic.scan(columns=["partition", "a", "b"]).to_arrow().to_pylist() == [
+        {"partition": 2, "a": 1, "b": None},
+        {"partition": 2, "a": 2, "b": None},
+    ]
+    uneven = [rows(b"1"), rows(b"2").append_column("partition", pa.array([1]))]
+    with pytest.raises(SchemaMismatch, match="different columns"):
+        staging.stage("t", "q", uuid4().hex, uneven)
+    assert left(store) == []
 
 
 def test_only_the_writer_has_a_stage(tmp_path: Path, clock: Clock) -> None:

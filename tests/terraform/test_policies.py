@@ -19,6 +19,8 @@ from tests.terraform.simulation import (
     used,
 )
 
+# One process records what the roles ask for.
+pytestmark = pytest.mark.xdist_group("policies of roles")
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "deploy-aws.md"
 
 

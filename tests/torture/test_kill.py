@@ -217,7 +217,7 @@ def test_nothing_acknowledged_is_lost_by_kills(
     zygote: Zygote, tmp_path: Path, url: str, deletes: bool
 ) -> None:
     """Tens of kills of writer, tierer and reader, and a lost disk, on S3 and in a directory."""
-    cycles = 4 if url.startswith("s3") else 6
+    cycles = 3 if url.startswith("s3") else 5
     run = run_cycles(zygote, tmp_path, url, seed=int(deletes), cycles=cycles, deletes=deletes)
     assert run.kills >= cycles
     assert run.ledger.acknowledged > 0

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.warm.segments import append, header_of, read, values_of
 from tiered.errors import Backpressure, CorruptionError
+from tiered.format.block import HEADER_BYTES
 from tiered.format.segment import BlockIndex
-from tiered.warm import mapping, segment_reader
+from tiered.warm import mapping, scan, segment_reader
 from tiered.warm.filesystem import OsFileSystem, sync_before_reading
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -99,6 +100,26 @@ def test_zeros_in_front_of_a_synced_block_are_corruption(tmp_path: Path) -> None
     with pytest.raises(CorruptionError) as caught:
         SegmentFile.open(writer.path)
     assert caught.value.position == place
+
+
+def test_what_is_written_while_a_reader_looks_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that was not there yet is looked at again, once a later one says that it was synced."""
+    writer = writer_with_room(tmp_path / "0")
+    end, read_bytes = writer.position, scan.FileWindow._read
+    monkeypatch.setattr(scan, "_WINDOW_BYTES", HEADER_BYTES)
+
+    def read_slowly(window: scan.FileWindow, position: int, stop: int) -> bytes:
+        found = read_bytes(window, position, stop)
+        if position == end == writer.position:
+            append(writer, b"synced meanwhile")
+            writer.sync()
+            append(writer, b"says so")
+        return found
+
+    monkeypatch.setattr(scan.FileWindow, "_read", read_slowly)
+    assert values_of(SegmentFile.open(writer.path)) == [LARGE, LARGE, b"last", b"synced meanwhile", b"says so"]
 
 
 @settings(deadline=None)

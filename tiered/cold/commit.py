@@ -32,6 +32,7 @@ from ..format.manifest import (
     PREVIOUS_COMMITS_MAX,
     Head,
     ObjectEntry,
+    Origin,
     add_objects,
     add_schemas,
     check_head,
@@ -162,25 +163,24 @@ class Committer:
             if head is None:
                 if not first or self.epoch:
                     raise ColdStorageError(f"{self._where} was published and is missing: rebuild it")
-                epochs = (FIRST_LINEAGE, FIRST_LINEAGE + 1) if begin_lineage else (FIRST_LINEAGE,)
-                return Head(
+                first_head = Head(
                     store_id=self._store_id,
                     topic_id=self.partition.topic_id,
                     partition=self.partition.partition,
-                    epoch=epochs[-1],
-                    lineages=tuple((epoch, start_offset) for epoch in epochs),
+                    epoch=FIRST_LINEAGE,
+                    lineages=((FIRST_LINEAGE, start_offset),),
                     commit_id="",
                     start_offset=start_offset,
                     end_offset=start_offset,
                 )
+                return self._next_lineage(first_head) if begin_lineage else first_head
             self._check_store(head)
             if lineage_epoch not in (None, head.lineage_epoch):
                 raise Fenced(
                     f"lineage {head.lineage_epoch} of {self._where} began at offset {head.lineages[-1][1]}; "
                     f"this store belongs to lineage {lineage_epoch}"
                 )
-            row = ((head.epoch + 1, head.end_offset),) if begin_lineage else ()
-            return replace(head, epoch=head.epoch + 1, lineages=head.lineages + row)
+            return self._next_lineage(head) if begin_lineage else replace(head, epoch=head.epoch + 1)
 
         with self._lock:
             self._known = None
@@ -281,6 +281,13 @@ class Committer:
     @property
     def _where(self) -> str:
         return self.partition.where(self.partition.keys.head)
+
+    def _next_lineage(self, head: Head) -> Head:
+        # No clock of another host's takes it back to before what was published.
+        epoch, began_us = head.epoch + 1, max(self._clock(), head.committed_us)
+        origin = Origin(epoch, began_us, head.lineage_epoch, head.end_offset, head.start_offset)
+        lineages = (*head.lineages, (epoch, head.end_offset))
+        return replace(head, epoch=epoch, lineages=lineages, origins=(*head.origins, origin))
 
     def _check_store(self, head: Head) -> None:
         if head.store_id != self._store_id:

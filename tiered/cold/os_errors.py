@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from botocore.exceptions import BotoCoreError, ClientError
 
 from ..errors import (
     Backpressure,
@@ -17,7 +16,6 @@ from ..errors import (
     StoreLocked,
     TieredError,
 )
-from . import s3_errors
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _READS = {"get", "stat"}
@@ -53,9 +51,9 @@ def translated(
 
 def translate(error: BaseException, operation: str, key: str, url: str) -> ColdStorageError:
     """Return what `error` means to a caller of the object store; see `s3_errors.translate`."""
-    said = _said_by_s3(error)
+    said = _said_by_s3(error, operation, key, url)
     if said is not None:
-        return s3_errors.translate(said, operation, key, url)
+        return said
     subject = f"cannot {operation} {url}/{key}".rstrip("/")
     text = " ".join((str(error) or type(error).__name__).split())
     status = _status(error)
@@ -72,11 +70,19 @@ def translate(error: BaseException, operation: str, key: str, url: str) -> ColdS
     return ColdStorageError(f"{subject}: {text}", retryable=status >= 500)
 
 
-def _said_by_s3(error: BaseException | None) -> BaseException | None:
+def _said_by_s3(error: BaseException | None, operation: str, key: str, url: str) -> ColdStorageError | None:
     """Return the answer of S3 that s3fs made an error of the operating system of: it says more, and for certain."""
+    if "botocore.exceptions" not in sys.modules:
+        return None
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from .s3_errors import translate
+
     for _ in range(8):
-        if error is None or isinstance(error, (ClientError, BotoCoreError)):
-            return error
+        if error is None:
+            break
+        if isinstance(error, (ClientError, BotoCoreError)):
+            return translate(error, operation, key, url)
         error = error.__cause__ or error.__context__
     return None
 

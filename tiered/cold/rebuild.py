@@ -8,14 +8,15 @@ the higher generation: so a merged object wins over what it was made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from uuid import UUID, uuid4
 
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
+from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry, PageRef, check_head, spill
-from ..format.manifest_codec import encode_head
+from ..format.manifest_codec import encode_head, encode_page
 from .commit import FIRST_LINEAGE, Committer
 from .layout import ObjectName, parse_object_name
 from .parquet_inspect import read_facts, rebuild_entry
@@ -29,10 +30,11 @@ _EPOCH_LEAP = 1000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One object that was found, and the epoch in its name."""
+    """One object that was found, the epoch in its name, and the lineage of its records."""
 
     epoch: int
     entry: ObjectEntry
+    lineage: int = FIRST_LINEAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def plan_rebuild(
             facts = read_facts(cold.store, info.key).facts
             if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
                 raise CorruptionError("object of another topic or partition")
-            found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key)))
+            found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key), _lineage_of(facts)))
         except CorruptionError as error:
             left_out.append((str(name), error.reason))
             unreadable.append(name)
@@ -152,14 +154,36 @@ def plan_rebuild(
         if a.end_offset != b.base_offset
     ]
     problems += [
-        f"{name} cannot be read, and no other object holds what it did"
+        f"{name} cannot be read, and no other object holds what it did; to give it up, move it out of the prefix"
         for name in unreadable
         if not any(
             item.base_offset <= max(name.base_offset, known_start) < item.end_offset for item in chosen
         )
     ]
+    problems += _contested(found, chosen, lineage, known_start)
     problems += [] if problems else check_head(head)
     return Rebuilt(head, (*left_out, *others), tuple(problems))
+
+
+def _lineage_of(facts: SegmentFacts) -> int:
+    # A segment that was begun before the first claim names none.
+    return max(facts.lineage_epoch, FIRST_LINEAGE)
+
+
+def _contested(
+    found: Sequence[Candidate], chosen: Sequence[ObjectEntry], lineage: int, start_offset: int
+) -> Iterator[str]:
+    """Yield what is of several lineages: a restore to a time may have undone the newer one, unless it is our own."""
+    lineages = {item.entry.name: item.lineage for item in found}
+    for other in found:
+        for entry in chosen:
+            low = max(entry.base_offset, other.entry.base_offset, start_offset)
+            high = min(entry.end_offset, other.entry.end_offset)
+            if low < high and lineages[entry.name] not in (other.lineage, lineage):
+                yield (
+                    f"lineages {lineages[entry.name]} and {other.lineage} both have offsets {low} to {high}, "
+                    "and which one was undone is not known"
+                )
 
 
 def publish_rebuilt(cold: ColdPartition, planned: Head, clock: Callable[[], int]) -> str:
@@ -228,26 +252,20 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
         if name is not None and ref.base_offset <= name.base_offset < ref.end_offset:
             try:
                 entry = rebuild_entry(cold.store, info.key)
+                lineage = _lineage_of(read_facts(cold.store, info.key).facts)
             except CorruptionError:
                 continue
             # What reaches beyond the page was never on it: a merge that was not published, for one.
             if entry.end_offset <= ref.end_offset:
-                found.append(Candidate(name.epoch, entry))
+                found.append(Candidate(name.epoch, entry, lineage))
     loaded = cold.load()
-    start = loaded.head.start_offset if loaded is not None else 0
-    entries, _ = choose(found, start)
-    whole = (
-        bool(entries)
-        and entries[0].base_offset <= max(start, ref.base_offset)
-        and entries[-1].end_offset == ref.end_offset
-        and all(a.end_offset == b.base_offset for a, b in pairwise(entries))
-    )
-    if not whole:
+    entries = next(_pages_of(found, ref, loaded.head), None) if loaded is not None else None
+    if entries is None:
         raise CorruptionError(
             "the objects do not give the page again", where=cold.where(cold.keys.page(ref.name)),
             offsets=(ref.base_offset, ref.end_offset),
         )  # fmt: skip
-    fresh = cold.save_page(tuple(entries))
+    fresh = cold.save_page(entries)
 
     def change(head: Head) -> Head:
         if ref not in head.pages:
@@ -256,3 +274,20 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
 
     committer.commit(change)
     return fresh
+
+
+def _pages_of(found: Sequence[Candidate], ref: PageRef, head: Head) -> Iterator[tuple[ObjectEntry, ...]]:
+    """Yield what a page may have held. Where a restore to a time undid lineages, exactly the same bytes prove it."""
+    epochs = [epoch for epoch, _ in head.lineages]
+    # What is undone at once are lineages that follow each other; first none.
+    runs = [(), *(epochs[i:j] for i, j in combinations(range(len(epochs) + 1), 2))] if head.rewinds else [()]
+    for undone in runs:
+        entries, _ = choose([item for item in found if item.lineage not in undone], head.start_offset)
+        whole = (
+            bool(entries)
+            and entries[0].base_offset <= max(head.start_offset, ref.base_offset)
+            and entries[-1].end_offset == ref.end_offset
+            and all(a.end_offset == b.base_offset for a, b in pairwise(entries))
+        )
+        if whole and (not head.rewinds or encode_page(ref.name, tuple(entries))[0] == ref):
+            yield tuple(entries)

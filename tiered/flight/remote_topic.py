@@ -222,7 +222,11 @@ class RemoteTopic(Topic):
         values = {**named(self._meta), "id": producer_id}
         found = self._connection.action("producer", values, seconds=None)
         return RemoteProducer(
-            self, producer_id, found["epoch"], found["next_sequence"], found.get("partitions", self.partitions)
+            self,
+            producer_id,
+            found["epoch"],
+            found["next_sequence"],
+            found.get("partitions", self.partitions),
         )
 
     def flush(self) -> None:

@@ -111,6 +111,27 @@ class PageRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """From which log a lineage went on that a restore began.
+
+    Attributes
+    ----------
+    epoch, began_us
+        Of the lineage, and when it began.
+    parent
+        Epoch of the lineage whose log it is, below `end_offset`.
+    end_offset, start_offset
+        Of the log, when it began.
+    """
+
+    epoch: int
+    began_us: int
+    parent: int
+    end_offset: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """What ``head.json`` holds.
 
@@ -128,6 +149,8 @@ class Head:
         Schema id to schema text (`schema.schema_to_text`).
     rewinds
         ``(epoch, time)`` of the lineages by which a restore went back, and when they began.
+    origins
+        Of every lineage but the first, in order; heads of early releases lack them.
     """
 
     store_id: UUID
@@ -144,6 +167,7 @@ class Head:
     inline: tuple[ObjectEntry, ...] = ()
     committed_us: int = 0
     rewinds: tuple[tuple[int, int], ...] = ()
+    origins: tuple[Origin, ...] = ()
     version: int = MANIFEST_VERSION
 
     @property
@@ -355,6 +379,7 @@ def check_head(head: Head) -> list[str]:
         problems.append("lineages are not in order")
     elif head.lineages[-1][0] > head.epoch or head.lineages[0][0] < 1:
         problems.append(f"the newest lineage is of epoch {head.lineages[-1][0]}, the head of {head.epoch}")
+    problems += _check_origins(head)
     ids = (head.commit_id, *head.previous_commit_ids)
     if not all(ids) or len(set(ids)) != len(ids):
         problems.append("commit ids are not unique")
@@ -368,6 +393,22 @@ def check_head(head: Head) -> list[str]:
         if ref.count < 1 or ref.bytes < 1:
             problems.append(f"page {ref.name} is empty")
     problems += _check_each(head.inline, head.schemas)
+    return problems
+
+
+def _check_origins(head: Head) -> list[str]:
+    epochs = {epoch for epoch, _ in head.lineages}
+    problems = [
+        f"the origin of lineage {origin.epoch} contradicts itself"
+        for origin in head.origins
+        if not (
+            {origin.parent, origin.epoch} <= epochs
+            and origin.parent < origin.epoch
+            and 0 <= origin.start_offset <= origin.end_offset
+        )
+    ]
+    if any(a.epoch >= b.epoch for a, b in pairwise(head.origins)):
+        problems.append("origins are not in order")
     return problems
 
 

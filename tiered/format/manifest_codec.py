@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, astuple, fields
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from .manifest import (
     MANIFEST_VERSION,
     Head,
     ObjectEntry,
+    Origin,
     PageRef,
     RowGroup,
     check_head,
@@ -60,6 +61,7 @@ def encode_head(head: Head) -> bytes:
             "committed_us": head.committed_us,
             # Left out where there is none, as in most logs.
             **({"rewinds": [list(row) for row in head.rewinds]} if head.rewinds else {}),
+            **({"origins": [list(astuple(row)) for row in head.origins]} if head.origins else {}),
         }
     )
 
@@ -167,6 +169,7 @@ def _head_from_json(values: dict[str, Any]) -> Head:
         inline=tuple(entry_from_json(item) for item in values["inline"]),
         committed_us=_integer(values["committed_us"]),
         rewinds=tuple((_integer(epoch), _integer(began)) for epoch, began in values.get("rewinds", ())),
+        origins=tuple(Origin(*map(_integer, row)) for row in values.get("origins", ())),
     )
 
 

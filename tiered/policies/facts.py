@@ -207,7 +207,9 @@ class PartitionFacts:
     def is_damaged_in_bucket(self, segment: SegmentFact) -> bool:
         """Whether an object with records of `segment` was found damaged: its local file may be the only good copy."""
         low, high = segment.base_offset, segment.end_offset
-        return any(item.damaged and item.base_offset < high and low < item.end_offset for item in self.objects)
+        return any(
+            item.damaged and item.base_offset < high and low < item.end_offset for item in self.objects
+        )
 
     def spans(self) -> list[Span]:
         """Return the live log as runs of offsets, oldest first, each offset once.

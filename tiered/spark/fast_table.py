@@ -23,7 +23,6 @@ from ..reader.rows import Query
 from ..reader.scan import Scan
 from ..reader.snapshot import published_extents
 from ..reader.splits import ColdSource, Extent, Split
-from ..store import Store
 from ..topic import Topic
 from ..units import parse_size
 from .columns import CREATE_TIME, TIMESTAMP_TYPE, choose_fields, spark_schema
@@ -118,8 +117,10 @@ def table(
         given["path"] = os.fspath(path)
     read = parse_options(given)
     with open_source(read) as store:
-        pinned = _pin(spark, store, read, prefer)
-        pinned = _with_tail(spark, store, read, pinned, held_bytes_max)
+        # One for both: another may have its name by then.
+        found = store.topic(read.topic)
+        pinned = _pin(spark, found, read, prefer)
+        pinned = _with_tail(spark, found, read, pinned, held_bytes_max)
     return _Assembly(spark, given, read, pinned).frame()
 
 
@@ -147,10 +148,11 @@ class _Pinned:
             self.tail.remove()
 
 
-def _pin(spark: SparkSession, store: Store, read: SourceOptions, prefer: str) -> _Pinned:
-    topic = store.topic(read.topic)
+def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) -> _Pinned:
     # A server is asked where the bucket is by a plan, which is made again once there is a lease.
-    bucket = _bucket_of(pinned_scan(topic, read, ["offset"]), read) if _is_remote(topic) else store._access
+    bucket = (
+        _bucket_of(pinned_scan(topic, read, ["offset"]), read) if _is_remote(topic) else topic._store._access
+    )
     url = bucket.places.cold_url if bucket.has_cold else None
     connector = find_connector(spark, url, bucket.places.cold_options) if url is not None else None
     if url is not None and connector is None:
@@ -182,7 +184,7 @@ def _pin(spark: SparkSession, store: Store, read: SourceOptions, prefer: str) ->
 
 
 def _with_tail(
-    spark: SparkSession, store: Store, read: SourceOptions, pinned: _Pinned, bytes_max: int
+    spark: SparkSession, topic: Topic, read: SourceOptions, pinned: _Pinned, bytes_max: int
 ) -> _Pinned:
     """Hold what no object has, if it is little: the plan has no rest then."""
     plan, folder = pinned.plan, folder_for_tails(spark)
@@ -198,7 +200,6 @@ def _with_tail(
     needed = chosen | {"offset", "timestamp", pinned.query.key_column}
     columns = [name for name in stored if name in needed]
     try:
-        topic = store.topic(read.topic)
         tail = hold_tail(topic, read, pinned.splits, plan.rest, columns, bytes_max, folder)
     except BaseException:
         pinned.let_go()
@@ -348,9 +349,10 @@ def _filters(query: Query) -> list[Column]:
 
 
 def _in_use(spark: SparkSession, frames: Sequence[DataFrame]) -> Callable[[], bool]:
-    """Return a function that tells whether the JVM still has a plan that reads one of the frames.
+    """Return a function that tells whether the JVM still has a plan, or an RDD, that reads one of the frames.
 
-    All frames that were made of one share the index of its files, which no other object holds for long.
+    All that was made of one shares the instance of its format, which no other object holds for long; the index of its
+    files is held by plans alone, and not by what ``rdd`` or ``toLocalIterator()`` go by.
     """
     context, jvm = getattr(spark, "_sc", None), getattr(spark, "_jvm", None)
     if context is None or jvm is None:
@@ -360,14 +362,14 @@ def _in_use(spark: SparkSession, frames: Sequence[DataFrame]) -> Callable[[], bo
     new = jvm.java.lang.ref.WeakReference
     try:
         leaves = [frame._jdf.queryExecution().analyzed().collectLeaves() for frame in frames]
-        indexes = [new(found.apply(0).relation().location()) for found in leaves]
+        formats = [new(found.apply(0).relation().fileFormat()) for found in leaves]
     except Py4JError:
         # Another version of Spark's reader, with other classes.
         return lambda: context._jsc is not None
 
     def in_use() -> bool:
         try:
-            return context._jsc is not None and any(index.get() is not None for index in indexes)
+            return context._jsc is not None and any(item.get() is not None for item in formats)
         except Py4JError:
             return False  # the JVM is gone
 

@@ -138,9 +138,7 @@ class Staging:
                     f"attempt {attempt} is staged already; each has a name of its own"
                 ) from None
 
-    def _checked(
-        self, topic: Topic, schema: pa.Schema, batch: pa.RecordBatch
-    ) -> Iterator[pa.RecordBatch]:
+    def _checked(self, topic: Topic, schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield rows as they will be appended, so that a commit meets nothing that the log refuses."""
         at = batch.schema.get_field_index(_PARTITION.name)
         places = None
@@ -239,7 +237,9 @@ class Staging:
     def recover(self) -> None:
         """Complete what an earlier process decided on, and sweep; what cannot be completed now is tried again later."""
         for ledger, error in self._complete_all():
-            _log.error("a commit under %s waits for the next try: %s", ledger.directory, error, exc_info=error)
+            _log.error(
+                "a commit under %s waits for the next try: %s", ledger.directory, error, exc_info=error
+            )
             self._retry_later()
         self.sweep()
 

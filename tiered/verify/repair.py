@@ -165,7 +165,9 @@ class _Round:
             return self._segment(problem, meta, facts)
         cold = ColdPartition(self._shop.access.object_store, meta.name, meta.topic_id, problem.partition)
         if not problem.where.startswith(cold.where(cold.keys.prefix)):
-            return Repair(problem.where, f"repair of: {problem.reason}", "refused", "it is no topic's of this store")
+            return Repair(
+                problem.where, f"repair of: {problem.reason}", "refused", "it is no topic's of this store"
+            )
         name = problem.where.rpartition("/")[2]
         if problem.item is Item.HEAD:
             return rebuild_head(self._shop, cold, meta, facts.segments or (), publish=self._rebuild_manifest)

@@ -5,7 +5,9 @@ of a write nobody was promised) from damage to bytes that had been synced. The p
 later valid block of the same segment, of the same or a later writer epoch, whose ``synced_through``
 lies beyond the damaged place: when it was written, that place was durable.
 
-A writer reserves room ahead of its blocks: zeros from the last block to the end of the file are no damage.
+A writer reserves room ahead of its blocks: zeros from the last block to the end of the file are no damage. Nor is
+a block that its writer finishes while a reader looks at it. So a damaged place is read once more after its proof: what
+was durable before the proof was written is sound by then.
 """
 
 from __future__ import annotations
@@ -52,6 +54,10 @@ class FileWindow:
             self._window = pa.py_buffer(self._read(offset, min(max(end, offset + _WINDOW_BYTES), self.size)))
         have = max(0, min(end, self._start + self._window.size) - offset)
         return self._window.slice(offset - self._start, have)
+
+    def forget(self) -> None:
+        """Read anew whatever is asked for from now on."""
+        self._window = pa.py_buffer(b"")
 
     def _read(self, position: int, end: int) -> bytes:
         pieces = []
@@ -125,15 +131,22 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
     epoch, synced, last_append_us = after.writer_epoch, after.synced_through, after.last_append_us
     first_append_us = after.first_append_us
     damage: CorruptionError | None = None
+    looked_again_at = -1
     while position < data.size:
         try:
             header = _next_block(data, position, segment, epoch, offset, where)
-            block = data.slice(position, header.length)
-            if block.size < header.length:
-                raise CorruptionError("block is cut short", where=where, position=position)
-            verify_chunks(header, block, where=where, position=position)
         except CorruptionError as error:
-            damage = error
+            damage = None if _is_reserved_room(data, position) else error
+            if damage is None:
+                break
+            try:
+                _refuse_proven_damage(data, position, offset, segment, epoch, synced, damage)
+            except CorruptionError:
+                if looked_again_at == position or not isinstance(data, FileWindow):
+                    raise
+                looked_again_at, damage = position, None
+                data.forget()
+                continue
             break
         if header.record_count:
             if first_append_us is None:
@@ -146,11 +159,6 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
         last_append_us = max(last_append_us, header.append_us)
         position += header.length
         offset = header.end_offset
-    if damage is not None:
-        if _is_reserved_room(data, position):
-            damage = None
-        else:
-            _refuse_proven_damage(data, position, offset, segment, epoch, synced, damage)
     return Scan(
         index,
         position,
@@ -179,6 +187,7 @@ def _is_reserved_room(data: Source, position: int) -> bool:
 def _next_block(
     data: Source, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
 ) -> BlockHeader:
+    """Return the header of the block at `position`, all of which is verified."""
     header = decode_header(
         data.slice(position, min(HEADER_BYTES, data.size - position)), where=where, position=position
     )
@@ -190,8 +199,10 @@ def _next_block(
         raise CorruptionError(
             f"block starts at offset {header.base_offset}, not {offset}", where=where, position=position
         )
-    if position + header.length > data.size:
+    block = data.slice(position, min(header.length, data.size - position))
+    if block.size < header.length:
         raise CorruptionError("block is cut short", where=where, position=position)
+    verify_chunks(header, block, where=where, position=position)
     return header
 
 

@@ -1,0 +1,240 @@
+"""Where one thing is damaged beside another, or nothing is, a repair does not make the good copy the lost one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier
+from tests.store.test_point_in_time import History, State, state_of
+from tests.verify.damage import Damage, cut, flipped, missing
+from tests.verify.stores import Place, segment_parts
+from tests.verify.test_repair import check_whole, done, repair, spoil
+from tiered.cold.file_store import FileStore
+from tiered.errors import ColdStorageError, PreconditionFailed
+from tiered.format import manifest
+from tiered.format.schema import RECORD_SCHEMA
+from tiered.verify.objects import segment_rows
+from tiered.verify.repair_segments import _encoded
+from tiered.warm.directory import read_fence, read_lineage, read_start_offset
+from tiered.warm.segment_reader import SegmentFile
+
+
+def refusals(place: Place, **options: Any) -> list[str]:
+    """Repair, which must not do anything; return why."""
+    report = repair(place, **options)
+    assert {item.result for item in report.repairs} == {"refused"}
+    return [item.why for item in report.repairs]
+
+
+def fill(store: tiered.Store, segments: int) -> tiered.Topic:
+    topic = store.create_topic("orders")
+    for number in range(segments):
+        topic.append_many([b"%d-%d" % (number, i) for i in range(10)])
+        topic.roll()
+    return topic
+
+
+@pytest.fixture
+def own(tmp_path: Path, clock: Clock) -> Place:
+    """A closed store of three segments, each of them also in the bucket."""
+    store = open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock)
+    fill(store, 3)
+    tier(store, clock, OFFLOAD_US)
+    store.close()
+    return Place(tmp_path, {0: []})
+
+
+# -- two at once -----------------------------------------------------------------------------------
+
+
+def test_a_start_offset_is_not_guessed_from_the_pages_that_are_left(place: Place) -> None:
+    """The log begins on a damaged page: a start after it would let the next pass delete what the page names."""
+    spoil(place.partition() / "start.json", flipped(10))
+    for page in (place.cold() / "pages").iterdir():
+        spoil(page, flipped(40))
+    check_whole(place, repair(place))
+    assert read_start_offset(place.partition()) == 5
+
+
+@pytest.mark.parametrize("damage", [flipped(20), missing], ids=["bit", "missing"])
+def test_a_start_offset_is_not_guessed_without_the_bucket(place: Place, damage: Damage) -> None:
+    """Nobody knows where the bucket is: what is on this disk alone is not all of the log."""
+    spoilt = spoil(place.partition() / "start.json", cut(9))
+    spoil(place.data / "cold.json", damage)
+    assert any("the bucket, which may know" in why for why in refusals(place))
+    assert (place.partition() / "start.json").read_bytes() == spoilt
+    assert repair(place, url=f"file://{place.bucket}").problems == ()
+    assert read_start_offset(place.partition()) == 5
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (cut(700), "cannot be read, and no other object holds what it did"),
+        (missing, "0 to 10 are in no object"),
+    ],
+    ids=["cut", "missing"],
+)
+def test_a_head_is_not_rebuilt_without_the_first_object(
+    own: Place, clock: Clock, damage: Damage, why: str
+) -> None:
+    """Its start would lie after records that this disk has, and the next pass would delete them here."""
+    spoil(own.objects()[0], damage)
+    spoil(own.cold() / "head.json", missing)
+    assert why in refusals(own, rebuild_manifest=True)[0]
+    with open_store(own.data, None, clock) as store:
+        store.tier((clock() + OFFLOAD_US) // 1000)
+        assert store.topic("orders").scan().to_arrow().num_rows == 30
+    if damage is missing:
+        with open_store(own.data, None, clock) as store:
+            store.topic("orders").delete_before(10)
+        assert len(done(repair(own, rebuild_manifest=True))) == 1
+
+
+def test_a_lost_head_and_a_lost_start_offset_are_made_good_one_by_the_other(place: Place) -> None:
+    spoil(place.cold() / "head.json", missing)
+    spoil(place.partition() / "start.json", cut(9))
+    report = repair(place, rebuild_manifest=True)
+    assert len(done(report)) == 2
+    check_whole(place, report)
+
+
+def test_a_page_is_made_again_beside_a_segment_that_cannot_be(place: Place) -> None:
+    path = place.segments()[2]
+    spoil(path, flipped(segment_parts(path)["header"][0] + 9))
+    spoil(min((place.cold() / "pages").iterdir()), flipped(40))
+    assert [item.where for item in repair(place).problems] == [str(path)]
+
+
+@pytest.fixture
+def undone(tmp_path: Path) -> Iterator[tuple[Place, State]]:
+    """A log that went back, went on, and went back to what it had been before that; what the bucket has of it."""
+    with patch.object(manifest, "INLINE_ENTRIES_MAX", 1):
+        history = History(tmp_path)
+        for _ in range(3):
+            history.append()
+            history.seal()
+            history.look()
+        (first, _), *_, (last, _) = history.seen
+        for at_us in (first, last):
+            history.restore(at_us)
+            for _ in range(2):
+                history.append()
+                history.seal()
+                history.look()
+        history.store.close()
+        (tmp_path / "data").symlink_to(tmp_path / f"store-{history.stores}")
+        yield Place(tmp_path, {}), history.seen[-1][1]
+
+
+def manifest_files(place: Place, name: str) -> list[Path]:
+    return list(place.bucket.glob(f"t/*/*/{name}"))
+
+
+def test_a_page_is_made_again_without_what_a_restore_undid(undone: tuple[Place, State]) -> None:
+    """The objects of the lineage that was undone are of a higher epoch, and are there until a sweep."""
+    place, expected = undone
+    for page in manifest_files(place, "pages/*"):
+        spoil(page, flipped(40))
+    assert repair(place).problems == ()
+    with tiered.open(f"file://{place.bucket}") as bucket:
+        assert state_of(bucket) == expected
+
+
+def test_a_head_is_not_rebuilt_where_lineages_hold_the_same_offsets(undone: tuple[Place, State]) -> None:
+    place, _ = undone
+    for head in manifest_files(place, "head.json"):
+        spoil(head, missing)
+    assert all("which one was undone is not known" in why for why in refusals(place, rebuild_manifest=True))
+    assert manifest_files(place, "head.json") == []
+
+
+# -- nothing damaged -------------------------------------------------------------------------------
+
+
+def test_the_bucket_of_another_store_is_left_alone(own: Place, tmp_path: Path, clock: Clock) -> None:
+    """A wrong --cold: its store.json is sound, and its topic of our topic's name is not our topic."""
+    with open_store(tmp_path / "other" / "data", None, clock) as store:
+        fill(store, 1)
+    content = (own.bucket / "store.json").read_bytes()
+    whys = refusals(Place(tmp_path / "other", {}), rebuild_manifest=True, url=f"file://{own.bucket}")
+    assert whys == [
+        "it is sound, and says otherwise than the local store",
+        "it is no topic's of this store",
+    ]
+    assert (own.bucket / "store.json").read_bytes() == content
+
+
+def test_a_tombstone_is_not_overwritten(own: Place, tmp_path: Path, clock: Clock) -> None:
+    """A deletion was cut short, or the disk is an old image: the topic stays deleted."""
+    shutil.copytree(own.data, tmp_path / "image")
+    with open_store(own.data, None, clock) as store:
+        store.delete_topic("orders")
+    shutil.rmtree(own.data)
+    (tmp_path / "image").rename(own.data)
+    assert "it is sound, and says otherwise than the local store" in refusals(own)
+    assert b"deleted_us" in next(own.bucket.glob("orders/*/topic.json")).read_bytes()
+
+
+def test_an_object_that_differs_from_a_sound_segment_is_not_replaced(own: Place) -> None:
+    """Both verify, so nobody knows which is right."""
+    segment = SegmentFile.open(own.segments()[0], use_mmap=False)
+    assert segment.facts is not None
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in segment_rows(segment, RECORD_SCHEMA, 0, 10):
+            other = pa.array([b"other"] * batch.num_rows, pa.binary())
+            yield batch.set_column(1, batch.schema.field(1), other)
+
+    parts = [bytes(part) for block in _encoded(segment.header, segment.facts, rows()) for part in block]
+    own.segments()[0].write_bytes(b"".join(parts))
+    objects = own.objects()
+    assert refusals(own) == ["nothing safe can be done"]
+    assert own.objects() == objects
+
+
+def test_a_disk_that_a_restore_left_behind_stays_of_its_lineage(own: Place, tmp_path: Path) -> None:
+    """The head of the store that went on was lost and rebuilt, so it knows of one lineage alone."""
+    new = Place(tmp_path / "new", {})
+    tiered.restore(f"file://{own.bucket}", new.data, settings=stepwise()).close()
+    spoil(own.cold() / "head.json", missing)
+    assert len(done(repair(new, rebuild_manifest=True))) == 1
+    assert any("it is sound" in why for why in refusals(own))
+    assert read_lineage(own.partition()) == 1
+    assert read_fence(own.partition()) is None
+
+
+# -- a lost answer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ColdStorageError("timed out", retryable=True), PreconditionFailed("a repetition met it")],
+    ids=["timeout", "412"],
+)
+def test_a_document_whose_put_was_not_answered_is_read_back(
+    own: Place, monkeypatch: pytest.MonkeyPatch, error: ColdStorageError
+) -> None:
+    put: Callable[..., str] = FileStore.put
+
+    def unanswered(self: FileStore, key: str, data: bytes, **conditions: Any) -> str:
+        etag = put(self, key, data, **conditions)
+        if key == "store.json":
+            raise error
+        return etag
+
+    content = (own.bucket / "store.json").read_bytes()
+    spoil(own.bucket / "store.json", cut(20))
+    monkeypatch.setattr(FileStore, "put", unanswered)
+    report = repair(own)
+    assert [item.result for item in report.repairs] == ["done"]
+    assert (own.bucket / "store.json").read_bytes() == content
