@@ -185,23 +185,26 @@ def _rows_only(count: int) -> pa.RecordBatch:
 
 
 def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join runs of small batches, so that blocks of one record do not make batches of one row."""
+    """Join runs of small batches, so that blocks of one record do not make batches of one row.
+
+    Large ones are passed on as they are: to join them would copy them.
+    """
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        if not pending:
-            if batch.num_rows >= BATCH_ROWS_MIN:
-                yield batch
-            else:
-                pending, rows = [batch], batch.num_rows
+        if batch.num_rows >= BATCH_ROWS_MIN:
+            if pending:
+                yield _joined(pending)
+                pending, rows, size = [], 0, 0
+            yield batch
             continue
         # The first of a run is measured when a second one comes: a read of one record never gets here.
-        size = size or pending[0].nbytes
+        if pending:
+            size = (size or pending[0].nbytes) + batch.nbytes
         pending.append(batch)
         rows += batch.num_rows
-        size += batch.nbytes
         # Large records: thousands of them neither fit into memory nor into one array of 2 GiB.
         if rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MAX:
             yield _joined(pending)

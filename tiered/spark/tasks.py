@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 from ..errors import OffsetOutOfRange, TieredError
 from ..flight.remote_scan import RemoteScan, RemoteSplit
 from ..reader.access import Places, TierAccess
+from ..reader.ahead import SplitsAhead
 from ..reader.read import read_split
 from ..reader.rows import Query
 from ..reader.scan import Scan
@@ -85,8 +87,8 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     _exempt_imports_from_collection()
     plan = partition.plan
     try:
-        with ShortErrors():
-            batches = (batch for split in partition.splits for batch in _read(plan, split))
+        with ShortErrors(), _fetched_ahead(plan, partition.splits) as ahead:
+            batches = (batch for split in partition.splits for batch in _read(plan, split, ahead))
             yield from plan.projection.apply(batches)
     finally:
         # The process waits for its next task now; an evicted file that it holds open would keep its disk space.
@@ -108,18 +110,25 @@ def _access(places: Places) -> TierAccess:
     return TierAccess(places)
 
 
-def _rows(plan: ReadPlan, split: Split) -> Iterator[pa.RecordBatch]:
+def _fetched_ahead(plan: ReadPlan, splits: Task) -> AbstractContextManager[SplitsAhead | None]:
+    """Fetch what lies in the bucket across the borders of a task's splits."""
+    if isinstance(plan.places, RemotePlaces):
+        return nullcontext()
+    return SplitsAhead(_access(plan.places).fetcher, plan.meta, splits, plan.query, eager=True)
+
+
+def _rows(plan: ReadPlan, split: Split, ahead: SplitsAhead | None) -> Iterator[pa.RecordBatch]:
     if isinstance(plan.places, RemotePlaces):
         assert isinstance(split, RemoteSplit)
         return read_remote(plan.places, plan.meta, split, plan.query)
-    return read_split(_access(plan.places), plan.meta, split, plan.query)
+    return read_split(_access(plan.places), plan.meta, split, plan.query, ahead)
 
 
-def _read(plan: ReadPlan, split: Split) -> Iterator[pa.RecordBatch]:
+def _read(plan: ReadPlan, split: Split, ahead: SplitsAhead | None) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows; if the user said so, without those that retention removed meanwhile."""
     while split.record_count > 0:
         try:
-            yield from _rows(plan, split)
+            yield from _rows(plan, split, ahead)
             return
         except OffsetOutOfRange as lost:
             # What was read lies before the log's new start, so going on there repeats nothing.
