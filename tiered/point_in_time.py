@@ -15,12 +15,17 @@ no promise of the sweep (P6).
 How exact it is. The end: the last object that had been appended to by T, hence by the interval at which tails are
 shipped, or by segments where they are not. The start: as the newest object knew it that was sealed by T, so what
 ``delete_before`` or retention removed in the life of one segment before T may be back; of two, where nothing was
-appended to the newest one since.
+appended to the newest one since. Never what had been removed before the lineage of T began.
 
-Lineages. A restore that began after T is as if it had never been, one from before T holds: of what an older lineage wrote
-beyond its start, nothing was ever part of the log. When a lineage began stands in its first object, whose segment the
-restore made, and in the head if it had gone back. The new lineage begins where the log leaves the one that it had last: at the restored end, or
+Lineages. The log at T is that of the newest lineage that had begun by T. Each has one log, which only grows: what it wrote,
+after what it took over from another one. The head says of each when it began, and whose log it took over up to which
+offset (`Origin`), so lineages are a tree, and any two of them share one log up to some offset and nothing beyond. What the
+head names is of the newest one's log, an orphan of the one's that wrote it: either was part of the log at T as far
+as the two logs are the same. It may be that it was undone since, adopted, and undone once more.
+
+The new lineage begins where the log leaves the one that it had last: at the restored end, or
 where a lineage begins that is undone. So a disk of any older lineage finds in the bucket exactly what is its own.
+That is why the start of a lineage does not tell what it took over. Of heads of early releases it is all that there is.
 """
 
 from __future__ import annotations
@@ -55,7 +60,7 @@ class Piece:
     Attributes
     ----------
     lineage
-        Epoch of the lineage that wrote an orphan; what the head names is part of the newest one's log, whoever wrote it.
+        Epoch of the lineage that wrote an orphan; what the head names is of the newest one's log, whoever wrote it.
     entry
         Of an object that the head names; None for an orphan.
     rank
@@ -121,32 +126,30 @@ def view_at(
     )
     if chain:
         start, end = chain[0].base_offset, chain[-1].end_offset
-        first = max(head.start_offset, origin.start_offset)
-        for low, high in ((first, start), (end, origin.end_offset)):
+        known_start = max(head.start_offset, origin.start_offset)
+        for low, high in ((known_start, start), (end, origin.end_offset)):
             if low < high:
                 raise ColdStorageError(f"offsets {low} to {high} of {where} as they were are in no object")
     else:
-        first = min((piece.base_offset for piece in pieces), default=head.start_offset)
-        start = end = max(first, origin.end_offset)
+        start = min((piece.base_offset for piece in pieces), default=head.start_offset)
+        start = end = max(start, origin.end_offset)
     return View(start, end, lineage, min([end, *undone.values()]), chain)
 
 
 def _parts(head: Head, lineage: int, pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces that are part of the log of `lineage`, of any time."""
-    epochs = [epoch for epoch, _ in head.lineages]
-    shared = {epoch: _shared_end(head, epoch, lineage) for epoch in epochs}
-    known = {origin.epoch for origin in head.origins}
-    if not all(epoch in known for epoch, _ in head.rewinds):
-        shared_now = _WHOLLY  # a head of an early release, which does not say what the restore adopted
-    else:
-        shared_now = shared[head.lineage_epoch]
+    shared = {epoch: _shared_end(head, epoch, lineage) for epoch, _ in head.lineages}
+    # Of a head of an early release nobody knows what a restore adopted.
+    said = {origin.epoch for origin in head.origins}.issuperset(epoch for epoch, _ in head.rewinds)
+    shared_now = shared[head.lineage_epoch] if said else _WHOLLY
 
-    def reach(piece: Piece) -> int:
+    def shared_of(piece: Piece) -> int:
         if piece.entry is not None:
             return shared_now
-        return shared[max((epoch for epoch in epochs if epoch <= piece.lineage), default=epochs[0])]
+        # A segment that was begun before the first claim names no lineage.
+        return shared[max((epoch for epoch in shared if epoch <= piece.lineage), default=min(shared))]
 
-    return [piece for piece in pieces if piece.end_offset <= reach(piece)]
+    return [piece for piece in pieces if piece.end_offset <= shared_of(piece)]
 
 
 def _shared_end(head: Head, one: int, other: int) -> int:
@@ -168,7 +171,7 @@ def _ancestors(head: Head, epoch: int) -> dict[int, int]:
 
 
 def _origin(head: Head, lineage: int) -> Origin:
-    """Return where a lineage came from; all zeros for the first, and where a head of an early release does not say."""
+    """Return where a lineage came from: from nothing, if it is the first or a head of an early release does not say."""
     return next((origin for origin in head.origins if origin.epoch == lineage), Origin(lineage, 0, 0, 0, 0))
 
 

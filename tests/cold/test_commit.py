@@ -21,7 +21,15 @@ from tiered.cold.partition import ColdPartition
 from tiered.cold.rebuild import publish_rebuilt
 from tiered.errors import ColdStorageError, CorruptionError, Fenced
 from tiered.format import manifest
-from tiered.format.manifest import Head, ObjectEntry, add_objects, add_schemas, check_entries, check_head
+from tiered.format.manifest import (
+    Head,
+    ObjectEntry,
+    Origin,
+    add_objects,
+    add_schemas,
+    check_entries,
+    check_head,
+)
 from tiered.format.manifest_codec import decode_head, encode_head
 
 HEAD = PartitionKeys.of("t", TOPIC, 0).head
@@ -96,6 +104,24 @@ def test_a_claim_comes_first_and_begins_the_first_lineage(store: MemoryStore) ->
     assert published(store).lineages == ((1, 7),)
     assert committer(store).claim(begin_lineage=True) == 3
     assert published(store).lineages == ((1, 7), (3, 7))
+
+
+def test_a_lineage_says_from_which_log_it_went_on_and_never_before_that_was_published(
+    store: MemoryStore,
+) -> None:
+    """Also where there is no head yet, or the clock of another host is behind."""
+    committer(store).claim(begin_lineage=True, start_offset=7)
+    head = published(store)
+    assert (head.epoch, head.lineages) == (2, ((1, 7), (2, 7)))
+    one = committer(store)
+    one.claim()
+    published_us = one.commit(append(3)).committed_us
+    behind = Clock()
+    behind.now_us = published_us - 60
+    committer(store, behind).claim(begin_lineage=True)
+    first, second = published(store).origins
+    assert first == Origin(2, first.began_us, 1, 7, 7)
+    assert second == Origin(4, published_us, 2, 10, 7)
 
 
 def test_a_claim_from_before_a_restore_is_fenced(store: MemoryStore) -> None:

@@ -163,6 +163,7 @@ def test_facts_are_all_named() -> None:
 def test_the_manifest_is_all_named() -> None:
     head = json.loads(manifest_codec.encode_head(empty_head()))
     assert set(keys("head.json")) == head.keys() - {"format", "crc32c"}
+    assert all(f"`{name}`" in section("head.json") for name in names_of(manifest.Head))
     assert set(keys("Page references")) == names_of(manifest.PageRef)
     assert set(keys("Object entries")) == names_of(manifest.ObjectEntry)
     rows = [(int(row[0]), row[1].strip("`")) for row in table("Row groups")]

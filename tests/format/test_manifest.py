@@ -20,6 +20,7 @@ from tiered.format.manifest import (
     INLINE_ENTRIES_MAX,
     Head,
     ObjectEntry,
+    Origin,
     PageRef,
     RowGroup,
     add_objects,
@@ -62,12 +63,14 @@ heads = st.builds(
     head_of,
     entries(),
     epoch=st.integers(5, 2**31),
-    lineages=st.sampled_from([((1, 0),), ((1, 0), (5, 7))]),
+    lineages=st.just(((1, 0), (5, 7))),
+    origins=st.sampled_from([(), (Origin(5, 9, 1, 8, 2),)]),
     previous_commit_ids=st.sampled_from([(), ("a",), ("b", "a")]),
     schemas=st.dictionaries(st.integers(1, 9), st.text("ABCabc019+/=", max_size=20)).map(
         lambda d: {0: "x", **d}
     ),
     committed_us=st.integers(0, 2**62),
+    rewinds=st.sampled_from([(), ((5, 9),)]),
 )
 
 
@@ -177,6 +180,9 @@ FIELDS = [
     ["pages", 0],
     ["pages", 0, "crc"],
     ["lineages", 0],
+    ["origins"],
+    ["origins", 0],
+    ["origins", 0, 2],
 ]
 ODD = [
     KeyError,
@@ -201,7 +207,10 @@ ODD = [
 def test_a_head_with_a_valid_checksum_and_nonsense_in_it_is_still_an_error_of_ours(
     path: list[object],
 ) -> None:
-    head = head_of((entry(0, 10), entry(10, 20, 2)), schemas={0: "x"})
+    head = head_of(
+        (entry(0, 10), entry(10, 20, 2)),
+        schemas={0: "x"}, epoch=2, lineages=((1, 0), (2, 9)), origins=(Origin(2, 5, 1, 9, 0),),
+    )  # fmt: skip
     for value in ODD:
         values = json.loads(encode_head(head))
         del values["format"], values["crc32c"]
@@ -414,6 +423,16 @@ def test_any_row_of_changes_keeps_every_offset_exactly_once(data: st.DataObject)
         ({"start_offset": 25}, "out of order"),
         ({"lineages": ()}, "lineages"),
         ({"lineages": ((9, 0),)}, "lineage is of epoch 9"),
+        ({"origins": (Origin(1, 0, 1, 9, 0),)}, "origin of lineage 1"),
+        ({"origins": (Origin(2, 0, 1, 9, 0),)}, "origin of lineage 2"),
+        (
+            {"lineages": ((1, 0), (2, 0)), "epoch": 2, "origins": (Origin(2, 0, 1, 8, 9),)},
+            "origin of lineage 2",
+        ),
+        (
+            {"lineages": ((1, 0), (2, 0)), "epoch": 2, "origins": (Origin(2, 0, 1, 9, 0),) * 2},
+            "origins are not",
+        ),
         ({"commit_id": ""}, "commit ids"),
         ({"previous_commit_ids": ("first",)}, "commit ids"),
         ({"schemas": {}}, "unknown schema"),

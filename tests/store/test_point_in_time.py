@@ -209,6 +209,14 @@ def random_history(tmp_path_factory: pytest.TempPathFactory, steps: list[Any], p
 
 
 @example(steps=["append", ("back", 0), "restore"], pick=2)  # of a lineage that wrote nothing
+@example(steps=["append", ("back", 0), ("back", 1)], pick=2)  # undone then, and adopted again since
+@example(
+    steps=[("delete", 3), "append", "seal", ("back", 2), "append", "append"], pick=5
+)  # its start had gone back
+@example(  # its newest segment was sealed since, where a lineage that was undone had gone on
+    steps=["append", "append", "restore", "append", ("back", 0), "append", "append", ("delete", 1), "seal"],
+    pick=7,
+)
 @settings(max_examples=4)
 @given(steps=STEPS, pick=st.integers(0, 20))
 def test_any_state_of_any_history_comes_back(
@@ -333,12 +341,47 @@ def test_the_log_of_a_time(
     assert (view.start_offset, view.end_offset, view.lineage_start, names) == expected
 
 
+@pytest.mark.parametrize(
+    ("origins", "pieces", "at", "expected"),
+    [
+        # Lineage 2 took over 0-4 of lineage 1, lineage 3 all of it: start, end, the pieces
+        ("2@5<1:0-4 3@7<1:0-9", "1:0-4@1* 1:4-9@2*", 3, (0, 9, "1:0-4@1* 1:4-9@2*")),
+        ("2@5<1:0-4 3@7<1:0-9", "1:0-4@1* 1:4-9@2*", 6, (0, 4, "1:0-4@1*")),
+        ("2@5<1:0-4 3@7<1:0-9", "1:0-4@1* 1:4-9@2*", 8, (0, 9, "1:0-4@1* 1:4-9@2*")),
+        # What it had adopted is an orphan again; without what a head of an early release does not say, it is nothing's.
+        ("2@5<1:0-4 3@7<1:0-9", "1:0-4@1* 1:4-9@2", 8, (0, 9, "1:0-4@1* 1:4-9@2")),
+        ("", "1:0-4@1* 1:4-9@2", 8, (0, 4, "1:0-4@1*")),
+        ("", "1:0-4@1* 1:4-9@2*", 8, (0, 9, "1:0-4@1* 1:4-9@2*")),
+        # All had been removed: swept, or not yet.
+        ("2@5<1:9-9 3@7<2:9-9", "", 8, (9, 9, "")),
+        ("2@5<1:9-9 3@7<2:9-9", "1:0-4@1", 8, (9, 9, "")),
+        ("2@5<1:9-9 3@7<1:0-4", "1:0-4@1* 2:9-11@5", 6, (9, 11, "2:9-11@5")),
+        ("2@5<1:0-4 3@7<1:0-9", "1:0-4@1*", 8, None),  # gone, and had not been removed
+    ],
+)  # fmt: skip
+def test_the_log_of_a_time_that_was_undone(origins: str, pieces: str, at: int, expected: Any) -> None:
+    fields = [map(int, re.split("[@<:-]", row)) for row in origins.split()]
+    rows = tuple(Origin(epoch, began, parent, end, start) for epoch, began, parent, start, end in fields)
+    lineages, rewinds = ((1, 0), (2, 4), (3, 4)), ((2, 5), (3, 7))
+    head = Head(UUID(int=1), UUID(int=2), 0, 9, lineages, "c", rewinds=rewinds, origins=rows)
+    found = [piece(text) for text in pieces.split()]
+    if expected is None:
+        with pytest.raises(tiered.ColdStorageError, match="4 to 9 .* are in no object"):
+            view_at(head, found, dict(head.rewinds), at)
+        return
+    view = view_at(head, found, dict(head.rewinds), at)
+    names = " ".join(item.name for item in view.pieces)
+    assert (view.start_offset, view.end_offset, names) == expected
+
+
 class Model:
     """One partition's bucket without its bytes: what it holds, what the head names, and its log after every step."""
 
     def __init__(self) -> None:
         self.head = Head(UUID(int=1), UUID(int=2), 0, 1, ((1, 0),), "c")
-        self.log: tuple[str, ...] = ()  # by offset from 0, also of what was deleted: which object was the first with it
+        self.log: tuple[
+            str, ...
+        ] = ()  # by offset from 0, also of what was deleted: which object was the first with it
         self.named: list[str] = []
         self.objects: dict[str, tuple[Piece, tuple[str, ...]]] = {}
         self.now_us = 0
@@ -411,8 +454,9 @@ class Model:
         return name
 
 
-@example(steps=[("append", 1), ("append", 2), ("back", 0), ("back", 1), ("delete", 0)])  # undone, and adopted again
-@example(steps=[("append", 1), ("lose", 1)])  # nothing was written since
+@example(
+    steps=[("append", 1), ("append", 2), ("back", 0), ("back", 1), ("delete", 0)]
+)  # undone, and adopted again
 @settings(max_examples=100)
 @given(
     steps=st.lists(

@@ -112,7 +112,7 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """From which log a lineage went on that a restore began.
+    """From which log a lineage went on, as the restore knew that began it.
 
     Attributes
     ----------
@@ -150,7 +150,7 @@ class Head:
     rewinds
         ``(epoch, time)`` of the lineages by which a restore went back, and when they began.
     origins
-        Of every lineage but the first, in order; heads of early releases lack them.
+        Of every lineage but the first, in order; heads of early releases lack them. One a restore, so they are few.
     """
 
     store_id: UUID
