@@ -26,6 +26,23 @@ _FOLLOW_BUCKET_SECONDS = 2.0
 _FOLLOW_FAILED_SECONDS_MAX = 60.0
 
 
+def refresh(topic: Topic) -> None:
+    """Take up the columns and partitions that the writer, another process, added since; not of a bucket's topic.
+
+    Raises
+    ------
+    TopicNotFound
+    """
+    store, known = topic._store, topic._meta
+    store._check()
+    if store._is_served_elsewhere or store._writer_lock is not None:
+        return
+    if store._access.places.root is not None:
+        found = store._catalog.read_topic(known.name)
+        if found.topic_id == known.topic_id and found != known:
+            topic._use(found)
+
+
 def snapshots(
     topic: Topic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
 ) -> tuple[PartitionSnapshot, ...]:
@@ -84,6 +101,7 @@ def records(
         if not follow:
             return
         _wait_for(topic, partition, offset)
+        refresh(topic)
 
 
 def _snapshot_from(
@@ -116,7 +134,8 @@ def _rows(topic: Topic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator
 def _wait_for(topic: Topic, partition: int, offset: int) -> None:
     topic._store._check()
     writer = topic._writers.get(partition)
-    if writer is None:
+    # One that fails will make nothing durable any more, and would not let wait.
+    if writer is None or writer.fault is not None:
         local = topic._store._access.places.root is not None
         topic._store._pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)
         topic._store._check()

@@ -44,9 +44,9 @@ def _as_key(key: Any, kind: pa.DataType) -> Any:
     """Return a key as its column stores it."""
     if pa.types.is_binary(kind):
         return key_bytes(key)
-    if pa.types.is_string(kind) and isinstance(key, bytes):
-        return key.decode("utf-8", "replace")
     try:
+        if pa.types.is_string(kind) and isinstance(key, bytes):
+            return key.decode()
         found = pa.scalar(key, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError):
         found = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -99,8 +100,9 @@ class Store:
         self._check()
         with self._lock:
             topics = list(self._topics.values())
-        for topic in topics:
-            topic.flush()
+        with ExitStack() as every_one:
+            for topic in topics:
+                every_one.callback(topic.flush)
 
     def close(self) -> None:
         """Flush, as `flush` does, and close; may be called twice.

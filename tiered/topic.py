@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from .idempotent import append_idempotent
 from .ingest import Headers, header_pairs, key_bytes, partition_of, timestamp_us, value_bytes
 from .producer import Producer, open_producer
 from .reader.scan import Scan
-from .reads import offset_ranges, records, snapshots
+from .reads import offset_ranges, records, refresh, snapshots
 from .records import Appended, OffsetRange, Record
 from .selecting import Offsets, check_bounds, check_partition, chosen_partitions, query_of
 from .warm.catalog import TopicMeta
@@ -230,9 +231,10 @@ class Topic:
         """
         self._store._check()
         ends = {partition: writer.end_offset for partition, writer in list(self._writers.items())}
-        # All of them first: what is durable here must not wait for a bucket.
-        for partition, end in ends.items():
-            self._writers[partition].sync_to(end)
+        # All of them first: what is durable here must not wait for a bucket, nor for a partition that fails.
+        with ExitStack() as every_one:
+            for partition, end in ends.items():
+                every_one.callback(self._writers[partition].sync_to, end)
         if self._publishes:
             for partition, end in ends.items():
                 self._wait_safe(partition, end, None)
@@ -279,7 +281,7 @@ class Topic:
             The range begins before the start offset.
         TopicNotFound, SchemaMismatch, ConfigError, CorruptionError, ColdStorageError, StoreClosed
         """
-        self._store._check()
+        refresh(self)
         if limit is not None and (type(limit) is not int or limit < 0):
             raise ConfigError(f"limit is a number of rows, not {limit!r}")
         check_bounds(self._meta, start_offset, end_offset)
@@ -316,7 +318,7 @@ class Topic:
         StoreClosed
             The store was closed, by another thread too.
         """
-        self._store._check()
+        refresh(self)
         if partition is None:
             if self.partitions != 1:
                 raise ConfigError(
@@ -334,13 +336,13 @@ class Topic:
 
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""
-        self._store._check()
+        refresh(self)
         return offset_ranges(self)
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
-        self._check_partition(partition)
         scan = self.scan(partition, start_timestamp=timestamp, columns=["offset"], limit=1)
+        self._check_partition(partition)
         for batch in scan.to_batches():
             return int(batch.column(0)[0].as_py())
         return scan.offsets[partition][1]

@@ -265,6 +265,15 @@ def test_a_key_that_does_not_fit_its_column_finds_nothing_else(store: tiered.Sto
         topic.scan(key=5.5)
 
 
+def test_bytes_that_are_no_text_are_no_key_of_a_text_column(store: tiered.Store) -> None:
+    """Least of all that of rows which hold the sign for such bytes."""
+    topic = store.create_topic("t", schema=SCHEMA, key="city")
+    topic.append({"city": "\N{REPLACEMENT CHARACTER}"})
+    assert topic.scan(key="\N{REPLACEMENT CHARACTER}".encode()).to_arrow().num_rows == 1
+    with pytest.raises(tiered.SchemaMismatch, match="does not fit"):
+        topic.scan(key=b"\xff")
+
+
 @pytest.mark.parametrize(
     "name",
     [

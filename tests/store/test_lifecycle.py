@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -384,6 +385,23 @@ def test_a_forked_child_never_uses_the_parents_store(tmp_path: Path) -> None:
     assert result.stdout.split() == ["parent", "done"]
 
 
+def test_a_scan_ends_with_its_store_in_the_middle_of_a_split(tmp_path: Path) -> None:
+    """In a forked child the threads are missing that the parent's scan waits for."""
+    store = tiered.open(tmp_path / "data")
+    topic = store.create_topic("t")
+    for value in (b"first", b"second"):
+        topic.append(value)
+        topic.flush()
+    scan = topic.scan()
+    (split,) = scan.splits()
+    rows, again = scan.read(split), scan.to_batches()
+    assert next(rows)["value"].to_pylist() == [b"first"]
+    store.close()
+    for left in (rows, again):
+        with pytest.raises(tiered.StoreClosed):
+            next(left)
+
+
 # -- what is durable when ----------------------------------------------------------------------------
 
 
@@ -431,6 +449,31 @@ def test_sync_always_makes_each_append_durable_before_it_returns(tmp_path: Path)
     assert disk.syncs == before
     assert durable(tmp_path) == 1004
     store.close()
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_flush_makes_the_others_durable_where_one_partition_fails(tmp_path: Path, failing: int) -> None:
+    class Broken(CountingDisk):
+        failing_fd = -1
+
+        def sync(self, fd: int) -> None:
+            if fd == self.failing_fd:
+                raise OSError(errno.EIO, "the device failed")
+            super().sync(fd)
+
+    disk = Broken()
+    store = tiered.open(tmp_path / "data", settings=stepwise({"sync": "interval"}), host=Host(fs=disk))
+    topic = store.create_topic("t", partitions=3)
+    for partition in range(3):
+        topic.append(b"v", partition=partition)
+    disk.failing_fd = topic._writers[failing]._segment._fd
+    with pytest.raises(tiered.PartitionPoisoned):
+        store.flush()
+    with tiered.open(tmp_path / "data", read_only=True) as reader:
+        found = reader.topic("t").offsets()
+    assert {found[partition].end for partition in {0, 1, 2} - {failing}} == {1}
+    with pytest.raises(tiered.PartitionPoisoned):
+        store.close()
 
 
 def test_sync_interval_makes_appends_durable_soon_and_flush_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 import zlib
@@ -28,7 +29,7 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered import tier_actions
+from tiered import reads, tier_actions
 from tiered.host import Host
 from tiered.policies.actions import Seal
 from tiered.warm.filesystem import OsFileSystem
@@ -269,6 +270,26 @@ def test_more_partitions_take_keys_at_once_and_are_remembered(
         assert sorted(values(store.topic("t").scan(key=b"a"))) == [b"new", b"old"]
 
 
+def test_a_reader_beside_the_writer_sees_columns_and_partitions_as_they_are_added(
+    store: tiered.Store, tmp_path: Path, clock: Clock
+) -> None:
+    """By the handle that it has: records of a partition that it did not know would be missing."""
+    topic = store.create_topic("t", schema=pa.schema([("n", pa.int64())]))
+    topic.append({"n": 1}, sync=True)
+    with open_store(tmp_path / "data", None, clock, read_only=True) as beside:
+        handle = beside.topic("t")
+        following = handle.read(0, follow=True)
+        assert next(following).value == {"n": 1}
+        topic.add_columns(pa.schema([("city", pa.string())]))
+        topic.add_partitions(2)
+        for partition in (0, 1):
+            topic.append({"n": 2, "city": "Bern"}, partition=partition, sync=True)
+        assert next(following).value == {"n": 2, "city": "Bern"}
+        assert handle.scan().to_arrow()["city"].to_pylist() == [None, "Bern", "Bern"]
+        assert handle.offsets()[1].end == handle.offset_at(clock() // 1000 + 1, partition=1) == 1
+        assert handle.partitions == 2
+
+
 # -- reading on and deleting -------------------------------------------------------------------------
 
 
@@ -334,6 +355,31 @@ def test_follow_does_not_show_what_is_not_durable(store: tiered.Store) -> None:
     store.close()
     thread.join(10)
     assert len(ended) == 1
+
+
+def test_follow_rests_between_looks_where_the_writer_failed(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fenced one wakes whoever waits for it at once, for ever."""
+    topic = store.create_topic("t")
+    topic.append(b"durable", sync=True)
+    done: list[str] = []
+    look = reads.snapshot_partition
+
+    def looked(*given: Any, **options: Any) -> Any:
+        done.append("look")
+        if len(done) > 4:
+            raise InterruptedError
+        return look(*given, **options)
+
+    monkeypatch.setattr(reads, "snapshot_partition", looked)
+    monkeypatch.setattr(store, "_pause", lambda _: done.append("rest"))
+    records = topic.read(follow=True)
+    assert next(records).value == b"durable"
+    topic._writer(0).fence("restored elsewhere")
+    with pytest.raises(InterruptedError):
+        next(records)
+    assert done == ["look", "rest", "look", "rest", "look"]
 
 
 def test_delete_before_hides_at_once_and_frees_files_at_the_next_pass(
@@ -463,6 +509,55 @@ def test_a_handle_of_a_deleted_topic_changes_nothing(
     store.close()
     with open_store(tmp_path / "data", None, clock) as store:
         assert store.topic("t").scan().to_arrow()["n"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+def test_a_handle_of_a_deleted_topic_reads_no_part_of_it(
+    tmp_path: Path, clock: Clock, created_again: bool
+) -> None:
+    """Without its files the topic would look empty, or like what of it had been published."""
+    url = f"file://{tmp_path}/bucket"
+    with (
+        open_store(tmp_path / "data", url, clock) as store,
+        open_store(tmp_path / "data", None, clock, read_only=True) as beside,
+    ):
+        own = store.create_topic("t")
+        own.append(b"published")
+        own.roll()
+        evict_all(store, clock)
+        own.append(b"here alone")
+        handle = beside.topic("t")
+        assert values(own) == values(handle) == [b"published", b"here alone"]
+        store.delete_topic("t")
+        if created_again:
+            store.create_topic("t")
+        for old in (own, handle):
+            with pytest.raises(tiered.TopicNotFound):
+                old.scan()
+            with pytest.raises(tiered.TopicNotFound):
+                old.offsets()
+            with pytest.raises(tiered.TopicNotFound):
+                list(old.read())
+
+
+def test_a_handle_of_a_topic_that_was_swept_from_the_bucket_reads_no_empty_log(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """All that is left is its tombstone."""
+    url = f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        topic.append(b"published", partition=0)
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+        with tiered.open(url) as bucket:
+            handle = bucket.topic("t")
+            assert values(handle) == [b"published"]
+            assert values(handle.scan(1)) == []
+            store.delete_topic("t")
+            shutil.rmtree(next((tmp_path / "bucket" / "t").glob("*/0")))
+            with pytest.raises(tiered.TopicNotFound):
+                handle.scan()
 
 
 def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..errors import Fenced, PartitionPoisoned, RecordTooLarge, StoreClosed, TieredError, again
+from ..errors import Fenced, PartitionPoisoned, RecordTooLarge, StoreClosed, TieredError, TopicNotFound, again
 from ..format.block import encode_body
 from ..format.facts import ProducerState
 from ..format.segment import BlockIndex, SegmentHeader
@@ -201,6 +201,8 @@ class PartitionWriter(NumberedRows):
 
     def view(self, *, flush: bool = True) -> HotView:
         """Return the active end of the partition; what was appended is made durable first, unless told not to."""
+        if isinstance(self.fault, TopicNotFound):
+            raise again(self.fault)
         if flush and self.fault is None:
             # What a fenced partition has made durable can be read all the same.
             with contextlib.suppress(Fenced):

@@ -36,7 +36,8 @@ def read_splits(
     Parameters
     ----------
     check
-        Called before each split; raises where the store is closed.
+        Called before each batch; raises where the store is closed, or is that of a process which forked this one:
+        what its threads have under way comes to no end here.
     eager
         Whether all rows are wanted, as far as is known.
 
@@ -48,7 +49,9 @@ def read_splits(
     with SplitsAhead(access.fetcher, meta, splits, query, eager=eager) if cold else nullcontext() as ahead:
         for split in splits:
             check()
-            yield from read_split(access, meta, split, query, ahead)
+            for batch in read_split(access, meta, split, query, ahead):
+                yield batch
+                check()
 
 
 def read_split(

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..warm.catalog import TopicMeta
 from .access import TierAccess
-from .read import read_split, read_splits
+from .read import read_splits
 from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot
 from .splits import ColdSource, Split, Tier
@@ -145,7 +145,7 @@ class Scan:
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one of `splits`."""
         self._check()
-        return read_split(self._access, self._meta, split, self._query)
+        return read_splits(self._access, self._meta, [split], self._query, check=self._check)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of some thousand, holding no more than a few in memory.

@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cold.bucket import DELETED, Bucket
 from ..cold.commit import FIRST_LINEAGE
 from ..cold.partition import ColdPartition
-from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
+from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange, TopicNotFound
 from ..format.manifest import Head
 from ..hot.partition_writer import HotView
-from ..warm.catalog import TopicMeta
+from ..warm.catalog import TopicMeta, check_not_deleted
 from ..warm.directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .access import TierAccess
@@ -70,6 +71,8 @@ def snapshot_partition(
     ------
     OffsetOutOfRange
         The range begins before the log does.
+    TopicNotFound
+        The topic was deleted.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     for _ in range(_LOOKS_MAX):
@@ -135,6 +138,8 @@ def _look(
             if directory is not None and start is not None and log_end is not None and not fresh:
                 published = _remembered(manifest, directory, local, log_start, start, _least(end, log_end))
             published = published or _published(manifest, directory, log_start, log_end, start, end)
+            if published.committed_us is None and directory is None:
+                _check_not_deleted(access, meta)
             log_start, log_end, cold = published.start_offset, published.end_offset, published.cold
             committed_us = published.committed_us
     return _Found(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold, committed_us)
@@ -276,13 +281,28 @@ def _local_extents(
             return _Local(view.start_offset, view.end_offset, [], [_warm_extent(known, known.end_offset)])
     for _ in range(_LISTING_ATTEMPTS):
         names = access.list_segments(directory)
+        if not names:
+            _check_not_deleted(access, meta)
         try:
             if view is not None:
                 return _with_view(access, directory, names, view, meta, start, end)
             return _without_writer(access, directory, names, meta, start, end)
         except FileNotFoundError:
             continue  # the newest file was rolled and re-encoded since it was listed
+        except CorruptionError:
+            _check_not_deleted(access, meta)
+            raise
     raise CorruptionError("segment files keep vanishing while they are opened", where=str(directory))
+
+
+def _check_not_deleted(access: TierAccess, meta: TopicMeta) -> None:
+    """Raise `TopicNotFound` where a topic is gone, whose log would look empty or like another's."""
+    if access.places.root is not None:
+        check_not_deleted(access.places.root, meta)
+        return
+    cold = Bucket(access.object_store).read_topic(meta.name, meta.topic_id)
+    if cold is not None and DELETED in cold:
+        raise TopicNotFound(f"topic {meta.name!r} was deleted")
 
 
 def _with_view(

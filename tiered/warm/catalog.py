@@ -200,18 +200,8 @@ class Catalog:
         return self.topic_directory(name) / str(partition)
 
     def read_topic(self, name: str) -> TopicMeta:
-        """Return a topic's document.
-
-        Raises
-        ------
-        TopicNotFound, CorruptionError, UnsupportedFormat
-        """
-        path = self.topic_directory(name) / TOPIC_FILE
-        try:
-            data = read_whole(path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise TopicNotFound(f"no topic {name!r} in {self.root}; create it first") from None
-        return TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+        """Return a topic's document; see `read_topic`."""
+        return read_topic(self.root, name)
 
     def write_topic(self, meta: TopicMeta) -> None:
         """Store a topic's document durably, after the directories of its partitions."""
@@ -244,3 +234,32 @@ class Catalog:
             raise CorruptionError(
                 "topic.json is missing beside segments", where=str(path.parent.parent / TOPIC_FILE)
             )
+
+
+def read_topic(root: Path, name: str) -> TopicMeta:
+    """Return a topic's document in the store at `root`.
+
+    Raises
+    ------
+    TopicNotFound, CorruptionError, UnsupportedFormat
+    """
+    path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
+    try:
+        data = read_whole(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise TopicNotFound(f"no topic {name!r} in {root}; create it first") from None
+    return TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+
+
+def check_not_deleted(root: Path, meta: TopicMeta) -> None:
+    """Raise `TopicNotFound` where the store at `root` has not this topic any more, but perhaps one of its name."""
+    try:
+        found = read_topic(root, meta.name)
+    except TopicNotFound:
+        if not (root / STORE_FILE).exists():
+            return  # not the host of the store: what is not here may be elsewhere
+        raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
+    if found.topic_id != meta.topic_id:
+        raise TopicNotFound(
+            f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"
+        )
