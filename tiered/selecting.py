@@ -40,6 +40,12 @@ def query_of(
     )
 
 
+def check_limit(limit: object) -> None:
+    """Raise `ConfigError` unless `limit` is a number of rows, or None for all."""
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise ConfigError(f"limit is a number of rows, not {limit!r}")
+
+
 def _as_key(key: Any, kind: pa.DataType) -> Any:
     """Return a key as its column stores it."""
     if pa.types.is_binary(kind):

@@ -22,7 +22,7 @@ from .producer import Producer, open_producer
 from .reader.scan import Scan
 from .reads import offset_ranges, records, refresh, snapshots
 from .records import Appended, OffsetRange, Record
-from .selecting import Offsets, check_bounds, check_partition, chosen_partitions, query_of
+from .selecting import Offsets, check_bounds, check_limit, check_partition, chosen_partitions, query_of
 from .warm.catalog import TopicMeta
 from .writers import open_writer
 
@@ -282,8 +282,7 @@ class Topic:
         TopicNotFound, SchemaMismatch, ConfigError, CorruptionError, ColdStorageError, StoreClosed
         """
         refresh(self)
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise ConfigError(f"limit is a number of rows, not {limit!r}")
+        check_limit(limit)
         check_bounds(self._meta, start_offset, end_offset)
         query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
         found = snapshots(self, chosen_partitions(self._meta, partitions), start_offset, end_offset)
@@ -327,6 +326,7 @@ class Topic:
             partition = 0
         self._check_partition(partition)
         check_bounds(self._meta, offset)
+        check_limit(limit)
         return self._records(partition, offset, limit, follow)
 
     def _records(

@@ -216,6 +216,7 @@ QUERIES = [
     case("columns a str", lambda t: t.scan(columns="key"), tiered.ConfigError, r"columns=\['key'\]"),
     case("column unknown", lambda t: t.scan(columns=["nope"]), tiered.SchemaMismatch, "'nope'; the columns are topic"),
     case("limit", lambda t: t.scan(limit=-1), tiered.ConfigError, "number of rows, not -1"),
+    case("read limit", lambda t: t.read(0, limit=-1), tiered.ConfigError, "number of rows, not -1"),
     case("partition", lambda t: t.scan(partitions=4), tiered.TopicNotFound, "partitions 0 to 3, not 4"),
     case("partitions", lambda t: t.scan(partitions=[0, 7]), tiered.TopicNotFound, "partitions 0 to 3, not 7"),
     case("naive bound", lambda t: t.scan(start_timestamp=NAIVE), tiered.SchemaMismatch, "no time zone"),
@@ -236,6 +237,7 @@ QUERIES = [
         for name, call, words in (
             ("columns int", lambda t: t.scan(columns=5), "columns"),
             ("column not str", lambda t: t.scan(columns=[5]), "columns"),
+            ("limit of a read", lambda t: t.read(0, limit="5"), "limit"),
             ("limit str", lambda t: t.scan(limit="5"), "limit"),
             ("limit float", lambda t: t.scan(limit=1.5).to_arrow(), "limit"),
             ("offset str", lambda t: t.scan(start_offset="5"), "offset"),

@@ -29,7 +29,7 @@ from ..producer import Producer
 from ..reader.rows import coalesce, limited
 from ..reader.scan import Scan
 from ..records import Appended, OffsetRange, Record, merged_ranges, records_of
-from ..selecting import Offsets, check_bounds, chosen_partitions, query_of
+from ..selecting import Offsets, check_bounds, check_limit, chosen_partitions, query_of
 from ..topic import Topic
 from ..warm.catalog import TopicMeta
 from .appender import PILE_BYTES_MAX, Appender
@@ -283,8 +283,7 @@ class RemoteTopic(Topic):
         split_bytes: int | None = None,
     ) -> RemoteScan:
         self._store._check()
-        if limit is not None and (type(limit) is not int or limit < 0):
-            raise ConfigError(f"limit is a number of rows, not {limit!r}")
+        check_limit(limit)
         check_bounds(self._meta, start_offset, end_offset)
         query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
         chosen = None if partitions is None else tuple(chosen_partitions(self._meta, partitions))
