@@ -58,11 +58,16 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Send all Spark tests to one worker, first: they share one session and are the longest chain."""
+    """Send tests to one worker that share what is dear to make; those with Spark first, the longest chain."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()) or item.get_closest_marker("spark"):
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures or item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.path.parent.name == "spark":
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "zygote" in fixtures:
+            item.add_marker(pytest.mark.xdist_group(f"processes of {item.path.parent.name}"))
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 

@@ -274,6 +274,8 @@ def _segment_fact(
     sealed = facts is not None
     codec = _codec(item)
     size = item.bytes
+    # A tail may happen to hold all of it. It is no whole yet: it would never be merged, scrubbed or moved.
+    wholes = [entry for entry in own if entry.sealed]
     last_append_us = (
         facts.last_append_us if facts else (item.scan.last_append_us if item.scan else header.created_us)
     )
@@ -292,7 +294,7 @@ def _segment_fact(
         codec=codec.name.lower(),
         sealed=sealed,
         newest=newest,
-        in_manifest=sealed and covers(own, segment_id, header.base_offset, item.end_offset),
+        in_manifest=sealed and covers(wholes, segment_id, header.base_offset, item.end_offset),
         created_us=header.created_us if first_append_us is None else first_append_us,
         last_append_us=last_append_us,
         max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,

@@ -41,6 +41,7 @@ _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
 _AWAY_SECONDS_MAX = 5.0
 _LOOK_AGAIN_SECONDS = 1.0
+_WAIT_SECONDS_MAX = 3600.0
 
 
 class PassWork(Protocol):
@@ -231,7 +232,7 @@ class Passes:
                 # The thread must outlive every error of one round (promise P11).
                 log.exception("%s pass", cycle.kind)
                 delay = _LOOK_AGAIN_SECONDS
-            cycle.wake.wait(delay)
+            cycle.wake.wait(min(delay, _WAIT_SECONDS_MAX))  # the system has a longest wait
             cycle.wake.clear()
 
     def run_due(self) -> list[str]:
@@ -251,7 +252,9 @@ class Passes:
             return self._full_due - now
         self._look_for_topics(now)
         due = min(self._tails_due.values(), default=now + _LOOK_AGAIN_SECONDS)
-        if self._away and self._tails_due:
+        if not self._tails_due:
+            self._away = False  # nobody is left who would find out that it is back
+        if self._away:
             due = self._away_backoff.until("")
         return min(due - now, _LOOK_AGAIN_SECONDS)
 
@@ -330,7 +333,7 @@ class Passes:
         try:
             report, problems = self._work.full_pass(leave_out=leave_out, should_stop=self._stopping.is_set)
             errors = [_line(problem) for problem in problems]
-        except TieredError as error:
+        except (TieredError, OSError) as error:
             errors = [_line(error)]
         finally:
             self._full_due = self._monotonic() + self._schedule()
@@ -376,7 +379,7 @@ class Passes:
                 ),
                 should_stop=self._stopping.is_set,
             )
-        except TieredError as error:
+        except (TieredError, OSError) as error:
             errors = [_line(error)]
         else:
             report = found.report
@@ -440,7 +443,7 @@ def _group(action: Action) -> Hashable:
     return action.topic, action.partition, "publishes" if action.publishes else action.kind
 
 
-def _line(error: TieredError) -> str:
+def _line(error: TieredError | OSError) -> str:
     if isinstance(error, StoreLocked):
         return f"StoreLocked: {error}; it publishes meanwhile"
     return f"{type(error).__name__}: {error}"

@@ -145,7 +145,7 @@ class PartitionScrub:
 
 def _corruption(cold: ColdPartition, found: list[Damage]) -> CorruptionError:
     first = found[0]
-    more = f", and {len(found) - 1} more objects are damaged" if len(found) > 1 else ""
+    more = f" (one of {len(found)} damaged objects)" if len(found) > 1 else ""
     return CorruptionError(
         f"{first.reason}{more}",
         where=cold.where(cold.keys.data(first.name)),

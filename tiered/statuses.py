@@ -30,7 +30,12 @@ def store_status(store: Store, finder: Finder) -> StoreStatus:
         )
 
     for meta, partition in partitions_of(store, unread):
-        problem, published = silent, Published(None, ())
+        problem, published, local, unread_local = silent, Published(None, ()), LocalSegments(0, ()), ""
+        # The disk before the bucket: what is evicted meanwhile is in the manifest that is read then.
+        try:
+            local = finder.actions.local(meta, partition) if root is not None else local
+        except TieredError as error:
+            unread_local = str(error)
         known = store._access.has_cold and not silent
         if known:
             try:
@@ -39,11 +44,7 @@ def store_status(store: Store, finder: Finder) -> StoreStatus:
                 problem, known = str(error), False
                 away = isinstance(error, ColdStorageError) and not finder.claims.bucket_answers()
                 silent = problem if away else ""
-        local = LocalSegments(0, ())
-        try:
-            local = finder.actions.local(meta, partition) if root is not None else local
-        except TieredError as error:
-            problem = str(error)
+        problem = unread_local or problem
         rows.append(_partition_status(store, finder, meta, partition, local, published, known, problem))
     free = store._host.disk_usage(root).free if root is not None else 0
     return StoreStatus(store.url, store._access.places.cold_url, free, tuple(rows))
@@ -86,6 +87,8 @@ def _partition_status(
         problem = problem or "; ".join(filter(None, [f"fenced: {reason}", only]))
     oldest, unreadable = _oldest_append_us(local, max(ours, facts.start_offset)) if lag else (None, "")
     problem = problem or unreadable
+    if known and not problem:
+        problem = _missing(local, max(ours, facts.start_offset))
     lag_seconds = 0.0 if oldest is None else max(0.0, (store._clock() - oldest) / 1e6)
     return PartitionStatus(
         topic=meta.name,
@@ -113,6 +116,18 @@ def _partition_status(
         ),
         paused=str(finder.pauses.of(meta.name) or ""),
     )
+
+
+def _missing(local: LocalSegments, cursor: int) -> str:
+    """Return which offsets from `cursor`, the end of what the bucket has, are in no file either; or empty."""
+    for segment in local.segments:
+        if segment.header.base_offset > cursor:
+            return (
+                f"offsets {cursor} to {segment.header.base_offset} are neither in the bucket nor in a local file, "
+                "and nothing after them is published; run tiered verify"
+            )
+        cursor = max(cursor, segment.end_offset)
+    return ""
 
 
 def _oldest_append_us(local: LocalSegments, offset: int) -> tuple[int | None, str]:

@@ -17,7 +17,7 @@ from .cold.parquet_object import write_object
 from .errors import ColdStorageError, CorruptionError, Fenced, StoreLocked
 from .format.codec import ZSTD_LEVEL, Codec
 from .format.facts import SegmentFacts
-from .format.manifest import Head, add_objects, add_schemas
+from .format.manifest import Head, add_objects, add_schemas, covers
 from .format.schema import schema_to_text
 from .gather import LocalSegments, active_segment, local_segments
 from .hot.partition_writer import PartitionWriter
@@ -117,6 +117,10 @@ class TierActions:
         if found is None or found.facts is None:
             return 0
         committer = self.committer(meta, action.partition)
+        base, end = found.header.base_offset, found.end_offset
+        entries = committer.partition.entries(committer.last_head(), base, end)
+        if covers([entry for entry in entries if entry.sealed], found.header.segment_id, base, end):
+            return 0  # a tail pass was faster
         return self._publish(meta, committer, found, found.facts, sealed=True)
 
     def ship_tail(self, action: ShipTail, /) -> int | None:

@@ -20,8 +20,10 @@ from .finding import Finder, partitions_of, told
 from .ingest import timestamp_us
 from .maintenance import MaintenanceActions
 from .pauses import Pauses
-from .policies.actions import Action
-from .policies.executor import Executor, Outcome, TierReport
+from .policies.actions import Action, Expire
+from .policies.case import floor_bytes
+from .policies.executor import Executor, Outcome, TierReport, joined
+from .policies.outdated import Outdated
 from .policies.outlook import outlook
 from .policies.plan import Plan, make_plan
 from .policies.running import Running
@@ -135,15 +137,30 @@ class Tierer:
         ------
         StoreLocked, ReadOnly
         """
-        problems: list[TieredError] = []
+        untidy: list[TieredError] = []
+        rounds: list[TierReport] = []
         with self._one_full_pass, self._tiering():
-            self._tidy(problems)
-            plan = self._plan(now, problems, fence=True)
-            wanted = replace(plan, actions=tuple(item for item in plan.actions if not leave_out(item)))
-            report = self._executor(should_stop).execute(wanted)
+            self._tidy(untidy)
+            again = True
+            while again:
+                problems: list[TieredError] = []
+                plan = self._plan(now, problems, fence=True)
+                wanted = replace(plan, actions=tuple(item for item in plan.actions if not leave_out(item)))
+                report, again = self._carried_out(wanted, should_stop)
+                rounds.append(report)
             if self._access.has_cold and read_swept(self.finder.root) is None:
                 self._actions.remember_sweep(plan.now_us)  # from here on counts when the first is due
-        return report, problems
+        return joined(rounds), untidy + problems
+
+    def _carried_out(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:
+        """Carry a plan out, as far as it does not become outdated; return whether it did, and another gets further."""
+        root, usage = self.finder.root, self._store._host.disk_usage
+        total, policy_for = usage(root).total, self._store._settings.policy_for
+        floor = max((floor_bytes(policy_for(name), total) for name in self._store.topics()), default=0)
+        outdated = Outdated(lambda: usage(root).free < floor)
+        report = self._executor(lambda: outdated.is_so() or should_stop()).execute(plan)
+        stopping = should_stop() or self._store._stopping.is_set()
+        return report, outdated.found and report.bytes > 0 and not report.failed and not stopping
 
     def tail_pass(
         self,
@@ -306,6 +323,10 @@ class Tierer:
         # What is unknown must not be planned with: these have no bucket for now.
         without = replace(facts, partitions=tuple(looked.unknown), has_cold=False, has_classes=False)
         local = make_plan(without, policy_for, now_us)
+        if self._access.has_cold:
+            # Whoever deletes looks at the head first: each of these would wait for the bucket all over again.
+            kept = tuple(action for action in local.actions if not isinstance(action, Expire))
+            local = replace(local, actions=kept)
         actions = plan.actions + local.actions
         return replace(
             plan,

@@ -89,6 +89,7 @@ def test_plan_and_tier_print_tables_with_totals(tiered_: Run, config: Path) -> N
     assert re.search(
         r"2 actions, .* with 6 writes and 4 reads: about \$0\.\d+ once and \$\+0\.\d+ a month", plan
     )
+    assert re.search(r"^afterwards: warm ([\d.]+KiB) to \1, cold 0B to [\d.]+KiB$", plan, re.MULTILINE)
     report = tiered_("tier", "--config", config).stdout
     assert re.search(r"offload +orders +0 +\[0, 500\) +[\d.]+KiB +done", report)
     assert re.search(r"^2 done, 0 failed, 0 skipped; [\d.]+KiB in \d+\.\d s$", report, re.MULTILINE)

@@ -9,6 +9,7 @@ import socket
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.conftest import Clock
-from tiered.cold.throttle import Brakes
+from tiered.cold.throttle import Brakes, PacedBody
 from tiered.daemon.health import Health
 from tiered.daemon.logs import Repeats, log_outcome, set_up_logging, take_down_logging
 from tiered.daemon.notify import Notifier
 from tiered.daemon.reload import check_can_change
+from tiered.daemon.service import Daemon
 from tiered.policies.actions import WHOLE_STORE, Offload, Sweep
 from tiered.policies.executor import Outcome
 from tiered.schedules import first_seconds, schedule_of
@@ -307,3 +309,59 @@ def test_a_token_comes_from_its_file(tmp_path: Path) -> None:
     path.write_text("secret\n")
     assert read_token(str(path)) == "secret"
     assert read_token(None) is None
+
+
+def test_neither_reloads_nor_clock_steps_put_the_next_pass_off(tmp_path: Path) -> None:
+    """Each comes more often than a pass: only another schedule begins the wait anew, and a set clock that of cron."""
+    chosen: dict[str, Any] = {"interval": "1h"}
+    now_us = 0
+    daemon = Daemon(
+        lambda: tiered.Settings.model_validate({"daemon": chosen, "store": {"path": str(tmp_path)}}),
+        clock=lambda: now_us,
+    )
+    again: list[object] = []
+    daemon._passes = SimpleNamespace(  # type: ignore[assignment]
+        reschedule=again.append,
+        gone=list,
+        state=lambda: SimpleNamespace(lag_records=0, full=SimpleNamespace(passes=1)),
+    )
+    daemon._store = SimpleNamespace(  # type: ignore[assignment]
+        _use=lambda _: None, _access=SimpleNamespace(has_cold=False)
+    )
+    daemon._health.set_unready("")
+    daemon._clock_drift = daemon._drift()
+    now_us += 3_600_000_000
+    daemon._tick()
+    daemon._reload()
+    assert again == []
+    chosen["interval"] = "2h"
+    daemon._reload()
+    assert len(again) == 1
+    del chosen["interval"]
+    chosen["cron"] = "0 * * * *"
+    daemon._reload()
+    now_us -= 3_600_000_000
+    daemon._tick()
+    assert len(again) == 3
+
+
+def test_an_upload_that_a_low_limit_slows_down_is_no_pass_that_hangs(tmp_path: Path) -> None:
+    """Its parts begin together, and the next request comes when they end: a restart would only begin them anew."""
+    daemon = Daemon(lambda: tiered.Settings.model_validate({"store": {"path": str(tmp_path)}}))
+    now = 0.0
+    daemon._health = Health(60, lambda: now)
+    daemon._store = SimpleNamespace(  # type: ignore[assignment]
+        _access=SimpleNamespace(has_cold=True, object_store=SimpleNamespace(counts="one request"))
+    )
+    body = Brakes.shared(str(tmp_path), 1 << 20).paced(bytes(1000))
+    assert isinstance(body, PacedBody)
+    body.begin()
+    with daemon._health.busy("full"):
+        for _ in range(5):
+            now += 50
+            body.read(10)
+            daemon._look([])
+        assert daemon._health.problems() == []
+        now += 61
+        daemon._look([])
+        assert daemon._health.problems() == ["full pass: no progress for 61 s"]

@@ -162,3 +162,16 @@ def test_a_second_signal_ends_it_at_once(site: Site) -> None:
     daemon._zygote.wait(daemon.pid)
     daemon.alive = False
     assert os.waitstatus_to_exitcode(daemon._zygote.statuses[daemon.pid]) == 128 + signal.SIGINT
+
+
+def test_another_store_in_the_place_of_the_first_is_another_matter(site: Site) -> None:
+    """The lock of the first keeps nobody from the second, and what is known of one is false for the other."""
+    path = site.folder / "data"
+    tiered.open(path, cold=site.url).close()
+    daemon = site.start("daemon", site.config())
+    site.said(daemon, "tiering ")
+    path.rename(site.folder / "moved")
+    site.said(daemon, "there is no store at")
+    (site.folder / "moved").rename(path)
+    wait_until(lambda: len(site.said(daemon, "tiering ")) == 2, "it did not go on")
+    site.stop(daemon)

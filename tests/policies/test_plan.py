@@ -43,6 +43,7 @@ from tiered.policies import (
     make_plan,
 )
 from tiered.policies.cost import COMMIT, estimate, upload_requests
+from tiered.policies.promoting import Copies
 from tiered.policies.rules import Compress as CompressRule
 from tiered.policies.rules import LocalRetention, Pin, Retention, Roll, StorageClass
 from tiered.policies.rules import Merge as MergeRule
@@ -690,3 +691,15 @@ def test_copies_are_made_in_free_room_and_go_when_nobody_reads_them() -> None:
     short = store(replace(facts, copies=copies), disk_total_bytes=1 << 20, disk_free_bytes=0)
     assert [item.kind for item in plan(short, rules(promote=promote)).actions] == ["demote", "demote"]
     assert plan(short, rules(pin=pin)).actions == (), "what is pinned stays, and nothing is added"
+
+
+def test_a_copy_whose_page_was_not_read_may_be_of_a_pinned_time() -> None:
+    """Of a large manifest some pages stand for their objects; what else keeps no copy is known without them."""
+    page = ObjectFact("page", 0, 900, 1 << 20, NOW, NOW, count=9)
+    facts = PartitionFacts(
+        "t", 0, 0, 900, 900, 900, (), objects=(page,), published_start_offset=0,
+        copies=(CopyFact("object", 1 << 10, NOW),),
+    )  # fmt: skip
+    for pin, kept in (({"since": "2020-01-01"}, 1), ({}, 0)):
+        copies = Copies(facts, Policy.model_validate({"pin": pin}), NOW, 0)
+        assert (len(copies.kept), len(copies.dropped)) == (kept, 1 - kept)

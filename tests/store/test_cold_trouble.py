@@ -199,3 +199,17 @@ def test_a_damaged_partition_does_not_stop_the_pass_of_the_others(tmp_path: Path
         assert by_topic["sound"].published_offset == 2
         assert "had been synced" in by_topic["damaged"].problem
         assert values(store.topic("sound")) == [b"v", b"w"]
+
+
+def test_status_tells_that_records_are_in_no_tier(tmp_path: Path, clock: Clock) -> None:
+    """A manifest that is gone is no empty bucket: what was evicted is missing, and not merely late."""
+    with open_store(tmp_path / "data", (tmp_path / "bucket").as_uri(), clock) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"cold"] * 3)
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+        tier(store, clock, EVICT_US)
+        assert [row.problem for row in store.status()] == [""]
+        next((tmp_path / "bucket").rglob("head.json")).unlink()
+        (row,) = store.status()
+        assert "offsets 0 to 3 are neither in the bucket nor in a local file" in row.problem

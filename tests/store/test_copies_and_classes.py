@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
-from tests.store.watched import Killed, WatchedBucket, host
+from tests.store.watched import Killed, WatchedBucket, away, host
 from tiered.cold.local_copies import LocalCopies
 from tiered.cold.options import ColdOptions
 from tiered.policies.rules import Policy
@@ -267,3 +268,50 @@ def test_a_short_disk_offloads_early_and_evicts_but_not_what_is_pinned(tmp_path:
         assert "free_disk" in report.done[0][0].reason
         assert values(store.topic("t").scan()) == VALUES
         assert kinds(store.tier()) == []
+
+
+def test_a_long_pass_on_a_short_disk_evicts_what_it_has_published(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan evicts nothing that it publishes itself: carried out for hours, it would leave appends without room."""
+
+    class Disk:
+        total, free = 1 << 30, 1 << 20
+
+    seconds = [0.0]
+    monkeypatch.setattr("tiered.policies.outdated.time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    bucket = Bucket()
+    chosen = settings(local_retention={"free_disk": "10%"})
+    its = replace(host(bucket, clock), open_bucket=bucket.connect, disk_usage=lambda _: Disk())
+    with tiered.open(tmp_path / "s", cold="s3://watched/events", settings=chosen, host=its) as store:
+        topic = store.create_topic("t")
+        for _ in range(3):
+            topic.append_many(VALUES)
+            topic.roll()
+
+        def slow(request: str) -> None:
+            seconds[0] += 31 * request.endswith(".parquet")
+
+        bucket.hook = slow
+        report = store.tier()
+        assert [(action.kind, action.base_offset) for action, _ in report.done] == [
+            ("offload", 0), ("evict_local", 0), ("offload", 300), ("evict_local", 300), ("offload", 600)
+        ]  # fmt: skip
+        assert (report.failed, report.skipped) == ((), ())
+
+
+def test_copies_stay_while_the_bucket_is_away(tmp_path: Path, clock: Clock) -> None:
+    """What its manifest names is unknown then, which is not "nothing" (promise P10)."""
+    bucket = Bucket()
+    with evicted(tmp_path / "data", bucket, clock, pin={"since": "2020-01-01"}) as store:
+        store.tier()
+        copies = store._access.copies
+        assert copies is not None
+        prefix = store._access.cold(store.topic("t")._meta, 0).keys.data_prefix
+        held = set(copies.look(prefix).copies)
+        assert held
+        bucket.hook = away
+        report, problems = store._tierer.full_pass()
+        assert (report.done, len(problems)) == ((), 1)
+        assert set(copies.look(prefix).copies) == held
+        bucket.hook = lambda request: None

@@ -360,9 +360,7 @@ class Machine(RuleBasedStateMachine):
             if until is not None:
                 rows = rows.filter(pc.less(rows["timestamp"], until))
             if key is not None:
-                rows = rows.filter(
-                    pc.equal(rows[key_column], key.decode() if self.typed else key)
-                )
+                rows = rows.filter(pc.equal(rows[key_column], key.decode() if self.typed else key))
             assert found.to_arrow().equals(rows if limit is None else rows.slice(0, limit))
 
     @rule()

@@ -21,6 +21,7 @@ from tiered.pass_state import PassEvent
 from tiered.passes import Passes, every
 from tiered.policies.actions import Expire
 from tiered.policies.executor import TierReport
+from tiered.policies.rules import Policy
 from tiered.warm import directory
 
 
@@ -425,3 +426,121 @@ def test_a_reader_of_the_bucket_alone_is_told_of_when_it_is(tmp_path: Path, cloc
             assert plan.committed_us == dict.fromkeys(range(2), committed_us)
             assert plan.to_json()["committed_us"] == {"0": committed_us, "1": committed_us}
             assert "by the bucket alone, as published at 2025-06-15T" in str(plan)
+
+
+def test_a_tail_that_happens_to_hold_its_whole_segment_gives_way_to_the_whole(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Nothing was appended between the last tail and the seal; tails alone are never merged, nor scrubbed."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        topic.append(b"1", sync=True)
+        loop.go(11)
+        topic.roll()
+        clock.advance(5 * 3600)
+        assert [action.kind for action, _ in topic._store.tier().done] == ["offload"]
+        found = topic._store._access.cold(topic._meta, 0).load()
+        assert found is not None
+        assert [entry.sealed for entry in found.head.inline] == [True]
+        assert topic._store.plan().actions == ()
+        assert published(bucket) == [b"1"]
+
+
+def test_what_a_tail_pass_has_published_whole_is_not_uploaded_again(tmp_path: Path, clock: Clock) -> None:
+    """After an outage both kinds of pass set out for the same segments."""
+    with looping(tmp_path, clock) as (bucket, topic, _):
+        for number in range(3):
+            topic.append(b"%d" % number, sync=True)
+            topic.roll()
+        clock.advance(5 * 3600)
+        tierer = topic._store._tierer
+        plan = tierer.plan(None)
+        assert [action.kind for action in plan.actions] == ["offload"] * 3
+        tierer.tail_pass()
+        report = tierer._executor(lambda: False).execute(plan)
+        assert (report.bytes, report.failed, bucket.uploads()) == (0, (), 3)
+
+
+def test_retention_does_not_ask_a_bucket_that_is_away_for_each_partition(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Each question takes all its retries, and what is local of a full pass would wait for them."""
+    rules = {"retention": {"age": "1h"}, "local_retention": "off"}
+    chosen = tiered.Settings.model_validate({"policies": {"default": rules}})
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=chosen) as store:
+        topic = store.create_topic("t", partitions=6)
+        for partition in range(6):
+            topic.append(b"old", partition=partition, sync=True)
+        topic.roll()
+        clock.advance(2 * 3600)
+        bucket.hook = away
+        bucket.asked.clear()
+        report, problems = store._tierer.full_pass()
+        assert (report.done, report.failed, len(problems), len(bucket.asked)) == ((), (), 1, 2)
+        bucket.hook = lambda request: None
+        report, _ = store._tierer.full_pass()
+        assert [action.kind for action, _ in report.done].count("expire") == 6
+
+
+def test_a_store_that_is_gone_is_an_error_of_the_pass(tmp_path: Path, clock: Clock) -> None:
+    """Its directory was moved: a pass that could do nothing is no success."""
+    with looping(tmp_path, clock) as (_, topic, loop):
+        topic.append(b"1", sync=True)
+        (tmp_path / "data").rename(tmp_path / "moved")
+        loop.passes.trigger()
+        assert loop.passes.run_due() == ["full"]
+        assert loop.events[-1].errors[0].partition(":")[0] == "FileNotFoundError"
+        (tmp_path / "moved").rename(tmp_path / "data")
+
+
+def test_an_outage_is_forgotten_once_nobody_asks_for_tails(tmp_path: Path, clock: Clock) -> None:
+    """What would find out that the bucket is back runs no more."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        topic.append(b"1", sync=True)
+        bucket.hook = away
+        loop.go(11)
+        assert loop.passes.bucket_away
+        topic._store.pause("t")
+        bucket.hook = lambda request: None
+        topic._store.delete_topic("t")
+        loop.go(2)
+        assert not loop.passes.bucket_away
+
+
+def test_a_wait_longer_than_the_system_s_longest_ends_no_thread() -> None:
+    class Idle:
+        def full_pass(self, *_: object, **__: object) -> tuple[TierReport, list[tiered.TieredError]]:
+            return TierReport(), []
+
+    ended = threading.Event()
+    passes = Passes(
+        Idle(),  # type: ignore[arg-type]
+        list,
+        lambda _: Policy(),
+        schedule=lambda: 1e15,
+        clock=lambda: 0,
+        observe=lambda _: ended.set(),
+        first_seconds=0,
+    )
+    passes.start()
+    try:
+        assert ended.wait(10)
+        passes._full.wake.set()
+        passes._threads[0].join(0.05)
+        assert passes.gone() == []
+    finally:
+        assert passes.stop()
+
+
+def test_a_clock_that_was_once_ahead_puts_no_tail_off(tmp_path: Path, clock: Clock) -> None:
+    """Passes that a user runs have no timer of their own: they go by when the head was last written."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1", sync=True)
+        clock.advance(365 * 86_400)
+        store.tier()
+        clock.advance(-365 * 86_400)
+        topic.append(b"2", sync=True)
+        store.tier()
+        assert published(bucket) == [b"1", b"2"]

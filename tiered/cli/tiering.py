@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from ..ingest import to_datetime
 from ..policies.actions import Action
 from ..policies.cost import PRICES_AS_OF
 from ..policies.executor import TierReport
+from ..policies.outlook import TierBytes
 from ..policies.plan import Plan
 from ..policies.simulate import Simulation
 from ..status import PartitionStatus, StoreStatus, TierHoldings
@@ -127,8 +129,9 @@ def plan(
 ) -> None:
     """Show what the policies would do now, with bytes, requests and estimated cost; do nothing.
 
-    With --at or --in: all that passes would do until then if nothing were appended, by kind, topic and rule, and
-    what each tier would hold. Sizes are estimates, as objects count with the size of their segments.
+    The last line is what each tier holds before and after. With --at or --in: all that passes would do until then
+    if nothing were appended, by kind, topic and rule. Sizes are estimates, as objects count with the size of their
+    segments.
     """
     until = _time_to_plan_for(at, after)
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
@@ -145,6 +148,8 @@ def plan(
         right = {"partition", "size", "requests"}
         print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], found.describe())
     typer.echo(_summary(found))
+    if found.actions and found.tiers:
+        typer.echo(f"afterwards: {_tiers(found.tiers)}")
     for note in found.notes:
         typer.echo(f"note: {note}")
 
@@ -169,13 +174,15 @@ def _print_simulation(found: Simulation, as_json: bool) -> None:
     if rows:
         print_table(("action", "topic", ">actions", ">size", ">requests", ">first", ">last", "rule"), rows)
     typer.echo(_summary(found.plan))
-    tiers = ", ".join(
-        f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}"
-        for item in found.tiers
-    )
-    typer.echo(f"until {iso(to_datetime(found.end_us))}, if nothing is appended: {tiers}")
+    typer.echo(f"until {iso(to_datetime(found.end_us))}, if nothing is appended: {_tiers(found.tiers)}")
     for note in found.notes:
         typer.echo(f"note: {note}")
+
+
+def _tiers(found: Iterable[TierBytes]) -> str:
+    return ", ".join(
+        f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}" for item in found
+    )
 
 
 def _when(at_us: int, start_us: int) -> str:

@@ -30,6 +30,11 @@ class TokenBucket:
         Tokens that can be saved up while nothing is taken; default one second's worth.
     clock, sleep
         Monotonic seconds, and what waits for some.
+
+    Attributes
+    ----------
+    taken
+        Tokens that were taken so far.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class TokenBucket:
         self._lock = threading.Lock()
         self._tokens = self._burst
         self._filled_at = clock()
+        self.taken = 0.0
 
     def take(self, tokens: float) -> None:
         """Return when `tokens` may be used.
@@ -61,6 +67,7 @@ class TokenBucket:
             gained = max(0.0, now - self._filled_at) * self._per_second
             self._tokens = min(self._burst, self._tokens + gained) - tokens
             self._filled_at = now
+            self.taken += tokens
             wait = -self._tokens / self._per_second
         if wait > 0:
             self._sleep(wait)
@@ -180,6 +187,15 @@ class Brakes:
             fresh = Brakes(*after)
             brakes.bytes, brakes.requests = fresh.bytes, fresh.requests
             _shared[key[0], key[1], after[0], after[1]] = brakes
+
+    @staticmethod
+    def bytes_taken() -> float:
+        """Return how many bytes were let through in this process, where they are limited; also within requests."""
+        return sum(
+            brakes.bytes.taken
+            for key, brakes in list(_shared.items())
+            if key[0] == os.getpid() and brakes.bytes
+        )
 
     def before_request(self, *, free: bool = False) -> None:
         """Wait until a request may go out; ``free`` ones wait for a server that refuses alone."""

@@ -3,7 +3,9 @@
 ::
 
     waiting ──▶ running ──▶ stopping ──▶ 0
-       └──── SIGTERM, SIGINT ────▲        a second one: at once, 128 and its number
+       │ ▲         │             ▲        a second one: at once, 128 and its number
+       │ └─────────┘ the store is gone, or another one is in its place
+       └──── SIGTERM, SIGINT ────┘
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import queue
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from ..cold.throttle import Brakes
 from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
 from ..metrics import exposition, registry_for
 from ..opening import open_store
@@ -90,6 +93,7 @@ class Daemon:
         self._registry: Any = None
         self._no_metrics: ConfigError | None = None
         self._web: Web | None = None
+        self._place = (0, 0)
         self._status_due = 0.0
         self._clock_drift = 0.0
 
@@ -108,9 +112,10 @@ class Daemon:
             try:
                 # Before the store is there: whoever starts first must not fail for it.
                 self._notify.ready()
-                with self._only_daemon() as goes_on:
-                    if goes_on:
-                        self._run_passes()
+                while not self._ending:
+                    with self._only_daemon() as goes_on:
+                        if goes_on:
+                            self._run_passes()
                 return 0
             finally:
                 if self._web is not None:
@@ -145,15 +150,18 @@ class Daemon:
         self._health.set_unready("")
         when = daemon.cron or f"every {format_duration(daemon.interval)}"
         log.info("tiering %s to %s, %s", store.url, store._access.places.cold_url or "no bucket", when)
-        while not self._ended(_TICK_SECONDS):
+        while self._is_in_place() and not self._ended(_TICK_SECONDS):
             self._tick()
         self._stop(store, self._passes)
+        self._store = self._passes = self._registry = None
 
     def _policy(self, topic: str) -> Policy:
         return self._settings.policy_for(topic)  # the newest, after a reload
 
     def _stop(self, store: Store, passes: Passes) -> None:
         """End what is under way, or leave it: any action may be killed at any instruction (promise P6)."""
+        if not self._ending:
+            log.warning("the store at %s is gone, or another one is in its place", store.url)
         deadline = self._settings.daemon.stop_deadline.total_seconds()
         log.info("stopping: what is under way has %g s", deadline)
         if passes.stop(deadline):
@@ -164,7 +172,7 @@ class Daemon:
         log.warning("stopped by the deadline, leaving behind: %s", running)
         logging.shutdown()
         # The interpreter would wait for the threads of the executor.
-        self._leave(0)
+        self._leave(0 if self._ending else 1)
 
     # -- before passes can run -------------------------------------------------------------------
 
@@ -182,10 +190,22 @@ class Daemon:
 
         held = self._patiently(lock)
         try:
+            self._place = (0, 0)
+            with suppress(OSError):  # gone again already: it is not in place
+                self._place = _identity(path / DAEMON_LOCK)
             yield held is not None
         finally:
             if held is not None:
                 held.release()
+
+    def _is_in_place(self) -> bool:
+        """Whether the store at its path is still the one whose lock is held: nobody else is kept from another one."""
+        try:
+            return self._place == _identity(Path(self._settings.store.path).absolute() / DAEMON_LOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True  # unreadable is not absent; the passes tell of it (promise P10)
 
     def _opened(self) -> Store | None:
         return self._patiently(
@@ -224,9 +244,10 @@ class Daemon:
         self._look(self._passes.gone())
         drift = self._drift()
         if abs(drift - self._clock_drift) > _CLOCK_STEP_SECONDS:
-            # The clock was set, or the machine slept: the passes wait by another clock.
             self._clock_drift = drift
-            self._passes.reschedule(schedule_of(self._settings.daemon, self._clock))
+            if self._settings.daemon.cron is not None:
+                # The clock was set, or the machine slept: the passes wait by another clock.
+                self._passes.reschedule(schedule_of(self._settings.daemon, self._clock))
         now = time.monotonic()
         if now >= self._status_due:
             self._status_due = now + _STATUS_SECONDS
@@ -236,7 +257,9 @@ class Daemon:
         """See to health and the watchdog; the main loop's sign of life."""
         traffic: object = None
         if self._store is not None and self._store._access.has_cold:
-            traffic = repr(getattr(self._store._access.object_store, "counts", None))
+            # A request is counted as it begins, and under a low limit one part takes long.
+            counts = getattr(self._store._access.object_store, "counts", None)
+            traffic = f"{counts!r} {Brakes.bytes_taken()}"
         self._health.look(gone, str(traffic))
         if not self._health.problems():
             self._notify.alive()
@@ -298,13 +321,17 @@ class Daemon:
         except TieredError as error:
             log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (a line, no traceback)
         else:
-            self._settings = new
+            before, self._settings = self._settings.daemon, new
             self._health.stuck_seconds = new.daemon.stuck_after.total_seconds()
             if self._web is not None:
                 self._web.use_token(token)
             if self._store is not None and self._passes is not None:
                 self._store._use(new)
-                self._passes.reschedule(schedule_of(new.daemon, self._clock))
+                if (before.cron, before.interval, before.jitter) != (
+                    new.daemon.cron, new.daemon.interval, new.daemon.jitter,
+                ):  # fmt: skip
+                    # Only then: each time begins the wait for the next pass anew.
+                    self._passes.reschedule(schedule_of(new.daemon, self._clock))
             log.info("the configuration was read again")
         self._notify.ready()
 
@@ -336,3 +363,8 @@ class Daemon:
         if self._store is None or self._passes is None:
             return None
         return page_state(self._store, self._passes)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -124,6 +124,16 @@ class TierReport:
             "bytes": self.bytes,
             "seconds": self.seconds,
         }
+
+
+def joined(rounds: Sequence[TierReport]) -> TierReport:
+    """Return one report of plans that followed one another, each in the place of what the one before had left."""
+    return TierReport(
+        done=tuple(item for report in rounds for item in report.done),
+        failed=tuple(item for report in rounds for item in report.failed),
+        skipped=rounds[-1].skipped,
+        seconds=sum(report.seconds for report in rounds),
+    )
 
 
 @dataclass(frozen=True, slots=True)

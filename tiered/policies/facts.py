@@ -26,7 +26,8 @@ class SegmentFact:
         The newest file of its partition. It carries the end offset and is never evicted.
     in_manifest
         The published manifest has an entry with *this* segment's id that covers all of it, and the object
-        was verified after upload (promise P5). Equal offsets under another id do not count.
+        was verified after upload (promise P5). Equal offsets under another id do not count, nor does a tail, even one
+        that has all of it.
     created_us
         Time of its first append, or of its creation where that is not known.
     last_append_us

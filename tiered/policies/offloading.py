@@ -59,7 +59,8 @@ def _reason_to_offload(case: Case, segment: SegmentFact, waiting_bytes: int) -> 
 
 def _tail_is_due(case: Case) -> bool:
     interval = case.policy.offload.tail_interval
-    return interval is not None and case.now_us - case.facts.tail_shipped_us >= to_us(interval)
+    # A clock that was once far ahead must not put the next tail off until then.
+    return interval is not None and abs(case.now_us - case.facts.tail_shipped_us) >= to_us(interval)
 
 
 def _offload(case: Case, segment: SegmentFact, reason: str) -> Offload:

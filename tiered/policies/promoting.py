@@ -35,8 +35,10 @@ class Copies:
         self._objects = {
             item.name: item for item in facts.objects if item.count == 1 and item.end_offset > start_offset
         }
-        # A page that was not read may name any object.
-        self._all_known = all(item.count == 1 for item in facts.objects)
+        # A manifest or page that was not read may name any object.
+        self._all_known = facts.published_start_offset is not None and all(
+            item.count == 1 for item in facts.objects
+        )
         self.kept = sorted(facts.copies, key=self._used_us)
         self.dropped = list(self._drop())
 
@@ -75,9 +77,11 @@ class Copies:
         return [(self._used_us(item), item) for item in self.kept if not self.is_pinned(item)]
 
     def is_pinned(self, copy: CopyFact) -> bool:
-        """Whether its records are of a time that is pinned."""
-        item = self._objects.get(copy.name)
-        return item is not None and self._holds(item)
+        """Whether its records are of a time that is pinned; where nothing is known of its object, whether they may be."""
+        item, pin = self._objects.get(copy.name), self._policy.pin
+        if item is None:
+            return not self._all_known and (pin.since is not None or pin.until is not None)
+        return self._holds(item)
 
     def made(self, room_bytes: int, replaced: Collection[str]) -> Iterator[Promote]:
         """Yield the copies to make, pinned ones first, then those most fetched, in so much room on the disk.
