@@ -28,7 +28,7 @@ OPTIONAL = {
     "pyspark",
     "werkzeug",
 }
-# A third of the time of `import tiered`, which the first URL that needs them pays instead.
+# A quarter of the time of `import tiered`, which the first URL that needs them pays instead.
 DEFERRED = {"botocore.exceptions", "fsspec", ".fsspec_store", ".s3", ".s3_errors"}
 
 

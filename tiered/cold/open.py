@@ -13,7 +13,7 @@ from .layout import PROBE_PREFIX
 from .object_store import ObjectStore
 from .options import ColdOptions
 
-# botocore and fsspec take a third of the time of `import tiered`: each is imported by the first URL that needs it.
+# botocore and fsspec take a quarter of the time of `import tiered`: each is imported by the first URL that needs it.
 if TYPE_CHECKING:
     from .s3 import S3Store
 
