@@ -87,6 +87,8 @@ def row_of(
 
 def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
     """Append records without waiting for any; see `Topic.append_many`."""
+    # First of all: Arrow's first array imports pandas, which a child forked in the middle of that would wait for.
+    topic._store._check()
     ranges: list[OffsetRange] = []
     for chunk in chunked(records, _MANY_ROWS_MAX):
         if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:

@@ -451,6 +451,18 @@ def test_sync_always_makes_each_append_durable_before_it_returns(tmp_path: Path)
     store.close()
 
 
+def test_a_closed_store_refuses_records_before_it_looks_at_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's first array imports pandas: a child that was forked in the middle of that would wait for ever."""
+    store, _ = counted(tmp_path)
+    topic = store.create_topic("t")
+    store.close()
+    monkeypatch.setattr("tiered.appends.values_batch", lambda *_: pytest.fail("an array was made"))
+    with pytest.raises(tiered.StoreClosed):
+        topic.append_many([b"v"] * 500)
+
+
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_flush_makes_the_others_durable_where_one_partition_fails(tmp_path: Path, failing: int) -> None:
     class Broken(CountingDisk):
