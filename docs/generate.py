@@ -341,9 +341,7 @@ def _cli() -> Lines:
 def _command(name: str, command: Any) -> Lines:
     arguments = [item for item in command.params if item.param_type_name == "argument"]
     options = [item for item in command.params if item.param_type_name == "option"]
-    usage = " ".join(
-        ["tiered", name, "[OPTIONS]", *(item.metavar or item.name.upper() for item in arguments)]
-    )
+    usage = " ".join(["tiered", name, "[OPTIONS]", *map(_placed, arguments)])
     yield from (
         "",
         f"## `tiered {name}`",
@@ -362,6 +360,12 @@ def _command(name: str, command: Any) -> Lines:
     lines = [line for line in (command.epilog or "").splitlines() if line]
     if lines:
         yield from ("", lines[0], "", "```text", *lines[1:], "```")
+
+
+def _placed(item: Any) -> str:
+    """Return an argument as a usage line has it: in brackets where it may be left out, with dots where it may repeat."""
+    metavar = item.metavar or item.name.upper()
+    return f"{metavar if item.required else f'[{metavar}]'}{'...' if item.nargs == -1 else ''}"
 
 
 def _names(item: Any, kind: Any) -> str:

@@ -25,6 +25,9 @@ locals {
     role => jsonencode({ Version = "2012-10-17", Statement = flatten([for part in parts : local.policy_parts[part]]) })
   }
 
+  # EKS names the cluster and the service account in tags of the session, and no session begins without them.
+  pod_identity = "pods.eks.amazonaws.com"
+
   policy_descriptions = {
     writer  = "Append, offload, merge, sweep and repair the tiered store at ${local.url}"
     reader  = "Read the tiered store at ${local.url}"
@@ -55,7 +58,8 @@ resource "aws_iam_role" "this" {
     Version = "2012-10-17"
     Statement = concat(
       [for arns in [each.value.principal_arns] : { Effect = "Allow", Action = "sts:AssumeRole", Principal = { AWS = arns } } if length(arns) > 0],
-      [for services in [each.value.services] : { Effect = "Allow", Action = "sts:AssumeRole", Principal = { Service = services } } if length(services) > 0],
+      [for services in [[for name in each.value.services : name if name != local.pod_identity]] : { Effect = "Allow", Action = "sts:AssumeRole", Principal = { Service = services } } if length(services) > 0],
+      [for name in each.value.services : { Effect = "Allow", Action = ["sts:AssumeRole", "sts:TagSession"], Principal = { Service = [name] } } if name == local.pod_identity],
       [
         for oidc in [each.value.oidc] : {
           Effect    = "Allow"

@@ -191,7 +191,7 @@ variable "access_log" {
 }
 
 variable "roles" {
-  description = "Roles to make, by \"writer\", \"reader\" or \"restore\", and who may assume each: accounts, users or roles by ARN, services such as ec2.amazonaws.com, subjects of an OIDC provider (EKS service accounts). instance_profile is for EC2."
+  description = "Roles to make, by \"writer\", \"reader\" or \"restore\", and who may assume each: accounts, users or roles by ARN, services such as ec2.amazonaws.com or, for EKS Pod Identity, pods.eks.amazonaws.com, subjects of an OIDC provider (EKS service accounts). instance_profile is for EC2."
   type = map(object({
     principal_arns   = optional(list(string), [])
     services         = optional(list(string), [])
@@ -231,8 +231,8 @@ variable "roles" {
   }
 
   validation {
-    condition     = alltrue([for role in values(var.roles) : !role.instance_profile || contains(role.services, "ec2.amazonaws.com")])
-    error_message = "instance_profile needs services = [\"ec2.amazonaws.com\"]."
+    condition     = alltrue([for role in values(var.roles) : !role.instance_profile || length(setintersection(role.services, ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"])) > 0])
+    error_message = "instance_profile needs services = [\"ec2.amazonaws.com\"], in China [\"ec2.amazonaws.com.cn\"]."
   }
 }
 

@@ -369,7 +369,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match=r"tiered\.toml: is not valid TOML: .*line 1"):
         Settings.load(write(tmp_path, "[store\n"))
     monkeypatch.setenv("TIERED_STORE", "sync=always")
-    with pytest.raises(ConfigError, match="environment TIERED_"):
+    with pytest.raises(ConfigError, match="environment TIERED_STORE: is not JSON"):
         Settings.load()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
-from .cold.bucket import Bucket
+from .cold.bucket import DELETED, Bucket
 from .errors import ConfigError, ReadOnly, TopicNotFound
 from .warm.catalog import TopicMeta
 
@@ -48,10 +48,22 @@ class BucketCatalog:
         ------
         TopicNotFound, CorruptionError, ColdStorageError
         """
-        found: dict[str, Any] | None = self._bucket.topics().get(name)
+        found = self._bucket.topic(name)
         if found is None:
             raise TopicNotFound(f"no topic {name!r} in {self._bucket.store.url}; what was offloaded is there")
         return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{name}/topic.json")
+
+    def read_again(self, meta: TopicMeta) -> TopicMeta:
+        """Return the document of a known topic as it is now, by one GET.
+
+        Raises
+        ------
+        TopicNotFound, CorruptionError, ColdStorageError
+        """
+        found = self._bucket.read_topic(meta.name, meta.topic_id)
+        if found is None or DELETED in found:
+            raise TopicNotFound(f"topic {meta.name!r} was deleted")
+        return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
 
     def write_topic(self, meta: TopicMeta) -> None:  # noqa: ARG002
         """Refuse."""

@@ -172,6 +172,8 @@ class Claims:
             end = max(end, writer.end_offset)
         directory = self._directory(meta, partition)
         lineage = read_lineage(directory)
+        if loaded is None and lineage is None:
+            loaded = cold.check_unpublished()
         if loaded is not None and loaded.head.end_offset > end:
             self._fence(meta, partition, writer, _ahead(loaded.head, end))
         committer = Committer(cold, self._store_id, clock=self._clock)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from .cold.object_store import ObjectStore
 from .cold.parquet_footer import parse_footer
-from .errors import ColdStorageError, ConfigError, CorruptionError
+from .errors import ColdStorageError, ConfigError, CorruptionError, TieredError
 from .format.manifest import ObjectEntry
 from .format.schema import TIMESTAMP
 from .reader.splits import ColdSource
@@ -87,36 +87,41 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
         With ``retryable``: somebody else changed the table at the same time.
     """
     try:
-        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+        from pyiceberg.exceptions import CommitFailedException
     except ImportError as error:
         raise ConfigError(f"an export needs pyiceberg ({error}): pip install 'tiered[iceberg]'") from None
     if "." not in table or not all(table.split(".")):
         raise ConfigError(f"a table is called namespace.name, not {table!r}")
-    access = topic._store._access
-    if access.places.root is not None:
+    if topic._store._access.places.root is not None:
         raise ConfigError("open the store by the URL of its bucket: what is not offloaded cannot be exported")
+    try:
+        return _export(topic, table, _catalog(catalog))
+    except TieredError:
+        raise
+    except CommitFailedException as error:
+        raise ColdStorageError(
+            f"table {table} was changed by somebody else: {error}", retryable=True
+        ) from error
+    except Exception as error:  # a catalog raises what its database or its server's client does
+        raise ColdStorageError(f"cannot export to table {table}: {type(error).__name__}: {error}") from error
+
+
+def _export(topic: Topic, table: str, catalog: Any) -> IcebergExport:
+    opened = _opened(catalog, table, topic)
+    if opened.properties.get(_TOPIC_PROPERTY) != str(topic._meta.topic_id):
+        raise ConfigError(
+            f"table {table} was not made from topic {topic.name!r} of this store; choose another name"
+        )
+    # Only now: nothing that the table names is newer than the scan, and what changes the table from here on
+    # makes this commit fail.
     scan = topic.scan()
-    prefix = access.object_store.url.rstrip("/")
+    prefix = topic._store._access.object_store.url.rstrip("/")
     wanted = {
         f"{prefix}/{split.source.key}": (split.partition, split.source.key, split.source.entry)
         for split in scan.splits()
         if isinstance(split.source, ColdSource)
     }
-    found = _catalog(catalog)
-    try:
-        opened = found.load_table(table)
-    except NoSuchTableError:
-        opened = _create(found, table, topic)
-    if opened.properties.get(_TOPIC_PROPERTY) != str(topic._meta.topic_id):
-        raise ConfigError(
-            f"table {table} was not made from topic {topic.name!r} of this store; choose another name"
-        )
-    try:
-        added, removed = _bring_up_to_date(opened, topic, wanted, scan.offsets)
-    except CommitFailedException as error:
-        raise ColdStorageError(
-            f"table {table} was changed by somebody else: {error}", retryable=True
-        ) from error
+    added, removed = _bring_up_to_date(opened, topic, wanted, scan.offsets)
     records = sum(entry.record_count for _, _, entry in wanted.values())
     return IcebergExport(table, opened.metadata_location, len(wanted), added, removed, records, scan.offsets)
 
@@ -132,17 +137,21 @@ def _catalog(catalog: Any) -> Any:
         raise ConfigError(f"there is no Iceberg catalog {catalog!r}: {error}") from None
 
 
-def _create(catalog: Any, table: str, topic: Topic) -> Any:
-    """Create the table without columns: a catalog would give them other ids than the objects have."""
+def _opened(catalog: Any, table: str, topic: Topic) -> Any:
+    """Return the table; a new one has no columns yet, as a catalog would give them other ids than the objects have."""
+    from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.schema import Schema
 
-    catalog.create_namespace_if_not_exists(table.rpartition(".")[0])
+    try:
+        return catalog.load_table(table)
+    except NoSuchTableError:
+        catalog.create_namespace_if_not_exists(table.rpartition(".")[0])
     properties = {
         "format-version": "2",
         "gc.enabled": "false",
         _TOPIC_PROPERTY: str(topic._meta.topic_id),
     }
-    return catalog.create_table(table, Schema(), properties=properties)
+    return catalog.create_table_if_not_exists(table, Schema(), properties=properties)
 
 
 def _bring_up_to_date(
@@ -156,10 +165,15 @@ def _bring_up_to_date(
     listed = {task.file.file_path: task.file for task in table.scan().plan_files()}
     gone = [file for url, file in listed.items() if url not in wanted and url.startswith(ours)]
     fresh = {url: item for url, item in wanted.items() if url not in listed}
+    summary = {f"tiered.offsets.{key}": f"{start}-{end}" for key, (start, end) in offsets.items()}
+    current = table.current_snapshot()
+    # A start offset moves within an object too.
+    moved = current is not None and not summary.items() <= current.summary.additional_properties.items()
+    # pyiceberg would add the same objects once more to what another export has committed meanwhile.
+    table.metadata.properties["commit.retry.num-retries"] = "0"
     with table.transaction() as change:
         _evolve(change, topic)
-        if fresh or gone:
-            summary = {f"tiered.offsets.{key}": f"{start}-{end}" for key, (start, end) in offsets.items()}
+        if fresh or gone or moved:
             # One snapshot of both: no reader sees records twice, or none of them.
             snapshot = change.update_snapshot(snapshot_properties=summary)
             with snapshot.overwrite() if gone else snapshot.fast_append() as update:
@@ -252,20 +266,28 @@ def _data_files(
 ) -> Iterator[Any]:
     """Yield Iceberg's entries for objects, with the bounds of every column that has some."""
     from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,
         parquet_path_to_id_mapping,
     )
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
+    from pyiceberg.types import BinaryType
 
     store = topic._store._access.object_store
     plan = compute_statistics_plan(metadata.schema(), metadata.properties)
+    for number, item in plan.items():
+        if isinstance(item.iceberg_type, BinaryType):  # has none, of which pyiceberg would warn at each chunk
+            plan[number] = replace(item, mode=MetricsMode(MetricModeTypes.NONE))
     paths = parquet_path_to_id_mapping(metadata.schema())
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         footers = pool.map(lambda item: _footer(store, item[1], item[2]), fresh.values())
         for (url, (partition, _, entry)), footer in zip(fresh.items(), footers, strict=True):
             statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
+            for path in _without_bounds(footer):
+                statistics.column_aggregates.pop(paths[path], None)
             yield DataFile.from_args(
                 content=DataFileContent.DATA,
                 file_path=url,
@@ -278,6 +300,24 @@ def _data_files(
                 key_metadata=None,
                 **statistics.to_serialized_dict(),
             )
+
+
+def _without_bounds(footer: Any) -> set[str]:
+    """Return the columns of which some row group has values and no bounds, as of texts over 4 KiB.
+
+    pyiceberg would take the bounds of the other row groups for those of the column.
+    """
+    chunks = [
+        footer.row_group(group).column(index)
+        for group in range(footer.num_row_groups)
+        for index in range(footer.num_columns)
+    ]
+    return {
+        chunk.path_in_schema
+        for chunk in chunks
+        if (known := chunk.statistics) is None
+        or (not known.has_min_max and known.null_count < chunk.num_values)
+    }
 
 
 def _footer(store: ObjectStore, key: str, entry: ObjectEntry) -> Any:

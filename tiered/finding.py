@@ -9,15 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .claims import Claims
-from .errors import ColdStorageError, Fenced, ReadOnly, StoreClosed, TieredError, TopicNotFound
+from .errors import (
+    ColdStorageError,
+    CorruptionError,
+    Fenced,
+    ReadOnly,
+    StoreClosed,
+    TieredError,
+    TopicNotFound,
+)
 from .gather import LocalSegments, Published, partition_facts, read_published
 from .maintenance import MaintenanceActions
 from .pauses import Pauses
+from .policies.append_times import by_the_clock
 from .policies.facts import PartitionFacts, StoreFacts
 from .scrub_state import ScrubState, read_scrub_state
 from .sweeping import read_swept
 from .warm.catalog import TopicMeta
-from .warm.directory import read_fence
+from .warm.directory import read_fence, read_lineage
 
 if TYPE_CHECKING:
     from .store import Store
@@ -61,11 +70,18 @@ class Finder:
         """The directory of the local tier; raises `ReadOnly` where there is none."""
         root = self._access.places.root
         if root is None:
-            raise ReadOnly(f"{self._store.url} has no local tier")
+            raise ReadOnly(f"{self._store.url} has no local tier to plan for; name the local store")
         return root
 
     def look(self, problems: list[TieredError], *, fence: bool) -> Looked:
-        """Gather the facts of what is not paused; to act on, nothing of a paused topic is needed."""
+        """Gather the facts of what is not paused; to act on, nothing of a paused topic is needed.
+
+        Raises
+        ------
+        ReadOnly
+            There is no local tier.
+        """
+        _ = self.root  # raises for a bucket
         paused = self.pauses.among(self._store.topics())
         known, unknown = self.gather(
             problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
@@ -86,7 +102,7 @@ class Finder:
         disk = self._store._host.disk_usage(self.root)
         url = self._access.places.cold_url if self._access.has_cold else None
         return StoreFacts(
-            partitions=tuple(partitions),
+            partitions=tuple(by_the_clock(facts, now_us) for facts in partitions),
             disk_free_bytes=disk.free,
             disk_total_bytes=disk.total,
             has_cold=url is not None,
@@ -130,6 +146,8 @@ class Finder:
                         problems.append(error)
                         # Where the bucket as a whole is away it is asked once: each question takes all its retries.
                         silent = not self.claims.bucket_answers()
+                if answered:
+                    self.check_not_lost(meta, partition, published)
                 if fence:
                     writer = self.actions.writer(meta.name, partition)
                     self.claims.check_lineage(meta, partition, published.head, writer)
@@ -157,6 +175,22 @@ class Finder:
         return read_published(
             self._access, meta, partition, local_offset=first, scrub_offset=scrub.next_offset
         )
+
+    def check_not_lost(self, meta: TopicMeta, partition: int, published: Published) -> None:
+        """Raise where the manifest is missing and was published once: an empty one would have nothing to do.
+
+        Raises
+        ------
+        CorruptionError
+        """
+        directory = self._access.directory(meta.name, partition)
+        published_once = directory is not None and read_lineage(directory) is not None
+        if published.head is None and published_once and self._access.has_cold:
+            cold = self._access.cold(meta, partition)
+            raise CorruptionError(
+                "head.json was published and is missing (run tiered verify --repair)",
+                where=cold.where(cold.keys.head),
+            )
 
     def _check_fence(self, meta: TopicMeta, partition: int) -> None:
         reason = read_fence(self.actions.directory(meta, partition))

@@ -125,7 +125,8 @@ def body_of(
 ) -> pa.RecordBatch:
     """Put the record timestamp in front of a batch of a topic's columns.
 
-    It is, in this order: the topic's timestamp column, the column ``timestamp`` of the data, now.
+    It is, row by row, the first of these that is not null: the topic's timestamp column, the column ``timestamp`` of
+    the data, now.
 
     Raises
     ------
@@ -133,7 +134,10 @@ def body_of(
         A timestamp outside the years 1 to 9999.
     """
     if timestamp_column is not None:
-        timestamps = batch.column(timestamp_column)
+        own = batch.column(timestamp_column)
+        if timestamps is not None and own.null_count:
+            own = pc.coalesce(own.cast(pa.int64()), timestamps.cast(pa.int64()))
+        timestamps = own
     stamps = _repeated(now_us, batch.num_rows) if timestamps is None else _checked(timestamps, now_us)
     return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=body_schema(batch.schema))
 

@@ -16,7 +16,7 @@ from .host import Host
 from .in_process import listen
 from .network import network
 from .passes import Passes
-from .places import cache_options, cold_options, cold_place, places_of
+from .places import cache_options, check_cold, cold_options, cold_place, places_of
 from .reader.access import Places, TierAccess
 from .schedules import first_seconds, schedule_of
 from .settings import Settings
@@ -108,6 +108,8 @@ def _open_local(
             'write "always"'
         )
     lock = None
+    if writable and cold is not None and not root.exists():
+        check_cold(host, cold, settings, ColdPlace())  # before a directory is made for it
     if writable:
         # The lock comes first: two processes that create one store must not each give it an id.
         catalog.make_root()
@@ -165,7 +167,7 @@ def _start_passes(store: Store) -> None:
 def path_text(path: str | os.PathLike[str]) -> str:
     """Return a path or URL as text; raise `ConfigError` for what is neither."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(f'a path is a directory such as "./data", or the URL of a bucket, not {path!r}')
     return text
 

@@ -83,7 +83,7 @@ class Pauses:
         ReadOnly, TopicNotFound, DiskFull
         """
         directory = self._place(topic)
-        pause = Pause(self._clock(), _who(), " ".join(reason.split()), topic is None)
+        pause = Pause(self._clock(), _who(), " ".join(str(reason).split()), topic is None)
         values = {name: value for name, value in asdict(pause).items() if name != "whole_store"}
         write_atomically(self._fs, directory / PAUSED_FILE, encode_document(values))
         return pause

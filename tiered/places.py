@@ -54,13 +54,23 @@ def cache_options(settings: Settings, root: Path | None) -> CacheOptions:
     )
 
 
+def check_cold(host: Host, cold: str, settings: Settings, place: ColdPlace) -> None:
+    """Raise `ConfigError` for what is no URL of an object store, or one without a driver here; asks nobody."""
+    _check_text(cold)
+    host.open_bucket(cold, cold_options(settings, place)).close()
+
+
+def _check_text(cold: str) -> None:
+    if not isinstance(cold, str):
+        raise ConfigError(f'cold is a URL such as "s3://bucket/prefix" or "file:///mnt/cold", not {cold!r}')
+
+
 def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:
     """Return where the cold tier lies: what the caller says, which the store remembers, or what it remembers."""
     known = read_cold_place(root)
     if cold is None:
         return known
-    if not isinstance(cold, str):
-        raise ConfigError(f'cold is a URL such as "s3://bucket/prefix" or "file:///mnt/cold", not {cold!r}')
+    _check_text(cold)
     if known.claimed and known.url is not None and known.url.rstrip("/") != cold.rstrip("/"):
         raise ConfigError(
             f"the store {root} has its cold tier at {known.url}, not at {cold}; a store keeps its bucket"
@@ -72,7 +82,6 @@ def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, wri
         known.claimed and known.url is not None,
     )
     if writable and place != known:
-        # Raises for what is no URL, before the store remembers it for ever.
-        host.open_bucket(cold, cold_options(settings, place)).close()
+        check_cold(host, cold, settings, place)  # before the store remembers it for ever
         write_cold_place(host.fs, root, place)
     return place

@@ -45,6 +45,7 @@ from .cold.partition import ColdPartition
 from .errors import ColdStorageError, CorruptionError, ObjectNotFound
 from .format.facts import SegmentFacts
 from .format.manifest import Head, ObjectEntry, Origin
+from .policies.append_times import believed
 from .warm.catalog import TopicMeta
 
 log = logging.getLogger("tiered.restore")
@@ -225,7 +226,9 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
     named = cold.entries(head)
     orphans = _orphans(cold, before, named, at_us)
     began = _began(cold, before, named, orphans.values())
-    pieces = [_named(entry) for entry in named]
+    # One log; of an orphan nobody knows which one's.
+    times = believed(((entry.end_offset, entry.last_append_us) for entry in named), now_us)
+    pieces = [_named(entry, times[entry.end_offset, entry.last_append_us]) for entry in named]
     pieces += [_orphan(name, facts) for name, facts in orphans.items()]
     where = cold.where(cold.keys.prefix)
     view = view_at(before, pieces, began, at_us, where)
@@ -254,6 +257,19 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
         pages=(),
         inline=tuple(piece.entry or rebuilt[piece.name] for piece in chain),
     )
+
+
+def begins_after(cold: ColdPartition, head: Head, at_us: int) -> bool:
+    """Whether a log has records now and no object of it was complete at `at_us`, so that it would be empty.
+
+    Raises
+    ------
+    ColdStorageError, CorruptionError, UnsupportedFormat
+    """
+    named = cold.entries(head)
+    if not named or any(entry.last_append_us <= at_us for entry in named):
+        return False
+    return all(facts.last_append_us > at_us for facts in _orphans(cold, head, named, at_us).values())
 
 
 def _orphans(
@@ -359,8 +375,8 @@ def _known_start(
     return origin.start_offset
 
 
-def _named(entry: ObjectEntry) -> Piece:
-    return Piece(entry.name, entry.base_offset, entry.end_offset, entry.last_append_us, 0, entry, (1,))
+def _named(entry: ObjectEntry, last_append_us: int) -> Piece:
+    return Piece(entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,))
 
 
 def _orphan(name: str, facts: SegmentFacts) -> Piece:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from .catalogs import BucketCatalog
 from .errors import ColdStorageError, OffsetOutOfRange
 from .reader.read import read_splits
 from .reader.rows import Query, coalesce, limited
 from .reader.snapshot import PartitionSnapshot, snapshot_partition
+from .reader.splits import ColdSource
 from .records import OffsetRange, Record, records_of
 from .selecting import Offsets, bound
 
@@ -26,21 +28,29 @@ _FOLLOW_BUCKET_SECONDS = 2.0
 _FOLLOW_FAILED_SECONDS_MAX = 60.0
 
 
-def refresh(topic: Topic) -> None:
-    """Take up the columns and partitions that the writer, another process, added since; not of a bucket's topic.
+def refresh(topic: Topic, *, asks_bucket: bool = True) -> None:
+    """Take up the columns and partitions that the writer, another process, added since.
+
+    Parameters
+    ----------
+    asks_bucket
+        False: do nothing for a bucket's topic, where it costs a GET.
 
     Raises
     ------
-    TopicNotFound
+    TopicNotFound, CorruptionError, ColdStorageError
     """
     store, known = topic._store, topic._meta
     store._check()
     if store._is_served_elsewhere or store._writer_lock is not None:
         return
-    if store._access.places.root is not None:
-        found = store._catalog.read_topic(known.name)
-        if found.topic_id == known.topic_id and found != known:
-            topic._use(found)
+    catalog = store._catalog
+    if isinstance(catalog, BucketCatalog):
+        found = catalog.read_again(known) if asks_bucket else known
+    else:
+        found = catalog.read_topic(known.name)
+    if found.topic_id == known.topic_id and found != known:
+        topic._use(found)
 
 
 def snapshots(
@@ -81,6 +91,8 @@ def records(
         end = offset + left if offset is not None and left is not None else None
         try:
             snapshot = _snapshot_from(topic, partition, offset, end, follow)
+            if _has_new_columns(topic, snapshot):
+                refresh(topic)
             rows = _rows(topic, snapshot, eager=left is None or end is not None)
             for batch in coalesce(limited(rows, left)):
                 yield from records_of(
@@ -101,7 +113,7 @@ def records(
         if not follow:
             return
         _wait_for(topic, partition, offset)
-        refresh(topic)
+        refresh(topic, asks_bucket=False)
 
 
 def _snapshot_from(
@@ -120,6 +132,15 @@ def _snapshot_from(
             end=snapshot.end_offset,
         )
     return snapshot
+
+
+def _has_new_columns(topic: Topic, snapshot: PartitionSnapshot) -> bool:
+    """Whether objects were written since the topic's columns were looked up, and have more of them."""
+    known = topic._meta.schema_id
+    return any(
+        isinstance(split.source, ColdSource) and split.source.entry.schema_id > known
+        for split in snapshot.splits
+    )
 
 
 def _rows(topic: Topic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:

@@ -26,6 +26,7 @@ What the old host had acknowledged and not offloaded is not in the new store. It
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -49,7 +50,7 @@ from .hot.opening import first_header
 from .ingest import timestamp_us, to_datetime
 from .opening import WRITER_LOCK, loaded_settings, open_store, path_text
 from .places import cold_options
-from .point_in_time import TopicAt, revive_topic, rewound, topics_at
+from .point_in_time import TopicAt, begins_after, revive_topic, rewound, topics_at
 from .settings import Settings
 from .store import Store
 from .units import format_duration, to_us
@@ -59,6 +60,8 @@ from .warm.directory import write_lineage, write_start_offset
 from .warm.filesystem import FileSystem, write_atomically
 from .warm.lock import FileLock
 from .warm.segment_writer import SegmentWriter
+
+log = logging.getLogger("tiered.restore")
 
 # What an empty file system brings along, and what a restore makes before its mark.
 _NOTHING = {"lost+found", WRITER_LOCK, f".{RESTORING_FILE}.tmp"}
@@ -80,6 +83,8 @@ def restore(
     and its appends raise `Fenced`. What it had not offloaded stays readable on its disk, and only there.
 
     A restore that was cut short is repeated with the same arguments; until then the directory does not open.
+
+    A partition of which the bucket had nothing at the time is empty then; that is logged before anything is changed.
 
     Parameters
     ----------
@@ -145,7 +150,11 @@ def _moment(at: object, settings: Settings, host: Host) -> int:
 
 
 def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
-    """Return the store's id, once everything that a restore builds upon was read and verified."""
+    """Return the store's id, once everything that a restore builds upon was read and verified.
+
+    What the restore will empty, as `at_us` lies before its first record, is logged.
+    """
+    emptied: list[str] = []
     store_id = bucket.read_store_id()
     if store_id is None:
         raise ConfigError(f"there is no store at {bucket.store.url}; check the URL")
@@ -162,6 +171,11 @@ def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
                     raise CorruptionError("head.json is missing beside objects", where=where)
             if loaded is not None:
                 _check_manifest(cold, loaded.head, meta, store_id)
+                if at_us is not None and begins_after(cold, loaded.head, at_us):
+                    emptied.append(f"{meta.name}/{partition}")
+    if at_us is not None and emptied:
+        when = to_datetime(at_us).isoformat().replace("+00:00", "Z")
+        log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
     return store_id
 
 

@@ -1,11 +1,12 @@
-"""How far the scrub of a partition has come, and what it found: a small file beside the segments.
+"""How far the scrub of a partition has come, and which objects are damaged: a small file beside the segments.
 
-Nothing depends on it but how soon an object is looked at again: where it is lost, a round begins anew.
+Where it is lost, a round begins anew. What is damaged is found by scrubs, by other actions that read an object, and by
+`tiered verify`; of what the disk has of it nothing is evicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from .errors import CorruptionError
 from .format.document import decode_document, encode_document
 from .policies.facts import ScrubFact
 from .warm.filesystem import FileSystem, read_whole, write_atomically
+from .warm.lock import FileLock
 
 SCRUB_FILE = "scrub.json"
+SCRUB_LOCK = "scrub.lock"
+_TURN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,20 @@ def read_scrub_state(directory: Path) -> ScrubState:
         return ScrubState()
 
 
-def write_scrub_state(fs: FileSystem, directory: Path, state: ScrubState) -> None:
-    """Remember it durably.
+def change_scrub_state(
+    fs: FileSystem, directory: Path, change: Callable[[ScrubState], ScrubState]
+) -> ScrubState:
+    """Remember durably what `change` makes of the state, and return it; passes and verifications take turns.
 
     Raises
     ------
-    DiskFull
+    DiskFull, ReadOnly, StoreLocked
     """
-    write_atomically(fs, directory / SCRUB_FILE, encode_document(asdict(state)))
+    what = f"what is known of damaged objects in {directory}"
+    lock = FileLock.acquire(directory / SCRUB_LOCK, what, wait_seconds=_TURN_SECONDS, nameless=True)
+    try:
+        state = change(read_scrub_state(directory))
+        write_atomically(fs, directory / SCRUB_FILE, encode_document(asdict(state)))
+        return state
+    finally:
+        lock.release()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from .cold.scrub import scrub_object
 from .errors import CorruptionError, ObjectNotFound, TieredError
 from .format.manifest import ObjectEntry
 from .policies.actions import Scrub
-from .scrub_state import Damage, ScrubState, read_scrub_state, write_scrub_state
+from .scrub_state import Damage, ScrubState, change_scrub_state, read_scrub_state
 from .warm.filesystem import FileSystem
 
 log = logging.getLogger("tiered.scrub")
@@ -47,7 +47,7 @@ class PartitionScrub:
         ColdStorageError, UnsupportedFormat
             The bucket does not say; the next pass goes on with the object that could not be looked at.
         """
-        state = self._begun(action)
+        known = read_scrub_state(self._directory)
         loaded = self._cold.load()
         entries = (
             self._cold.entries(loaded.head, action.base_offset, action.end_offset)
@@ -70,15 +70,16 @@ class PartitionScrub:
                     problem = error
                     break
             reached = entry.end_offset
-        looked = {entry.name for entry in entries if entry.end_offset <= reached}
-        state = replace(
-            state,
-            next_offset=reached,
-            damaged=(*(item for item in state.damaged if self._stays(item, looked)), *found),
-        )
-        if problem is None:
-            state = self._ended(state, action)
-        write_scrub_state(self._fs, self._directory, state)
+        gone = self._gone(known.damaged)
+
+        def change(state: ScrubState) -> ScrubState:
+            state = replace(self._begun(state, action), next_offset=reached)
+            state = replace(state, damaged=tuple(item for item in state.damaged if item.name not in gone))
+            for damage in found:
+                state = state.with_damage(damage)
+            return state if problem is not None else self._ended(state, action)
+
+        change_scrub_state(self._fs, self._directory, change)
         if problem is not None:
             raise problem
         if found:
@@ -87,11 +88,10 @@ class PartitionScrub:
 
     def note(self, entry: ObjectEntry, error: CorruptionError | ObjectNotFound) -> None:
         """Remember an object that was found damaged by another action, so that no merge tries it again."""
-        state = read_scrub_state(self._directory).with_damage(self._damage(entry, error))
-        write_scrub_state(self._fs, self._directory, state)
+        damage = self._damage(entry, error)
+        change_scrub_state(self._fs, self._directory, lambda state: state.with_damage(damage))
 
-    def _begun(self, action: Scrub) -> ScrubState:
-        state = read_scrub_state(self._directory)
+    def _begun(self, state: ScrubState, action: Scrub) -> ScrubState:
         if state.round == action.round and not state.finished_us:
             return state
         return replace(state, round=action.round, started_us=action.planned_us, finished_us=0)
@@ -119,15 +119,22 @@ class PartitionScrub:
             loaded.head, entry.base_offset, entry.end_offset
         )
 
-    def _stays(self, item: Damage, looked: set[str]) -> bool:
-        """Whether known damage is still there: not looked at just now, and the manifest names the object."""
-        if item.name in looked:
-            return False
-        loaded = self._cold.load()
-        return loaded is not None and any(
-            entry.name == item.name
-            for entry in self._cold.entries(loaded.head, item.base_offset, item.end_offset)
-        )
+    def _gone(self, damaged: Sequence[Damage]) -> set[str]:
+        """Return which damaged objects the manifest does not name any more; that one is sound is for a verification to say.
+
+        The word of the server is no proof that what was read is sound, nor are checksums of what else is in it.
+        """
+        loaded = self._cold.load() if damaged else None
+        if loaded is None:
+            return set()
+        entries = self._cold.entries
+        return {
+            item.name
+            for item in damaged
+            if all(
+                entry.name != item.name for entry in entries(loaded.head, item.base_offset, item.end_offset)
+            )
+        }
 
     def _damage(self, entry: ObjectEntry, error: CorruptionError | ObjectNotFound) -> Damage:
         reason, position = "is missing", None

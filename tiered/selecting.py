@@ -54,7 +54,7 @@ def _as_key(key: Any, kind: pa.DataType) -> Any:
         if pa.types.is_string(kind) and isinstance(key, bytes):
             return key.decode()
         found = pa.scalar(key, kind).as_py()
-    except (pa.ArrowException, TypeError, ValueError):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         found = None
     if found != key:
         raise SchemaMismatch(f"key {key!r} does not fit the key column's type {kind}")
@@ -95,6 +95,5 @@ def bound(offsets: Offsets, partition: int) -> int | None:
 def check_partition(meta: TopicMeta, partition: int) -> None:
     """Raise `TopicNotFound` for what is no partition."""
     if type(partition) is not int or not 0 <= partition < meta.partitions:
-        raise TopicNotFound(
-            f"topic {meta.name!r} has partitions 0 to {meta.partitions - 1}, not {partition!r}"
-        )
+        has = "partition 0 alone" if meta.partitions == 1 else f"partitions 0 to {meta.partitions - 1}"
+        raise TopicNotFound(f"topic {meta.name!r} has {has}, not {partition!r}")

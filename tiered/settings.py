@@ -114,6 +114,8 @@ def _place(url: str | None) -> str | None:
     parts = urlsplit(url)
     if not parts.scheme:
         raise ValueError('is not a URL; write one such as "s3://bucket/prefix" or "file:///mnt/cold"')
+    if parts.scheme in ("s3", "s3a") and not parts.netloc:
+        raise ValueError("names no bucket; write s3://bucket/prefix")
     # In abfs://container@account the user is a place, so only a password and a signed query are secrets.
     if parts.password is not None or (parts.scheme not in ("", "file", "memory") and parts.query):
         raise ValueError(
@@ -468,7 +470,11 @@ def _read_environment() -> dict[str, Any]:
         source = EnvSettingsSource(_Environment, env_prefix=_ENV_PREFIX, env_nested_delimiter="__")
         return dict(source())
     except SettingsError as error:
-        raise ConfigError(f"environment {_ENV_PREFIX}…: {error}; write a JSON object") from None
+        found = re.search(r'field "(\w+)"', str(error))
+        name = f"{_ENV_PREFIX}{found[1].upper() if found else '…'}"
+        raise ConfigError(
+            f"environment {name}: is not JSON; write an object, or {name}__KEY for one key"
+        ) from None
 
 
 def _read_toml(path: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any]]:

@@ -111,10 +111,13 @@ def _source(sources: Sources, location: tuple[str, ...]) -> str:
 
 
 def _held(values: Any, location: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return under which key `values` set a value: a rule that is off as a whole sets all its limits."""
+    """Return under which key `values` set a value.
+
+    A rule that is off as a whole sets all its limits; ``pin = "on"`` is short for its `topic`.
+    """
     for depth, part in enumerate(location):
         if not isinstance(values, Mapping):
-            return location[:depth] if values == "off" else None
+            return location[:depth] if values == "off" or (values == "on" and part == "topic") else None
         if part not in values:
             return None
         values = values[part]

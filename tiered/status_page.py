@@ -16,6 +16,7 @@ from .figures import PartitionFigures, look
 from .finding import partitions_of
 from .gather import Published, partition_facts
 from .passes import Passes
+from .policies.append_times import by_the_clock
 from .policies.explain import Step, explain
 from .policies.facts import PartitionFacts, StoreFacts
 from .scrub_state import read_scrub_state
@@ -172,7 +173,7 @@ def _upcoming(store: Store, found: list[PartitionFigures]) -> dict[tuple[str, in
             continue  # said where the partition is looked at
         # With no head either nothing is published, or nobody has asked yet: then it is planned for without a bucket.
         certain = published is not None and (published.head is not None or figures.lag is not None)
-        (known if certain else local).append(facts)
+        (known if certain else local).append(by_the_clock(facts, store._clock()))
     disk = shutil.disk_usage(root)
     steps: dict[tuple[str, int], Step] = {}
     for facts_of, has_cold in ((known, store._access.has_cold), (local, False)):

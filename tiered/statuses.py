@@ -88,7 +88,7 @@ def _partition_status(
     oldest, unreadable = _oldest_append_us(local, max(ours, facts.start_offset)) if lag else (None, "")
     problem = problem or unreadable
     if known and not problem:
-        problem = _missing(local, max(ours, facts.start_offset))
+        problem = _missing(local, max(ours, facts.start_offset)) or _lost(finder, meta, partition, published)
     lag_seconds = 0.0 if oldest is None else max(0.0, (store._clock() - oldest) / 1e6)
     return PartitionStatus(
         topic=meta.name,
@@ -116,6 +116,15 @@ def _partition_status(
         ),
         paused=str(finder.pauses.of(meta.name) or ""),
     )
+
+
+def _lost(finder: Finder, meta: TopicMeta, partition: int, published: Published) -> str:
+    """Return that the manifest was lost; or empty."""
+    try:
+        finder.check_not_lost(meta, partition, published)
+    except TieredError as error:
+        return str(error)
+    return ""
 
 
 def _missing(local: LocalSegments, cursor: int) -> str:

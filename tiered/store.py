@@ -37,6 +37,7 @@ from .status import StoreStatus
 from .tierer import Tierer
 from .topic import Topic
 from .topic_meta import check_partitions, checked_schema
+from .verify.remembering import Memory
 from .verify.report import VerifyReport
 from .verify.verifier import verify_store
 from .warm.catalog import TopicMeta
@@ -64,6 +65,7 @@ class Store:
         self._read_only = read_only
         self._memory = HotMemory(settings.store.hot_bytes)
         self._write_counters = WriteCounters()
+        self._pinned_producers: set[int] = set()
         self._topics: dict[str, Topic] = {}
         self._lock = threading.RLock()
         self._fault: TieredError | None = None
@@ -298,6 +300,13 @@ class Store:
         ----------
         now
             Aware datetime, or integer milliseconds since the epoch.
+
+        Raises
+        ------
+        ReadOnly
+            The store is a bucket, which has no local tier to plan for.
+        ColdStorageError
+            The bucket does not say what it has.
         """
         self._check()
         return self._tierer.plan(now)
@@ -343,6 +352,8 @@ class Store:
 
     def _check_may_tier(self, what: str) -> None:
         self._check()
+        if self._access.places.root is None:
+            raise ReadOnly(f"{self.url} has no local tier; name the local store to {what}")
         if self._read_only:
             raise ReadOnly(f"the store {self.url} was opened for reading; open it with tierer=True to {what}")
 
@@ -388,9 +399,10 @@ class Store:
     def verify(self, deep: bool = False) -> VerifyReport:
         """Look whether everything that the store has, on disk and in its bucket, is what it should be.
 
-        Changes nothing, and can run beside writers and passes. Damage is reported, not raised; what cannot be
+        Changes no data, and can run beside writers and passes. Damage is reported, not raised; what cannot be
         looked at, such as a bucket that does not answer, is listed as unknown. What is not flushed yet is not
-        looked at.
+        looked at. Unless the store was opened ``read_only``, damaged objects are remembered: what the disk has of
+        them is not evicted until they are repaired.
 
         Parameters
         ----------
@@ -399,4 +411,5 @@ class Store:
             at headers, footers, indexes and manifests, and whether files and objects are there.
         """
         self._check()
-        return verify_store(self._access, deep=deep)
+        memory = None if self._read_only else Memory(self._host.fs, self._clock)
+        return verify_store(self._access, deep=deep, memory=memory)

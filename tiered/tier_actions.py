@@ -24,6 +24,7 @@ from .hot.partition_writer import PartitionWriter
 from .policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
 from .policies.tails import Tail, joined_base
 from .reader.snapshot import check_owner
+from .scrub_state import read_scrub_state
 from .warm.asking import Asked, ask
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
@@ -236,7 +237,10 @@ class TierActions:
             raise ColdStorageError(
                 f"{found.path} stays: the manifest does not have its segment id for all of it"
             )
+        damaged = {item.name for item in read_scrub_state(found.path.parent).damaged}
         for entry in cold.entries(loaded.head, base, end):
+            if entry.name in damaged:
+                raise CorruptionError(f"{found.path} stays: {entry.name} was found damaged")
             info = self._access.object_store.stat(cold.keys.data(entry.name))
             if info.size != entry.bytes:
                 raise CorruptionError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .claims import Claims
 from .cold.sweep import SweepReport
-from .errors import ColdStorageError, TieredError
+from .errors import ColdStorageError, CorruptionError, StoreClosed, TieredError
 from .finding import Finder, partitions_of, told
 from .ingest import timestamp_us
 from .maintenance import MaintenanceActions
@@ -220,8 +220,13 @@ class Tierer:
     def lags(self) -> list[Lag]:
         """Return how far the bucket is behind each partition that it is known of, without asking it."""
         found = []
-        # A topic that cannot be read has no lag that could be told.
-        topics = partitions_of(self._store, lambda *_: None) if self._access.has_cold else ()
+        # A topic that cannot be read has no lag that could be told, nor has a store whose topics cannot be listed.
+        try:
+            topics = list(partitions_of(self._store, lambda *_: None)) if self._access.has_cold else []
+        except StoreClosed:
+            raise
+        except (TieredError, OSError):
+            return []
         for meta, partition in topics:
             if self.claims.known_end(meta, partition) is not None:
                 # A fenced one has no lag that a pass could do anything about.
@@ -320,6 +325,8 @@ class Tierer:
         answered = looked.answered and not self.pauses.of_store()
         every = self._store._settings.sweep.every if answered else None
         plan = make_plan(facts, policy_for, now_us, sweep_every=every)
+        # Records in front of others are in no tier, so that nothing after them is offloaded.
+        problems += [CorruptionError(note) for note in plan.notes]
         # What is unknown must not be planned with: these have no bucket for now.
         without = replace(facts, partitions=tuple(looked.unknown), has_cold=False, has_classes=False)
         local = make_plan(without, policy_for, now_us)

@@ -317,7 +317,8 @@ class Topic:
         StoreClosed
             The store was closed, by another thread too.
         """
-        refresh(self)
+        # `records` sees by the objects whether there are new columns.
+        refresh(self, asks_bucket=partition is not None and partition not in range(self.partitions))
         if partition is None:
             if self.partitions != 1:
                 raise ConfigError(
@@ -396,4 +397,4 @@ class Topic:
         return None if writer is None else writer.view(flush=flush)
 
     def __repr__(self) -> str:
-        return f"<Topic {self.name!r}: {self.partitions} partitions>"
+        return f"<Topic {self.name!r}: {self.partitions} partition{'' if self.partitions == 1 else 's'}>"

@@ -11,6 +11,7 @@ from .errors import CorruptionError, Fenced
 from .gather import active_segment, append_time_us
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import ShipTail
+from .policies.tails import unpublished
 from .reader.snapshot import check_owner, open_listed
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
@@ -146,5 +147,5 @@ class Unpublished:
             base_offset=base,
             end_offset=end,
             bytes=segment.bytes * (end - base) // (end - segment.header.base_offset),
-            reason=f"{end - base} durable records are not in the bucket",
+            reason=unpublished(end - base),
         )

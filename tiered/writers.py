@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError, StoreClosed, TopicNotFound
+from .format.producers import producer_number
 from .hot.asked import do_what_is_asked
 from .hot.opening import WriterOptions
 from .hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
 from .units import to_us
 from .warm.catalog import TopicMeta
+from .warm.decisions import decision_producer, open_decisions
 
 if TYPE_CHECKING:
     from .store import Store
@@ -61,6 +63,11 @@ def writer_at(
     """
     settings = store._settings.store
     roll = store._settings.policy_for(meta.name).roll
+    root = store._access.places.root
+    if root is not None:
+        # What was decided is appended again until all of it is there; nobody else's repeats are as late.
+        found = (producer_number(decision_producer(path)) for path in open_decisions(root))
+        store._pinned_producers.update(found)
     options = WriterOptions(
         fs=store._host.fs,
         clock=store._clock,
@@ -74,6 +81,7 @@ def writer_at(
         sync_when_full=settings.sync_every is not None,
         record_bytes_max=settings.max_record_bytes,
         counters=store._write_counters,
+        pinned=store._pinned_producers,
     )
     directory = store._catalog.partition_directory(meta.name, partition)
     if not directory.is_dir():

@@ -48,7 +48,7 @@ run "leases_tags_and_a_key_add_what_they_need" {
     error_message = "Each role gets the parts it needs."
   }
   assert {
-    condition     = alltrue([for statement in flatten([for policy in values(aws_iam_policy.this) : jsondecode(policy.policy).Statement]) : statement.Resource == [var.kms_key_arn] && statement.Condition.StringEquals["kms:ViaService"] == ["s3.eu-central-1.amazonaws.com"] if contains(["Decrypt", "Encrypt"], statement.Sid)])
+    condition     = alltrue([for statement in flatten([for policy in values(aws_iam_policy.this) : jsondecode(policy.policy).Statement]) : statement.Resource == [var.kms_key_arn] && statement.Condition.StringLike["kms:ViaService"] == ["s3.eu-central-1.amazonaws.*"] if contains(["Decrypt", "Encrypt"], statement.Sid)])
     error_message = "The key is used through S3 alone."
   }
 }
@@ -93,6 +93,48 @@ run "roles" {
       "oidc.example.com/id/1:sub" = ["system:serviceaccount:logs:operator"]
     }
     error_message = "A token is for this audience and this subject."
+  }
+}
+
+run "pod_identity_tags_its_sessions" {
+  command = plan
+
+  variables {
+    roles = { writer = { services = ["pods.eks.amazonaws.com", "ec2.amazonaws.com"] } }
+  }
+
+  assert {
+    condition = [for statement in jsondecode(aws_iam_role.this["writer"].assume_role_policy).Statement : [statement.Action, statement.Principal.Service]] == [
+      ["sts:AssumeRole", ["ec2.amazonaws.com"]],
+      [["sts:AssumeRole", "sts:TagSession"], ["pods.eks.amazonaws.com"]],
+    ]
+    error_message = "EKS may tag the session, and nobody else."
+  }
+}
+
+run "another_partition" {
+  command = plan
+
+  variables {
+    encryption   = "aws:kms"
+    kms_key_arn  = "arn:aws-cn:kms:cn-north-1:111122223333:key/mine"
+    roles        = { writer = { services = ["ec2.amazonaws.com.cn"], instance_profile = true } }
+    vpc_endpoint = { vpc_id = "vpc-1", route_table_ids = ["rtb-1"], restrict_to_bucket = true }
+  }
+
+  override_data {
+    target = data.aws_partition.current
+    values = { partition = "aws-cn" }
+  }
+
+  override_data {
+    target = data.aws_region.current
+    values = { id = "cn-north-1", name = "cn-north-1" }
+  }
+
+  assert {
+    condition     = !strcontains(join("", [aws_iam_policy.this["writer"].policy, aws_s3_bucket_policy.this.policy, aws_vpc_endpoint.s3[0].policy]), "arn:aws:")
+    error_message = "Every ARN is of the partition."
   }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import typer.main
 
 import tiered
+from tests.cli.conftest import PROGRAM
 from tiered.bundled import flights_path
 from tiered.cli import app
 
@@ -96,6 +98,33 @@ def test_wrong_usage_ends_with_2(tiered_: Run) -> None:
 def test_a_name_that_leaves_the_store_is_refused_before_anything_is_made(tiered_: Run, data: Path) -> None:
     assert "invalid topic name" in one_error(tiered_("create", "../../etc"))
     assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--partitions", 0),
+        ("--key", "k"),
+        ("--schema", flights_path(), "--key", "nothing"),
+        ("--schema", "missing.parquet"),
+        ("--cold", "s3://"),
+        ("--cold", "nothing://x"),
+    ],
+)
+def test_what_cannot_be_created_leaves_no_store_behind(
+    tiered_: Run, data: Path, arguments: tuple[str, ...]
+) -> None:
+    one_error(tiered_("create", "orders", *arguments))
+    assert not data.exists()
+
+
+def test_standard_streams_that_are_closed_are_no_files_of_the_store(program: Run, data: Path) -> None:
+    assert program("create", "orders").returncode == 0
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" <&- >&-', "-", *PROGRAM, "append", "orders", "--path", data],
+        stderr=subprocess.PIPE, timeout=60, check=False,
+    )  # fmt: skip
+    assert (closed.returncode, closed.stderr) == (0, b"")
 
 
 def test_damage_is_said_in_one_line(tiered_: Run, data: Path) -> None:

@@ -67,6 +67,14 @@ def test_every_value_names_its_source(tiered_: Run, config: Path, monkeypatch: p
     assert found['policies."audit-*".offload.after'] == ("0s", f"preset cost-optimized, {of} line 7")
 
 
+def test_a_pin_in_short_is_of_the_line_that_says_so(tiered_: Run, tmp_path: Path) -> None:
+    path = tmp_path / "pinned.toml"
+    path.write_text('[policies.default]\npin = "on"\n')
+    found = shown(tiered_, "--config", path)
+    assert found["policies.default.pin.topic"] == (True, f"{path} line 2")
+    assert found["policies.default.pin.age"] == ("off", "default")
+
+
 def test_a_topic_is_shown_with_the_policy_that_it_has(tiered_: Run, config: Path) -> None:
     assert {key.rpartition(".")[0].rpartition(".")[0] for key in shown(
         tiered_, "--config", config, "--topic", "audit-eu")} == {'policies."audit-*"'}  # fmt: skip
@@ -96,6 +104,7 @@ def test_shown_values_are_those_in_effect(config: Path) -> None:
         ('[policies."a*"]\nretention = { age = "1h" }\nlocal_retention = { age = "2h" }\n',
          'policies."a*": local_retention.age (2h) is longer than retention.age (1h); write 1h or less (line 1)'),
         ('[policies.default]\nretention = { age = "1h" }\noffload = { after = "1h" }\n', "would follow retention.age (1h)"),
+        ('[cold]\nurl = "s3://"\n', "cold.url: names no bucket; write s3://bucket/prefix (line 2)"),
         ("[store\n", "line 1"),
     ],
 )  # fmt: skip

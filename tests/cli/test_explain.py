@@ -55,7 +55,7 @@ def test_each_piece_has_its_place_and_its_future(tiered_: Run, config: Path) -> 
     assert "orders/1: no records" in text
     one = tiered_("explain", "orders", "--partition", 1, "--config", config, store=False).stdout
     assert one == "orders/1: no records\n"
-    assert "has the partitions 0 to 1, not 2" in one_error(tiered_("explain", "orders", "--partition", 2))
+    assert "has partitions 0 to 1, not 2" in one_error(tiered_("explain", "orders", "--partition", 2))
 
 
 def test_an_open_segment_is_as_old_as_its_first_record(tmp_path: Path, clock: Clock) -> None:
@@ -124,4 +124,7 @@ def test_a_plan_for_later_shows_what_each_tier_holds_then(tiered_: Run, config: 
     assert "local_retention.age" in text, "what happens on the way there is shown too"
     assert "--in '7 parsecs'" in one_error(run("--in", "7 parsecs"))
     assert "has no time zone" in one_error(run("--at", "2027-01-01T10:00:00"))
+    assert "is past" in one_error(run("--at", "2020-01-01"))
+    assert "for a duration write --in" in one_error(run("--at", "3h"))
+    assert "beyond the year 9999" in one_error(run("--in", "9999999d"))
     assert run("--at", "2027-01-01", "--in", "1d").exit_code == 2

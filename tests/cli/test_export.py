@@ -17,6 +17,7 @@ from tests.cli.test_app import one_error
 from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, open_store, tier
 from tiered.cold.parquet_format import object_schema, with_field_ids
+from tiered.cold.parquet_object import write_object
 from tiered.export import export_iceberg, iceberg_schema
 
 pytest.importorskip("pyiceberg")
@@ -113,6 +114,12 @@ def test_the_table_is_the_topic_and_follows_it(writer: tiered.Store, catalog: An
     assert (export(writer).added, export(writer).added) == (2, 0)
     assert "last" in same(catalog, writer).schema.names
 
+    writer.topic("wide").delete_before(7)
+    tier(writer, clock, OFFLOAD_US)
+    assert (export(writer).removed, export(writer).offsets[0]) == (0, (7, 15))
+    summary = catalog.load_table("logs.wide").current_snapshot().summary
+    assert summary["tiered.offsets.0"] == "7-15"
+
     for partition in range(2):
         writer.topic("wide").delete_before(10, partition)
     tier(writer, clock, OFFLOAD_US)
@@ -131,6 +138,86 @@ def test_bounds_prune_objects(writer: tiered.Store, catalog: Any, clock: Clock) 
         ("partition = 1", 4), ("offset >= 15", 2), ("after < 50", 2), ("text = 'row 1'", 1), ("price > 9", 2),
     ):  # fmt: skip
         assert len(list(table.scan(row_filter=condition).plan_files())) == count, condition
+
+
+def test_a_text_without_bounds_is_found(
+    writer: tiered.Store, catalog: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet keeps no bounds over 4 KiB: those of the other row groups are not those of the object."""
+    monkeypatch.setitem(write_object.__kwdefaults__, "row_group_bytes", 4096)
+    topic = writer.topic("wide")
+    for text in ["a"] * 100 + ["z" * 5000]:
+        topic.append(row(1) | {"text": text}, partition=0)
+    topic.roll()
+    tier(writer, clock, OFFLOAD_US)
+    export(writer, catalog)
+    assert catalog.load_table("logs.wide").scan(row_filter="text > 'y'").to_arrow().num_rows == 1
+
+
+def test_columns_of_bytes_are_no_reason_for_warnings(
+    writer: tiered.Store, catalog: Any, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have no bounds; on the command line each of their chunks would be a line."""
+    writer.create_topic("records").append(b"v", key=b"k", headers={"h": b"1"})
+    writer.topic("records").roll()
+    tier(writer, clock, OFFLOAD_US)
+    with tiered.open(writer._access.places.cold_url) as bucket:
+        assert export_iceberg(bucket.topic("records"), "logs.records", catalog).records == 1
+    assert [item for item in caplog.records if item.name.startswith("pyiceberg")] == []
+    assert catalog.load_table("logs.records").scan(row_filter="key is not null").to_arrow().num_rows == 1
+
+
+class Another:
+    """A catalog in which somebody else does something right before or after a table is loaded."""
+
+    def __init__(self, inner: Any, act: Callable[[], object], *, before: bool) -> None:
+        self._inner, self._act, self._before = inner, act, before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def load_table(self, name: str) -> Any:
+        act, self._act = self._act, lambda: None
+        if self._before:
+            act()
+        try:
+            return self._inner.load_table(name)
+        finally:
+            if not self._before:
+                act()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
+def test_two_exports_at_once(
+    writer: tiered.Store, catalog: Any, clock: Clock, before: bool, known: bool
+) -> None:
+    """No object twice, none lost again, whichever commits first; the later one may have to be repeated."""
+    offload(writer, clock, range(10))
+    if known:
+        export(writer, catalog)
+    offload(writer, clock, range(10, 20))
+
+    def another() -> None:
+        if before:
+            offload(writer, clock, range(20, 30))
+        export(writer, catalog)
+
+    try:
+        export(writer, Another(catalog, another, before=before))
+    except tiered.ColdStorageError as error:
+        assert error.retryable  # noqa: PT017
+        assert (known, before) == (True, False)
+    same(catalog, writer)
+
+
+def test_errors_of_a_catalog_are_translated(writer: tiered.Store, clock: Clock) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    offload(writer, clock, range(2))
+    broken = SqlCatalog("broken", uri="sqlite://", warehouse="file:///", init_catalog_tables="false")
+    with pytest.raises(tiered.ColdStorageError, match=r"cannot export to table logs\.wide: OperationalError"):
+        export(writer, broken)
 
 
 def test_the_ids_are_those_in_the_objects() -> None:

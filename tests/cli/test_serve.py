@@ -40,12 +40,17 @@ def test_serve_until_a_signal_with_commands_through_it(
     assert tiered_("read", "orders").stdout == "a\nb\n"
 
 
-def test_serve_refuses_other_hosts_without_a_token(tiered_: Run, tmp_path: Path) -> None:
+def test_serve_refuses_other_hosts_without_a_token(
+    tiered_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = tiered_("serve", "--listen", "0.0.0.0:0")
     assert result.exit_code == 1
     assert "no token is asked" in result.stderr
     empty = tmp_path / "token"
     empty.write_text("")
-    result = tiered_("serve", "--listen", "127.0.0.1:0", "--token-file", empty)
-    assert result.exit_code == 1
-    assert "is empty" in result.stderr
+    for variable in (None, "another"):  # the option wins over it
+        if variable is not None:
+            monkeypatch.setenv("TIERED_FLIGHT_TOKEN", variable)
+        result = tiered_("serve", "--listen", "127.0.0.1:0", "--token-file", empty)
+        assert result.exit_code == 1
+        assert "is empty" in result.stderr

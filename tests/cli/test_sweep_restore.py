@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def config(tmp_path: Path, data: Path, bucket: Path) -> Path:
 
 def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_store_without_a_bucket_has_nothing_to_sweep(tiered_: Run) -> None:
+    tiered_("create", "orders")
+    assert tiered_("sweep").stdout == "the store has no bucket, so there is nothing to sweep\n"
 
 
 def test_a_dry_run_says_what_the_run_deletes(tiered_: Run, config: Path, bucket: Path) -> None:
@@ -100,3 +106,21 @@ def test_what_is_no_store_is_one_line(tiered_: Run, tmp_path: Path) -> None:
     error = one_error(tiered_("restore", f"file://{tmp_path}/nothing", tmp_path / "new", store=False))
     assert "no store at" in error
     assert not (tmp_path / "new").exists()
+
+
+def test_a_time_before_the_first_record_is_said_to_empty_the_topic(
+    tiered_: Run, config: Path, data: Path, bucket: Path
+) -> None:
+    """Before anything is changed, and in the result; a mistyped time looks like this."""
+    config.write_text(config.read_text().replace('grace = "0s"', 'grace = "7d"'))
+    shutil.rmtree(data)
+    for at, said, note in (
+        (datetime.now(UTC).isoformat(), r"^$", ""),
+        ("1h", r"^warning: nothing of orders/0 was in the bucket by 20.*Z: it will be empty$",
+         "note: empty as of then: orders/0\n"),
+    ):  # fmt: skip
+        path = data.parent / at
+        result = tiered_("restore", f"file://{bucket}", path, "--at", at, "--config", config, store=False)
+        assert result.exit_code == 0
+        assert re.search(said, result.stderr, re.MULTILINE)
+        assert result.stdout.partition("is fenced\n")[2] == note

@@ -170,6 +170,21 @@ def test_every_type_survives_exactly(small: bool, request: pytest.FixtureRequest
         )
 
 
+def test_a_name_with_a_dot_beside_a_nested_column_of_that_path(large: None) -> None:
+    """To Parquet they are one name: what suits the timestamp does not encode the text."""
+    inner = pa.struct([("b", pa.string())])
+    schema = object_schema(pa.schema([("a.b", pa.timestamp("us")), ("a", inner)]))
+    moment = datetime(2025, 1, 1, tzinfo=UTC)
+    columns = [[moment.replace(tzinfo=None)], [{"b": "x"}], [BASE], [moment]]
+    table = pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+    store, entry = write(table)
+    for names in (None, ["a.b"], ["a"]):
+        expected = table if names is None else table.select(names)
+        assert read(store, entry, topic_schema(table), columns=names).equals(expected)
+
+
 def test_record_topics_survive(large: None) -> None:
     schema = object_schema(RECORD_SCHEMA)
     headers = [[("h", b"v"), ("empty", None)], None, []]

@@ -23,6 +23,7 @@ import tiered
 from tests.conftest import ROOT
 from tests.daemon.conftest import Site, wait_until
 from tiered.cli import app
+from tiered.daemon import Daemon
 
 
 class Command:
@@ -151,3 +152,21 @@ def test_what_waiting_does_not_cure_ends_the_command(tmp_path: Path, trouble: st
     assert (found.exit_code, found.stdout) == (1, "")
     assert found.stderr.splitlines()[-1].startswith(f"error: {said}")
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
+
+
+def test_a_configuration_from_a_pipe_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--config <(…)`` can be read once: at the second time it is empty, which is a configuration too."""
+    seen: list[Daemon] = []
+    monkeypatch.setattr(Daemon, "run", lambda self: seen.append(self) or 0)
+    reading, writing = os.pipe()
+    os.write(writing, b'daemon = { metrics = "127.0.0.1:9999" }')
+    os.close(writing)
+    try:
+        result = CliRunner().invoke(app, ["daemon", "--config", f"/dev/fd/{reading}"])
+        assert (result.exit_code, result.output) == (0, "")
+        (daemon,) = seen
+        assert daemon._settings.daemon.metrics == "127.0.0.1:9999"
+        with pytest.raises(tiered.ConfigError, match="cannot be read again"):
+            daemon._load()
+    finally:
+        os.close(reading)

@@ -12,7 +12,7 @@ import pytest
 
 import tiered
 from tiered.errors import DiskFull, ServerUnavailable
-from tiered.flight import appending
+from tiered.flight import appender, appending
 from tiered.flight.connection import Connection
 from tiered.flight.put_stream import PutStream
 
@@ -92,3 +92,22 @@ def test_an_offset_that_is_on_its_way_is_an_appended_in_every_way(remote: tiered
     assert json.dumps(second) == "[1, 1]"
     assert str(second) == f"{second}" == "Appended(partition=1, offset=1)"
     assert "%d:%d" % second == "1:1"  # noqa: UP031 (reads it past its methods)
+
+
+def test_what_is_kept_is_bounded_however_small_it_is(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody flushes, and each record goes by itself: those of a producer count, too."""
+    topic = remote.create_topic("orders")
+    kept = topic._appender._kept  # type: ignore[attr-defined]
+    monkeypatch.setattr(appender, "KEPT_MAX", 4)
+    for at in range(20):
+        assert topic.append(b"x").offset == at
+        assert len(kept) <= 6
+    topic.flush()
+    monkeypatch.setattr(appender, "KEPT_MAX", 1000)
+    monkeypatch.setattr(appender, "KEPT_BYTES_MAX", 10_000)
+    producer = topic.producer("ingest")
+    for _ in range(50):
+        producer.append(bytes(1000))
+        assert len(kept) <= 12

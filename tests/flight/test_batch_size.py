@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import tiered
 from tiered.errors import SchemaMismatch
+from tiered.flight.appending import check_batch
 from tiered.flight.batch_size import plain_bytes
 
 VALUES = [b"x" * 100, None, b"", b"longer than what fits into a view", b"yy"]
@@ -59,6 +61,7 @@ NESTED = [
     pa.array([], pa.list_(pa.string_view())),
     pa.array([], pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))])),
     pa.array([], pa.list_view(pa.string())),
+    pa.ListArray.from_arrays(pa.array([0], pa.int32()), pa.array([], pa.bool8())),
     pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.array([["a"]])),
 ]
 
@@ -69,7 +72,21 @@ def test_what_cannot_be_known_is_refused(array: pa.Array) -> None:
         plain_bytes(batch(array))
 
 
+def lists(values: pa.Array) -> pa.Array:
+    """One row that has all of them."""
+    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+
+
+NOTHING = pa.Array.from_buffers(pa.null(), 1 << 30, [None])
 BOMBS = [
+    lists(NOTHING),
+    pa.FixedSizeListArray.from_arrays(NOTHING, 1 << 30),
+    lists(pa.StructArray.from_buffers(pa.struct([]), 1 << 30, [None])),
+    pa.StructArray.from_arrays([lists(NOTHING)], ["a"]),
+    pa.ExtensionArray.from_storage(
+        pa.opaque(pa.run_end_encoded(pa.int64(), pa.binary()), "x", "y"), runs(LARGE, 100)
+    ),
+    pa.DictionaryArray.from_arrays(pa.array([None], pa.int8()), views(LARGE, 100)),
     pa.Array.from_buffers(pa.null(), 1 << 30, [None]),
     pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int8()), LARGE),
     runs(LARGE, 1 << 30),
@@ -94,3 +111,18 @@ def test_few_bytes_that_stand_for_many_are_refused_before_they_are_unpacked(
     assert b'"ranges":[[0,0,3]]' in answers.read().to_pybytes()
     writer.close()
     client.close()
+
+
+COUNT = 12_345
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.list_(pa.int64()), pa.string_view(), pa.int64()])
+def test_a_length_that_is_a_lie_is_refused_before_anything_believes_it(kind: pa.DataType) -> None:
+    """Looking for as many offsets as that would end the process."""
+    value: Any = [1] if pa.types.is_list(kind) else 1 if pa.types.is_integer(kind) else "a longer text"
+    sent = batch(pa.array([value] * COUNT, kind))
+    data = sent.serialize().to_pybytes()
+    lie = data.replace(struct.pack("<q", COUNT), struct.pack("<q", 1 << 40))
+    assert lie != data
+    with pytest.raises(SchemaMismatch, match="damaged"):
+        check_batch(pa.ipc.read_record_batch(pa.py_buffer(lie), sent.schema))

@@ -16,7 +16,7 @@ import pytest
 
 import tiered
 from tiered.flight.connection import Connection
-from tiered.flight.messages import Ticket
+from tiered.flight.messages import ScanCommand, Ticket
 from tiered.flight.options import ConnectOptions
 from tiered.flight.remote_scan import RemoteSplit, read_remote_split
 from tiered.reader.read import read_split
@@ -311,6 +311,27 @@ def test_a_ticket_beyond_the_end_is_refused(remote: tiered.Store) -> None:
     ticket = Ticket("orders", topic._meta.topic_id, 0, 0, 2, ("value",)).encode()
     with pytest.raises(tiered.OffsetOutOfRange):
         list(Connection(remote.url, ConnectOptions()).rows(ticket))
+
+
+@pytest.mark.parametrize(
+    ("key", "column"), [("x", "n"), (b"x", "n"), (1 << 80, "n"), (1, "text"), ("x", "text"), (1, "nothing")]
+)
+def test_a_ticket_with_a_key_that_is_none_is_refused(remote: tiered.Store, key: Any, column: str) -> None:
+    topic = remote.create_topic(
+        "orders", schema=pa.schema([("n", pa.int64()), ("text", pa.string())]), key="n"
+    )
+    topic.append({"n": 1, "text": "x"}, sync=True)
+    ticket = Ticket("orders", topic._meta.topic_id, 0, 0, 1, ("n",), key=key, key_column=column).encode()
+    with pytest.raises(tiered.SchemaMismatch, match="key"):
+        list(Connection(remote.url, ConnectOptions()).rows(ticket))
+
+
+def test_an_error_of_any_text_is_that_error(remote: tiered.Store) -> None:
+    """Its bytes fit into what HTTP/2 lets pass."""
+    topic = remote.create_topic("orders")
+    command = ScanCommand("orders", columns=("\U0001f600" * 5000,), topic_id=topic._meta.topic_id)
+    with pytest.raises(tiered.SchemaMismatch, match="no column"):
+        remote._connection.plan(command.encode())  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

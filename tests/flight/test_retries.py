@@ -80,6 +80,32 @@ def test_what_was_refused_is_not_taken_for_a_repeat(
     assert values_of(topic) == sent
 
 
+def test_what_follows_a_refused_batch_is_not_refused_with_it(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends the stream behind it, while the client is writing the next ones."""
+    topic = remote.create_topic("orders")
+    rows = [b"%d" % i + bytes(3 << 20) for i in range(6)]
+    fail(monkeypatch, DiskFull("no space for the test"), 1, 2)
+    with pytest.raises(DiskFull, match="no space for the test"):
+        topic.append_batch(pa.table({"value": rows}))
+    assert values_of(topic) in (rows[1:], rows)
+    topic.flush()
+
+
+def test_what_a_call_raised_no_flush_raises_again(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several batches of it failed."""
+    topic = remote.create_topic("orders", partitions=2)
+    fail(monkeypatch, DiskFull("no space for the test"), *range(1, 20))
+    with pytest.raises(DiskFull):
+        topic.append_batch(pa.table({"value": [bytes(3 << 20)] * 3}))
+    with pytest.raises(DiskFull):
+        topic.append_many([{"value": b"x", "partition": partition} for partition in (0, 1)])
+    topic.flush()
+
+
 def test_a_flush_lets_go_of_nothing_that_came_after_it(
     remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,3 +378,21 @@ def test_a_session_that_is_over_fails_nobody_else(
         topic.flush()
     topic.flush()
     assert not topic._appender.unsettled  # type: ignore[attr-defined]
+
+
+def test_clients_that_come_once_displace_no_producer(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has numbers of its own, and a partition remembers so many producers."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
+    topic = remote.create_topic("orders")
+    session = topic.producer("ingest")
+    first = session.append(b"mine", sequence=0)
+    for _ in range(6):
+        with tiered.open(remote.url) as other:
+            other.topic("orders").append(b"theirs", sync=True)
+    assert session.append(b"mine", sequence=0) == first
+    assert topic.producer("ingest").next_sequence == 1
+    for name in "abcd":
+        topic.producer(name).append(b"x")
+    assert len(store.topic("orders")._writer(0)._segment.producers) == 4

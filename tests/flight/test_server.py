@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pytest
 
 import tiered
 from tiered.errors import ServerUnavailable, TieredError
+from tiered.flight.appending import append_stream
 from tiered.flight.connection import Connection
 from tiered.flight.options import ConnectOptions, ServeOptions
+from tiered.flight.put_messages import PutCommand
 from tiered.flight.remote_store import RemoteStore, open_remote
 from tiered.flight.server import FlightServer, connections
 from tiered.host import Host
@@ -60,6 +63,11 @@ def test_a_token_is_asked_for_and_never_shown(
     settings = tiered.Settings.load(flight={"token_file": file})
     tiered.open(server.location, settings=settings).close()
     assert TOKEN not in shown + caplog.text + repr(settings)
+
+
+def test_an_empty_token_is_not_none(store: tiered.Store) -> None:
+    with pytest.raises(tiered.ConfigError, match="not empty"):
+        store.serve("127.0.0.1:0", token="")
 
 
 def test_other_hosts_are_answered_only_with_a_token_or_by_word(store: tiered.Store) -> None:
@@ -137,6 +145,21 @@ def test_a_batch_over_the_limit_is_refused_and_the_stream_goes_on(remote: tiered
     writer.close()
     client.close()
     assert topic.offsets()[0].end == 1
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid("no frame"), OSError(), pa.ArrowMemoryError("2 EiB")])
+def test_a_batch_that_cannot_be_decoded_ends_the_stream_with_an_error(
+    store: tiered.Store, error: Exception
+) -> None:
+    """Who waits for no answer would take a plain end of it for success."""
+
+    class Reader:
+        def read_chunk(self) -> None:
+            raise error
+
+    store.create_topic("orders")
+    with pytest.raises(tiered.SchemaMismatch, match="damaged"):
+        append_stream(store, PutCommand("orders"), Reader(), None, nullcontext)
 
 
 def test_a_batch_that_is_damaged_is_not_stored(remote: tiered.Store, server: Any) -> None:
@@ -321,6 +344,15 @@ def test_an_error_of_the_engine_is_not_shown_to_clients(
         remote.topics()
     assert "business" not in str(caught.value)
     assert "business" in caplog.text
+
+
+def test_a_server_that_closes_is_away_and_no_closed_store(server: Any) -> None:
+    """What changes nothing is tried again, for the next server may be there soon."""
+    with quick(server.location) as remote:
+        server._service.ending = True
+        with pytest.raises(ServerUnavailable, match="shutting down"):
+            remote.topics()
+        server._service.ending = False
 
 
 def test_a_connection_is_tried_again_for_what_changes_nothing(server: Any) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -16,7 +18,8 @@ import tiered
 from tiered.errors import ConfigError, ServerUnavailable
 from tiered.flight import appending
 from tiered.flight.options import ConnectOptions
-from tiered.flight.staging import StageClient
+from tiered.flight.put_messages import PutCommand
+from tiered.flight.staging import StageClient, stage_stream
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -156,3 +159,27 @@ def test_names_of_attempts_and_queries_are_no_paths(server: Any, store: tiered.S
             client.commit("orders", "x" * 513, 0, [again])
     assert outside.exists()
     assert values_of(store) == [1]
+
+
+class Gone:
+    """A client's stream that ends after some batches, and the client with it."""
+
+    def __init__(self, *batches: pa.RecordBatch) -> None:
+        self._left = list(batches)
+
+    def read_chunk(self) -> Any:
+        if not self._left:
+            raise StopIteration
+        return SimpleNamespace(data=self._left.pop(0), app_metadata=None)
+
+    def write(self, _: bytes) -> None:
+        raise OSError("nobody is there")
+
+
+def test_a_client_that_vanishes_leaves_no_rows_behind(store: tiered.Store, tmp_path: Path) -> None:
+    """A stream that is cut off looks like one that ended; only its answer tells."""
+    store.create_topic("orders")
+    client = Gone(rows(1, 2))
+    command = PutCommand("orders", kind="stage", options={"query": "q", "attempt": uuid4().hex})
+    stage_stream(store, command, client, client, nullcontext)
+    assert list((tmp_path / "data").rglob("*.rows")) == []

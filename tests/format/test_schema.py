@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.types as pt
 import pytest
@@ -263,6 +265,30 @@ def _comparable(items: list[object]) -> list[object]:
 def test_values_that_do_not_survive_a_cast_are_refused(array: pa.Array, kind: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match="column 'a'"):
         list(to_batches(pa.table({"a": array}), pa.schema([("a", kind)])))
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda kind: kind,
+        pa.list_,
+        pa.large_list,
+        lambda kind: pa.map_(pa.string(), kind),
+        lambda kind: pa.struct([("s", kind)]),
+    ],
+)
+def test_a_field_that_the_topics_struct_has_not_is_refused_at_any_depth(within: Any) -> None:
+    """Arrow's cast drops it; a missing one is null, and the order does not matter."""
+    schema = pa.schema([("c", within(pa.struct([("a", pa.int32()), ("b", pa.string())])))])
+    for fields in ([("b", pa.string()), ("a", pa.int64())], [("b", pa.string())]):
+        fits = pa.table({"c": pa.array([None], within(pa.struct(fields)))})
+        assert [batch.schema for batch, _ in to_batches(fits, normalize_schema(schema))] == [
+            normalize_schema(schema)
+        ]
+    for name in ("d", "A"):
+        wrong = within(pa.struct([("b", pa.string()), (name, pa.int32())]))
+        with pytest.raises(SchemaMismatch, match=f"a field '{name}'"):
+            list(to_batches(pa.table({"c": pa.array([None], wrong)}), normalize_schema(schema)))
 
 
 def test_columns_are_matched_by_name() -> None:

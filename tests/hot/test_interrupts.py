@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from tests.hot.writers import (
     until,
     writing,
 )
+from tests.warm.disks import FailingDisk
+from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
 from tiered.hot.buffer import RecordBuffer, RowBuffer
 from tiered.hot.group_commit import GroupCommit
@@ -180,6 +183,44 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path
     assert point > 5
 
 
+DRAINING = {
+    method.__code__
+    for method in (
+        PartitionWriter._drain, PartitionWriter._drain_held, PartitionWriter._take, PartitionWriter._write_taken,
+        PartitionWriter._put_back, RecordBuffer.joined, SegmentWriter.append,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", ["flush", "batch"])
+def test_an_interrupt_on_top_of_a_full_disk_loses_nothing(operation: str, tmp_path: Path) -> None:
+    """Exhaustive: rows that found no room are still pending, in their order; of what was half written nothing is left."""
+    point, interrupted, full = 0, True, [False]
+
+    def fail(name: str, _: object) -> None:
+        if name == "write" and full[0]:
+            raise DiskFull("no room (injected)")
+
+    while interrupted:
+        directory, given = tmp_path / str(point), {}
+        with writing(directory, fs=FailingDisk(fail)) as writer:
+            for number in range(4):
+                value = b"%d" % number
+                given[append(writer, value)] = value
+            if operation == "batch":
+                writer.flush()
+            full[0] = True
+            with interrupting(DRAINING, point) as left, suppress(Interrupted, DiskFull):
+                writer.flush() if operation == "flush" else append_batch(writer, [bytes(20_000)])
+            interrupted, full[0] = left[0] < 0, False
+            given[append(writer, b"after")] = b"after"
+            assert writer.dirty
+            writer.roll()
+        assert read_partition(directory) == given, f"interrupted at point {point}"
+        point += 1
+    assert point > 5
+
+
 WAITING = {
     method.__code__
     for method in (
@@ -233,6 +274,66 @@ def test_an_interrupt_anywhere_in_a_commit_leaves_nobody_waiting(tmp_path: Path)
     while _interrupted_commit(tmp_path / str(point), point):
         point += 1
     assert point > 15
+
+
+def test_an_interrupt_of_who_waits_takes_no_lock_from_another() -> None:
+    """It strikes as the waiting thread is woken, by one that still holds the lock."""
+    news, waiting, through, inside, together = News(), threading.Event(), threading.Event(), [0], [-1]
+
+    def strike(*_: object) -> None:
+        raise Interrupted
+
+    def tell(main: int) -> None:
+        waiting.wait()
+        with news.lock:
+            inside[0] += 1
+            news.tell()
+            for _ in range(20):
+                # In Python code a thread takes back a plain lock.
+                if sys._current_frames()[main].f_code.co_name == "_acquire_restore" or through.wait(0.01):
+                    break
+            signal.pthread_kill(main, signal.SIGUSR1)
+            through.wait(0.2)
+            inside[0] -= 1
+
+    other = threading.Thread(target=tell, args=(threading.get_ident(),))
+    previous = signal.signal(signal.SIGUSR1, strike)
+    try:
+        other.start()
+        with suppress(Interrupted), news.lock:
+            waiting.set()
+            try:
+                news.wait()
+            finally:
+                together[0] = inside[0]
+                through.set()
+        other.join()
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert together == [0]
+
+
+def test_an_interrupt_of_a_leader_that_waits_for_the_lock_lets_others_lead() -> None:
+    """It wants the lock, which others hold, to say that it is done."""
+    group, left, done = GroupCommit(), [1], threading.Event()
+    lock = group._news.lock
+
+    class Contended:
+        def __enter__(self) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise Interrupted
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    group._news.lock = Contended()  # type: ignore[assignment]
+    with suppress(Interrupted):
+        group.run(lambda: False, lambda: None)
+    next_one = threading.Thread(target=lambda: group.run(done.is_set, done.set), daemon=True)
+    next_one.start()
+    assert done.wait(10)
 
 
 def test_an_interrupt_anywhere_in_a_schema_change_loses_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.hot.writers import (
 )
 from tests.warm.disks import FailingDisk
 from tiered.format.block import RAW_BYTES_MAX
+from tiered.hot.pending import CLOCK_BEHIND_SECONDS
 from tiered.hot.recent import HotMemory
 from tiered.warm.directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -218,6 +219,41 @@ def test_the_wall_clock_never_goes_back_in_a_log(tmp_path: Path, clock: Clock) -
     assert segment.header.created_us == high
     assert segment.scan is not None
     assert segment.scan.last_append_us == high
+
+
+def test_a_log_that_was_ahead_comes_back_to_the_clock(tmp_path: Path, clock: Clock) -> None:
+    """Not to one that is put right soon; its segment is rolled, also an empty one, and what follows goes by the clock."""
+    passed = [0.0]
+    options = {"clock": clock, "monotonic": lambda: passed[0]}
+
+    def look(after_seconds: float) -> list[int]:
+        passed[0] += after_seconds
+        writer.roll_if_old()
+        return [name.base_offset for name in list_segments(tmp_path).segments]
+
+    with writing(tmp_path, **options) as writer:
+        assert writer.append_numbered((1, 0, 7), (None, b"in time", None), 0, 7) == 0
+        writer.flush()
+        clock.advance(365 * 86_400)
+        append(writer, b"ahead")
+    clock.advance(-365 * 86_400)
+    with writing(tmp_path, **options) as writer:
+        append(writer, b"there once more")
+        assert look(0) == look(CLOCK_BEHIND_SECONDS - 1) == [0]
+        clock.advance(365 * 86_400)
+        look(2)
+        clock.advance(-365 * 86_400)
+        assert look(0) == look(CLOCK_BEHIND_SECONDS - 1) == [0]
+        assert look(2) == look(0) == [0, 3]
+    with writing(tmp_path, **options) as writer:
+        assert writer.last_sequence(1) == (0, 7), "no producer is forgotten by a time that never was"
+        append(writer, b"by the clock")
+        assert writer.roll().last_append_us == clock()  # type: ignore[union-attr]
+        clock.advance(-2 * 3600)
+        assert look(0) == look(CLOCK_BEHIND_SECONDS + 1) == [0, 3, 4]
+        segment = SegmentFile.open(tmp_path / str(list_segments(tmp_path).segments[-1]))
+        assert segment.header.created_us == clock(), "an empty one gives way"
+    assert list(read_partition(tmp_path).values())[-1] == b"by the clock"
 
 
 # -- views and memory ------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from tiered.policies import (
     ColdObjectFact,
     Compress,
     CopyFact,
+    Demote,
     EvictLocal,
     Expire,
     ObjectFact,
@@ -691,6 +692,17 @@ def test_copies_are_made_in_free_room_and_go_when_nobody_reads_them() -> None:
     short = store(replace(facts, copies=copies), disk_total_bytes=1 << 20, disk_free_bytes=0)
     assert [item.kind for item in plan(short, rules(promote=promote)).actions] == ["demote", "demote"]
     assert plan(short, rules(pin=pin)).actions == (), "what is pinned stays, and nothing is added"
+
+
+def test_the_copy_of_a_damaged_object_stays() -> None:
+    """It may be the only good one, and reads are served from it; neither age nor room ends it."""
+    sound = ObjectFact("sound", 0, 1, 100, NOW - DAY_US, NOW)
+    damaged = replace(sound, name="damaged", base_offset=1, end_offset=2, damaged=True)
+    copies = (CopyFact("sound", 100, NOW - DAY_US), CopyFact("damaged", 100, NOW - DAY_US))
+    facts = partition(active(1, 2, 3), start_offset=0, objects=(sound, damaged), copies=copies)
+    short = store(facts, disk_total_bytes=1 << 20, disk_free_bytes=0)
+    for found in (plan(facts, rules()), plan(short, rules(promote=PromoteRule(reads=1, bytes=50)))):
+        assert [item.name for item in found.actions if isinstance(item, Demote)] == ["sound"]
 
 
 def test_a_copy_whose_page_was_not_read_may_be_of_a_pinned_time() -> None:

@@ -111,7 +111,12 @@ def check_copies(facts: StoreFacts, plan: Plan, policy: Policy) -> None:
         assert facts.disk_free_bytes - sum(item.bytes for item in made) >= least
     for part in facts.partitions:
         mine = [item for item in made if item.partition == part.partition]
-        kept = [item.bytes for item in part.copies if (part.partition, item.name) not in dropped]
+        damaged = {item.name for item in part.objects if item.damaged}
+        kept = [
+            item.bytes
+            for item in part.copies
+            if item.name not in damaged and (part.partition, item.name) not in dropped
+        ]
         if policy.pin.since is None:
             assert sum(kept) <= policy.promote.bytes
         if mine and not any("pinned" in item.reason for item in mine):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.tails import FANOUT, Tail, joined_base
+from tiered.policies.tails import FANOUT, Tail, joined_base, unpublished
 
 HUGE = 1 << 60
 
@@ -58,3 +58,8 @@ def test_nothing_is_joined_beyond_the_limit() -> None:
     tails, _, _ = shipped(sizes, bytes_max=5_000)
     assert max(tail.end_offset - tail.base_offset for tail in tails) <= 5_000
     assert len(tails) <= 2.5 * sum(sizes) / 5_000 + 2 * FANOUT
+
+
+def test_one_record_is_no_records() -> None:
+    assert unpublished(1) == "1 durable record is not in the bucket"
+    assert unpublished(2) == "2 durable records are not in the bucket"

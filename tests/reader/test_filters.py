@@ -77,6 +77,12 @@ def everything(topic: tiered.Topic) -> pa.Table:
     return scan.to_arrow()
 
 
+def test_one_split_is_no_splits(topic: tiered.Topic) -> None:
+    scan = topic.scan(partitions=0, start_offset=0, end_offset=1)
+    assert "1 split             1 record " in str(scan.explain())
+    assert repr(scan) == "<Scan of 'trips': 1 split>"
+
+
 def test_the_whole_is_what_was_appended(everything: pa.Table) -> None:
     appended = pa.concat_tables([part(number) for number in range(5)]).to_pylist()
     found = everything.select(SCHEMA.names).to_pylist()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -130,7 +132,8 @@ def test_a_local_path_finds_the_writer_that_serves_it(
     topic.append_many([b"later"] * 10)
     stream = source.streamReader(source.schema())
     ends = {str(partition): span.end for partition, span in topic.offsets().items()}
-    assert stream.initialOffset() == {"records": ends}  # type: ignore[attr-defined]
+    start = stream.initialOffset()
+    assert start["records"] == ends
 
     def read() -> pa.Table:
         batches = [batch for task in tasks for batch in reader.read(pickle.loads(pickle.dumps(task)))]
@@ -145,7 +148,35 @@ def test_a_local_path_finds_the_writer_that_serves_it(
     assert_same(read(), wanted)
     assert "reading what the server had from" in caplog.text
     monkeypatch.setattr(stream._store._connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
-    assert stream.latestOffset({"records": ends}, ReadAllAvailable()) == {"records": ends}  # type: ignore[attr-defined]
+    assert stream.latestOffset(start, ReadAllAvailable()) == start  # type: ignore[attr-defined]
+    stream.stop()
+
+
+def test_a_token_that_was_changed_is_taken_up(own: Place, tmp_path: Path) -> None:
+    """By a query that goes on, where it plans and in its executors, from the file that the settings name."""
+    file, config = tmp_path / "token", tmp_path / "tiered.toml"
+    config.write_text(f"[flight]\ntoken_file = {str(file)!r}\n")
+    file.write_text("the-first-one")
+    first = own.store.serve("127.0.0.1:0", token="the-first-one")
+    source = TieredDataSource(
+        {"path": first.location, "topic": "records", "config": str(config), "startingOffsets": "earliest"}
+    )
+    stream: Any = source.streamReader(source.schema())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+
+    def rows() -> int:
+        tasks = stream.partitions(start, end)
+        with_the_server = [replace(task, plan=replace(task.plan, places=elsewhere)) for task in tasks]
+        return sum(batch.num_rows for task in with_the_server for batch in stream.read(task))
+
+    elsewhere = replace(stream.partitions(start, end)[0].plan.places, root=None, cold_url=None)
+    assert rows() == 8500
+    first.close()
+    file.write_text("the-second-one")
+    with own.store.serve(first.location.removeprefix("grpc://"), token="the-second-one"):
+        assert rows() == 8500
+        assert stream.latestOffset(end, ReadAllAvailable()) == end
     stream.stop()
 
 
@@ -155,7 +186,6 @@ def test_no_token_travels_and_a_dead_server_is_named(own: Place, monkeypatch: py
         with pytest.raises(tiered.TieredError, match="token"):
             direct(server.location, topic="records")
         monkeypatch.setenv("TIERED_FLIGHT_TOKEN", "very-secret-indeed")
-        remote._connection.cache_clear()
         source = TieredDataSource({"path": server.location, "topic": "records"})
         parts = source.reader(source.schema()).partitions()
         assert b"very-secret" not in pickle.dumps(parts)

@@ -116,6 +116,17 @@ def test_a_write_with_a_name_and_a_number_is_done_once(served: Served) -> None:
     assert served.values() == Counter([b"1", b"2"])
 
 
+def test_a_stream_and_a_batch_write_of_one_name_do_not_share_numbers(served: Served) -> None:
+    """A stream counts its micro-batches from 0, however far a batch write had come."""
+    batch, stream = served.writer(txnAppId="q", txnVersion=5), served.stream_writer(txnAppId="q")
+    batch.commit([task(batch, b"1")])
+    stream.commit([task(stream, b"2")], 0)
+    stream.commit([task(stream, b"3")], 7)
+    batch = served.writer(txnAppId="q", txnVersion=6)
+    batch.commit([task(batch, b"4")])
+    assert served.values() == Counter([b"1", b"2", b"3", b"4"])
+
+
 def test_a_micro_batch_that_is_replayed_is_not_appended_again(served: Served) -> None:
     """With its rows in other tasks and another order; as after a restart of the query, or of the server."""
     writer = served.stream_writer(txnAppId="q")
@@ -168,6 +179,27 @@ def test_a_typed_topic_takes_its_columns_in_any_order(served: Served) -> None:
     found = topic.scan(columns=["n", "note", "timestamp"]).to_arrow()
     assert found.select(["n", "note"]).to_pylist() == [{"n": 1, "note": None}, {"n": 2, "note": None}]
     assert found["timestamp"].cast(pa.int64()).to_pylist() == [0, 3_600_000_000]
+
+
+def test_a_local_time_is_no_instant(served: Served) -> None:
+    """What it is in UTC depends on the session's time zone, which only Spark knows."""
+    schema = pa.schema(
+        [("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("day", pa.date32())]
+    )
+    served.store.create_topic("typed", schema=schema)
+    instant, local, day = st.TimestampType(), st.TimestampNTZType(), st.DateType()
+    fits = [("at", instant), ("local", local), ("local", day), ("day", day), ("timestamp", instant)]
+    fits_not = [("AT", local), ("at", day), ("local", instant), ("day", instant), ("timestamp", local)]
+    for fit, pairs in ((True, fits), (False, fits_not)):
+        for name, kind in pairs:
+            frame = st.StructType([st.StructField(name, kind)])
+            if name == "timestamp":
+                frame = frame.add("day", day)
+            if fit:
+                served.source(topic="typed").writer(frame, overwrite=False)
+                continue
+            with pytest.raises(SchemaMismatch, match="cast it in Spark"):
+                served.source(topic="typed").writer(frame, overwrite=False)
 
 
 @pytest.mark.parametrize(

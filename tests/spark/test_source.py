@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tiered.errors import OffsetOutOfRange, SchemaMismatch
+from tiered.errors import ConfigError, OffsetOutOfRange, SchemaMismatch
 from tiered.reader.splits import Tier
 
 pytest.importorskip("pyspark")
+from pyspark.sql import types as st
+
 from tests.spark.stores import (
     HOUR,
     RECORDS,
@@ -109,6 +111,15 @@ def test_a_narrow_read_in_spark_gives_the_same_columns_by_schema_and_by_option(
     by_option = in_spark(spark, on_files.path, topic="records", columns="value, offset,partition")
     assert_same(collected(by_option), wanted)
     assert in_spark(spark, on_files.path, "timestampType int", topic="records").count() == wanted.num_rows
+
+
+def test_a_schema_without_a_column_or_with_one_twice_is_refused(on_files: Place) -> None:
+    """Spark would fail in each task, or count nothing."""
+    offset = st.StructField("offset", st.LongType())
+    for fields in ([], [offset, offset], [offset, st.StructField("OFFSET", st.LongType())]):
+        reader = TieredDataSource({"path": on_files.path, "topic": "records"}).reader(st.StructType(fields))
+        with pytest.raises(ConfigError, match="each once"):
+            reader.partitions()
 
 
 def test_nothing_is_decoded_that_is_not_wanted(on_files: Place) -> None:

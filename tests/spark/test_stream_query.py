@@ -62,7 +62,7 @@ def test_a_query_that_is_restarted_and_replayed_writes_every_record_once(
     assert [progress["numInputRows"] for progress in query.recentProgress] == [500, 500]
     offsets = json.loads(query.lastProgress["sources"][0]["endOffset"])
     ends = {str(key): item.end for key, item in own.topic("records").offsets().items()}
-    assert offsets == {"records": ends}
+    assert offsets["records"] == ends
     assert_same(committed(tmp_path), expected(own.topic("records").scan()))
 
 

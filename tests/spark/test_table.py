@@ -182,6 +182,21 @@ def test_a_topic_that_is_created_again_under_the_plan_is_not_mixed_in(
     assert not list(tmp_path.glob("tail-*"))
 
 
+def test_a_rest_that_the_source_reads_is_that_of_the_pinned_topic(spark: Any, tmp_path: Path) -> None:
+    """As on a cluster, where each query reads it: a topic that took the name meanwhile has such offsets, too."""
+    with tiered.open(tmp_path / "data") as store:
+        for value in (b"old", b"new"):
+            store.create_topic("t").append_many([value] * 9)
+            store.flush()
+            if value == b"old":
+                frame = table(spark, "t", str(tmp_path / "data"), tail_bytes=0)
+                assert frame.count() == 9
+                frame = table(spark, "t", str(tmp_path / "data"), tail_bytes=0)
+                store.delete_topic("t")
+        with pytest.raises(Exception, match="TopicNotFound: topic 't' was deleted and created again"):
+            frame.collect()
+
+
 def test_leases_are_renewed_in_time_and_an_ended_one_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

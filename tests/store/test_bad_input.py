@@ -54,6 +54,7 @@ RECORDS = [
     case("timestamp µs", lambda t: t.append(b"v", timestamp=10**15), tiered.SchemaMismatch, "years 1 to 9999.*millis"),
     case("timestamp early", lambda t: t.append(b"v", timestamp=-(10**17)), tiered.SchemaMismatch, "out of range"),
     case("partition 4", lambda t: t.append(b"v", partition=4), tiered.TopicNotFound, "partitions 0 to 3, not 4"),
+    case("partition of one", lambda t: t._store.create_topic("one").read(1), tiered.TopicNotFound, "partition 0 alone, not 1"),
     case("partition -1", lambda t: t.append(b"v", partition=-1), tiered.TopicNotFound, "partitions 0 to 3"),
     case("partition str", lambda t: t.append(b"v", partition="0"), tiered.TopicNotFound, "partitions 0 to 3"),
     case(
@@ -363,6 +364,7 @@ OPENS = [
     case("None", lambda p: tiered.open(None), tiered.ConfigError, r"directory.*URL.*not None"),
     case("bytes", lambda p: tiered.open(b"data"), tiered.ConfigError, "not b'data'"),
     case("empty", lambda p: tiered.open(""), tiered.ConfigError, "directory such as"),
+    case("null byte", lambda p: tiered.open("a\0b"), tiered.ConfigError, "directory such as"),
     case("a file", lambda p: tiered.open(p / "file"), tiered.ConfigError, "cannot create.*another path"),
     case("below a file", lambda p: tiered.open(p / "file" / "data"), tiered.ConfigError, "cannot create"),
     case("read-only, none there", lambda p: tiered.open(p / "no", read_only=True), tiered.ConfigError, "check the path"),

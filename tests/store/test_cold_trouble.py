@@ -213,3 +213,60 @@ def test_status_tells_that_records_are_in_no_tier(tmp_path: Path, clock: Clock) 
         next((tmp_path / "bucket").rglob("head.json")).unlink()
         (row,) = store.status()
         assert "offsets 0 to 3 are neither in the bucket nor in a local file" in row.problem
+
+
+def test_a_pass_says_that_a_manifest_was_lost_and_what_to_run(tmp_path: Path, clock: Clock) -> None:
+    """All of it is in the bucket, so there is nothing to do but to say so; the other partition goes on."""
+    with open_store(tmp_path / "data", (tmp_path / "bucket").as_uri(), clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        for number in range(2):
+            topic.append(b"v", partition=number)
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+        tier(store, clock, EVICT_US)
+        head = next((tmp_path / "bucket").glob("t/*/0/head.json"))
+        content = head.read_bytes()
+        head.unlink()
+        topic.append(b"more", partition=1)
+        topic.roll()
+        with pytest.raises(
+            tiered.CorruptionError, match=r"is missing \(run tiered verify --repair\) in .*/0/head.json"
+        ):
+            store.tier((clock() + OFFLOAD_US) // 1000)
+        assert [row.published_offset for row in store.status()][1] == 2
+        assert any("tiered verify --repair" in note for note in store.plan().notes)
+        head.write_bytes(content)
+        tier(store, clock, OFFLOAD_US)
+
+
+def test_no_manifest_is_begun_over_objects(tmp_path: Path, clock: Clock) -> None:
+    """Head and ``lineage.json`` are both lost: a first head would make the next sweep's orphans of all records."""
+    with open_store(tmp_path / "data", (tmp_path / "bucket").as_uri(), clock) as store:
+        topic = store.create_topic("t")
+        for _ in range(2):
+            topic.append(b"v")
+            topic.roll()
+            tier(store, clock, OFFLOAD_US)
+            tier(store, clock, EVICT_US)
+    next((tmp_path / "bucket").rglob("head.json")).unlink()
+    next((tmp_path / "data").rglob("lineage.json")).unlink()
+    with open_store(tmp_path / "data", None, clock) as store:
+        store.topic("t").append(b"v")
+        store.topic("t").roll()
+        ((_, message),) = store._tierer.tail_pass().report.failed
+        assert "head.json is missing beside the objects that it named" in message
+    assert list((tmp_path / "bucket").rglob("head.json")) == []
+
+
+def test_a_pass_says_that_records_are_in_no_tier(tmp_path: Path, clock: Clock) -> None:
+    """Nothing after them is offloaded any more, which is no "nothing to do"; the other partition goes on."""
+    with open_store(tmp_path / "data", (tmp_path / "bucket").as_uri(), clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        for number in (0, 0, 1):
+            topic.append(b"v", partition=number)
+            topic.roll()
+    (tmp_path / "data" / "topics" / "t" / "0" / local_segments(tmp_path / "data", "t")[0]).unlink()
+    with open_store(tmp_path / "data", None, clock) as store:
+        with pytest.raises(tiered.CorruptionError, match="offsets 0 to 1 are neither published nor local"):
+            store.tier((clock() + OFFLOAD_US) // 1000)
+        assert [row.published_offset for row in store.status()] == [0, 1]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import tiered
@@ -150,6 +151,34 @@ def test_what_no_waiting_cures_is_raised(scene: Scene) -> None:
     with pytest.raises(ColdStorageError, match="no answer"):
         list(scene.reader.topic("t").read())
     assert scene.pauses == []
+
+
+def test_columns_and_partitions_that_are_added_reach_a_handle(tmp_path: Path, clock: Clock) -> None:
+    """As they do beside the writer: neither a scan nor whoever follows needs another handle."""
+    url = f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", url, clock, settings=TAILS) as writer:
+        topic = writer.create_topic("t", schema=pa.schema([("n", pa.int64())]))
+
+        def publish(row: dict[str, Any], partition: int) -> None:
+            topic.append(row, partition=partition, sync=True)
+            assert writer.tier((clock() + HOUR_US) // 1000).failed == ()
+
+        publish({"n": 1}, 0)
+        with tiered.open(url) as reader:
+            handle = reader.topic("t")
+            following = handle.read(0, follow=True)
+            assert next(following).value == {"n": 1}
+            topic.add_columns(pa.schema([("city", pa.string())]))
+            topic.add_partitions(2)
+            for partition in (0, 1):
+                publish({"n": 2, "city": "Bern"}, partition)
+            reader._pause = lambda _: None  # type: ignore[method-assign]
+            assert next(following).value == {"n": 2, "city": "Bern"}
+            assert handle.scan().to_arrow()["city"].to_pylist() == [None, "Bern", "Bern"]
+            assert handle.partitions == 2
+            writer.delete_topic("t")
+            with pytest.raises(tiered.TopicNotFound):
+                handle.scan()
 
 
 def test_retention_that_overtakes_is_said(scene: Scene) -> None:

@@ -142,6 +142,16 @@ WRITES: dict[str, Callable[[tiered.Store, tiered.Topic], Any]] = {
 }
 
 
+def test_nothing_is_planned_for_a_bucket(tmp_path: Path, clock: Clock) -> None:
+    url = f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", url, clock) as store:
+        store.create_topic("t").append(b"v")
+        store.topic("t").roll()
+        tier(store, clock, OFFLOAD_US)
+    with tiered.open(url) as bucket, pytest.raises(tiered.ReadOnly, match="no local tier to plan for"):
+        bucket.plan()
+
+
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("where", ["beside", "bucket"])
 def test_a_store_opened_for_reading_changes_nothing(

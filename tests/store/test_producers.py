@@ -433,3 +433,23 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, call: Any, error: type[Exc
         with pytest.raises(error):
             call(topic)
         assert values(topic) == []
+
+
+def test_a_tail_that_is_uploaded_again_names_the_producers(tmp_path: Path) -> None:
+    """As of its last record, though the segment went on: a restore from the bucket knows them from there alone."""
+    clock, cold = Clock(), f"file://{tmp_path}/bucket"
+    with open_store(tmp_path / "data", cold, clock, settings=stepwise(offload={"after": "4h"})) as store:
+        topic = store.create_topic("log")
+        topic.producer("p").append(b"x", sequence=0)
+        topic.flush()
+        assert store._tierer.tail_pass().report.bytes
+        topic.producer("p").append(b"y", sequence=1)
+    (tail,) = (tmp_path / "bucket").rglob("*.parquet")
+    tail.write_bytes(tail.read_bytes()[:-7])
+    options = tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}})
+    assert repair_store(_access(options)).problems == ()
+    with tiered.restore(cold, tmp_path / "new", settings=stepwise()) as store:
+        producer = store.topic("log").producer("p")
+        producer.append(b"x", sequence=0)
+        producer.append(b"y", sequence=1)
+        assert values(store.topic("log")) == [b"x", b"y"]

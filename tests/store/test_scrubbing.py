@@ -191,3 +191,66 @@ def test_a_segment_whose_object_is_damaged_is_not_evicted_before_it_is_repaired(
         assert failed(store, clock, 10 * HOUR_US) == []
         assert len(local_segments(tmp_path / "data", "t")) == 1
         assert store.topic("t").scan().to_arrow().num_rows == 150
+
+
+def spoilt(tmp_path: Path, url: str) -> Path:
+    path = next((tmp_path / "bucket").rglob(entries_of(url)[1].name))
+    content = bytearray(path.read_bytes())
+    content[50] ^= 4
+    path.write_bytes(content)
+    return path
+
+
+def test_what_a_verification_finds_keeps_the_local_copy_until_it_is_repaired(
+    tmp_path: Path, url: str, clock: Clock
+) -> None:
+    """Beside a writer, and without a scrub; a quick look reads again what is known to be damaged."""
+    rules = merging(merge="off", local_retention={"age": "8h"})
+    with open_store(tmp_path / "data", url, clock, settings=rules) as store:
+        fill(store, 3)
+        tier(store, clock, 0)
+        path = spoilt(tmp_path, url)
+        assert len(store.verify(deep=True).problems) == 1
+        assert len(store.verify().problems) == 1
+        tier(store, clock, 9 * HOUR_US)
+        assert len(local_segments(tmp_path / "data", "t")) == 3
+        (row,) = store.status()
+        assert "row group fails its checksum" in row.damaged[0]
+        spoilt(tmp_path, url)  # the bit flips back
+        assert store.verify().problems == ()
+        assert [row.damaged for row in store.status()] == [()]
+        spoilt(tmp_path, url)
+        plan = store.plan((clock() + 9 * HOUR_US) // 1000)
+        store.verify(deep=True)
+        report = store._tierer._executor(lambda: False).execute(plan)
+        (message,) = (text for _, text in report.failed)
+        assert f" stays: {path.name} was found damaged" in message
+    access = _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
+    assert repair_store(access).problems == ()
+    with open_store(tmp_path / "data", url, clock, settings=rules) as store:
+        assert [row.damaged for row in store.status()] == [()]
+        tier(store, clock, 9 * HOUR_US)
+        assert len(local_segments(tmp_path / "data", "t")) == 1
+        assert store.topic("t").scan().to_arrow().num_rows == 150
+
+
+def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path, clock: Clock) -> None:
+    """The server keeps the checksum that it was given, and the bytes rot: three rounds of four ask it alone."""
+    with fast_s3() as server:
+        cold = {"endpoint_url": server.url, "region": "us-east-1"}
+        plain = merging(merge="off", scrub={"every": "30d"}).to_json()
+        settings = tiered.Settings.model_validate({**plain, "cold": cold})
+        with open_store(tmp_path / "data", "s3://bucket/prefix", clock, settings=settings) as store:
+            fill(store, 2)
+            offload_all(store, clock)
+            meta = store.topic("t")._meta
+            cold_partition = store._access.cold(meta, 0)
+            loaded = cold_partition.load()
+            assert loaded is not None
+            entry = cold_partition.entries(loaded.head)[0]
+            scrub = store._tierer._actions._scrub(meta, 0)
+            scrub.note(entry, tiered.CorruptionError("row group fails its checksum", position=0))
+            tier(store, clock, 30 * DAY_US)
+            assert [len(row.damaged) for row in store.status()] == [1]
+            assert store.verify().problems == ()
+            assert [len(row.damaged) for row in store.status()] == [0]

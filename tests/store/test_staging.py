@@ -29,8 +29,10 @@ from tiered.errors import (
     SchemaMismatch,
     TopicNotFound,
 )
+from tiered.format import producers
 from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
+from tiered.idempotent import last_sequence
 from tiered.staging import staging as module
 from tiered.staging.ledger import Ledger
 from tiered.staging.stage_file import Staged
@@ -316,6 +318,52 @@ def test_a_commit_that_failed_is_tried_again_unasked(
     assert done.wait(10)
     assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3"])
     assert left(store) == []
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_an_open_decision_is_recognised_however_much_comes_between(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, reopened: bool
+) -> None:
+    """More producers than a partition remembers, and more time, also where a restart comes between."""
+    real, full = Topic._append_idempotent, [True]
+
+    def append(self: Topic, data: Any, partition: int, *arguments: Any, **named: Any) -> Any:
+        if partition == 1 and arguments[0].startswith("stage:") and full[0]:
+            raise DiskFull("no room on the local disk (injected)")
+        return real(self, data, partition, *arguments, **named)
+
+    def others(topic: Topic) -> None:
+        for number in range(2 * 3):
+            topic._append_idempotent(rows(b"other"), 0, f"other {number}", 0, 0)
+
+    monkeypatch.setattr(Topic, "_append_idempotent", append)
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
+    with open_store(tmp_path, None, clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        staging = Staging(store)
+        with pytest.raises(DiskFull):
+            put(staging, 0, [[b"1"], [b"2"]])
+        others(topic)
+        if not reopened:
+            topic.roll()
+            clock.advance(producers.PRODUCER_AGE_US / 1e6 + 1)
+            others(topic)
+            topic.roll()
+            full[0] = False
+            staging.retry()
+            assert Counter(values(topic))[b"1"] == Counter(values(topic))[b"2"] == 1
+            others(topic)
+            assert last_sequence(topic, 0, f"stage:{staging._ledgers()[0].directory.name}") == (-1, -1)
+    with open_store(tmp_path, None, clock) as store:
+        topic = store.topic("t")
+        clock.advance(producers.PRODUCER_AGE_US / 1e6 + 1)
+        others(topic)
+        topic.roll()
+        full[0] = False
+        staging = Staging(store)
+        staging.recover()
+        assert Counter(values(topic))[b"1"] == Counter(values(topic))[b"2"] == 1
+        assert left(store) == []
 
 
 def test_a_full_disk_leaves_nothing_of_an_attempt(

@@ -290,6 +290,22 @@ def test_a_reader_beside_the_writer_sees_columns_and_partitions_as_they_are_adde
         assert handle.partitions == 2
 
 
+def test_a_topic_of_a_bucket_is_opened_whatever_became_of_another(
+    store: tiered.Store, clock: Clock, tmp_path: Path
+) -> None:
+    for name in ("sound", "damaged"):
+        store.create_topic(name).append(b"1")
+        store.topic(name).roll()
+    tier(store, clock, OFFLOAD_US)
+    (document,) = (tmp_path / "bucket" / "damaged").glob("*/topic.json")
+    document.write_bytes(b"?")
+    with tiered.open(f"file://{tmp_path}/bucket") as bucket:
+        assert values(bucket.topic("sound")) == [b"1"]
+        for look in (bucket.topics, lambda: bucket.topic("damaged")):
+            with pytest.raises(tiered.CorruptionError, match=r"damaged/.*topic\.json"):
+                look()
+
+
 # -- reading on and deleting -------------------------------------------------------------------------
 
 
@@ -640,6 +656,24 @@ class DyingDisk(OsFileSystem):
     def sync_directory(self, path: Path) -> None:
         self._step()
         super().sync_directory(path)
+
+
+def test_a_lost_folder_of_topics_is_no_store_without_topics(tmp_path: Path, clock: Clock) -> None:
+    """Else a program that creates its topics at its start would begin them anew, beside their data in the bucket."""
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        assert store.topics() == []
+        store.create_topic("t").append(b"v")
+        store.topic("t").roll()
+        tier(store, clock, OFFLOAD_US)
+    (tmp_path / "data" / "topics").rename(tmp_path / "lost")
+    with open_store(tmp_path / "data", None, clock) as store:
+        for look in (store.topics, lambda: store.create_topic("t", exist_ok=True)):
+            with pytest.raises(tiered.CorruptionError, match="topics/ is missing"):
+                look()
+        assert store._tierer.lags() == []  # what a daemon asks at each tick, which must not end it
+    (tmp_path / "lost").rename(tmp_path / "data" / "topics")
+    with open_store(tmp_path / "data", None, clock) as store:
+        assert values(store.topic("t")) == [b"v"]
 
 
 def test_a_deletion_that_was_killed_leaves_the_topic_whole_or_gone(tmp_path: Path, clock: Clock) -> None:

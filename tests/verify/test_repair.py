@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,39 @@ def test_a_damaged_newest_file_is_refused(place: Place) -> None:
     report = repair(place)
     assert [item.result for item in report.repairs] == ["refused"]
     assert path.read_bytes() == spoilt
+
+
+def test_a_repair_that_is_killed_keeps_the_damaged_original(place: Place) -> None:
+    """The next pass takes the damaged file for the leftover of a re-encoding, once the repaired one has its name."""
+
+    class Killed(BaseException):
+        pass
+
+    class Dying(OsFileSystem):
+        def rename(self, source: Path, target: Path) -> None:
+            super().rename(source, target)
+            raise Killed
+
+    path = place.segments()[1]
+    spoilt = spoil(path, flipped(segment_parts(path)["block 0 header"][0]))
+    with pytest.raises(Killed):
+        repair_store(access_of(place), fs=Dying())
+    with tiered.open(place.data, settings=stepwise()) as store:
+        store._tierer.full_pass()
+    assert not path.exists()
+    assert [item.read_bytes() for item in aside(path)] == [spoilt]
+
+
+def test_a_file_system_without_hard_links_keeps_the_damaged_original_too(place: Place) -> None:
+    class NoLinks(OsFileSystem):
+        def link(self, source: Path, target: Path) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted", str(source), None, str(target))
+
+    path = place.segments()[1]
+    spoilt = spoil(path, flipped(segment_parts(path)["block 0 header"][0]))
+    assert repair_store(access_of(place), fs=NoLinks()).ok
+    assert not path.exists()
+    assert [item.read_bytes() for item in aside(path)] == [spoilt]
 
 
 # -- the bucket ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,16 +14,18 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier
+from tests.store.helpers import OFFLOAD_US, evict_all, open_store, stepwise, tier
 from tests.store.test_point_in_time import History, State, state_of
 from tests.verify.damage import Damage, cut, flipped, missing
 from tests.verify.stores import Place, segment_parts
-from tests.verify.test_repair import check_whole, done, repair, spoil
+from tests.verify.test_repair import access_of, check_whole, done, repair, spoil
 from tiered.cold.file_store import FileStore
-from tiered.errors import ColdStorageError, PreconditionFailed
+from tiered.errors import ColdStorageError, CorruptionError, PreconditionFailed
 from tiered.format import manifest
+from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.format.schema import RECORD_SCHEMA
 from tiered.verify.objects import segment_rows
+from tiered.verify.repair import repair_store
 from tiered.verify.repair_segments import _encoded
 from tiered.warm.directory import read_fence, read_lineage, read_start_offset
 from tiered.warm.segment_reader import SegmentFile
@@ -92,12 +95,39 @@ def test_a_head_is_not_rebuilt_without_the_first_object(
     spoil(own.cold() / "head.json", missing)
     assert why in refusals(own, rebuild_manifest=True)[0]
     with open_store(own.data, None, clock) as store:
-        store.tier((clock() + OFFLOAD_US) // 1000)
+        with pytest.raises(CorruptionError, match="head.json was published"):
+            store.tier((clock() + OFFLOAD_US) // 1000)
+        assert "head.json was published and is missing" in store.status().partitions[0].problem
         assert store.topic("orders").scan().to_arrow().num_rows == 30
     if damage is missing:
         with open_store(own.data, None, clock) as store:
             store.topic("orders").delete_before(10)
         assert len(done(repair(own, rebuild_manifest=True))) == 1
+
+
+def test_a_head_is_not_rebuilt_without_the_last_object(own: Place, tmp_path: Path, clock: Clock) -> None:
+    """It would end before the log did: a restore from it would give the lost offsets to other records."""
+    with open_store(own.data, None, clock) as store:
+        evict_all(store, clock)
+    spoil(own.objects()[-1], missing)
+    spoil(own.cold() / "head.json", missing)
+    (why,) = refusals(own, rebuild_manifest=True)
+    assert "offsets 20 to 30 are in no object and in no local file" in why
+    with open_store(own.data, None, clock) as store:
+        store.topic("orders").delete_before(30)
+    assert len(done(repair(own, rebuild_manifest=True))) == 1
+    with tiered.restore(f"file://{own.bucket}", tmp_path / "new", settings=stepwise()) as store:
+        assert store.topic("orders").append(b"v", sync=True).offset == 30
+
+
+def test_a_rebuilt_head_may_end_where_local_files_begin(own: Place, clock: Clock) -> None:
+    """The disk still has what the last object had, and ships it again."""
+    spoil(own.objects()[-1], missing)
+    spoil(own.cold() / "head.json", missing)
+    assert len(done(repair(own, rebuild_manifest=True))) == 1
+    with open_store(own.data, None, clock) as store:
+        evict_all(store, clock)
+        assert store.topic("orders").scan().to_arrow().num_rows == 30
 
 
 def test_a_lost_head_and_a_lost_start_offset_are_made_good_one_by_the_other(place: Place) -> None:
@@ -133,7 +163,7 @@ def undone(tmp_path: Path) -> Iterator[tuple[Place, State]]:
                 history.look()
         history.store.close()
         (tmp_path / "data").symlink_to(tmp_path / f"store-{history.stores}")
-        yield Place(tmp_path, {}), history.seen[-1][1]
+        return Place(tmp_path, {}), history.seen[-1][1]
 
 
 def manifest_files(place: Place, name: str) -> list[Path]:
@@ -156,6 +186,58 @@ def test_a_head_is_not_rebuilt_where_lineages_hold_the_same_offsets(undone: tupl
         spoil(head, missing)
     assert all("which one was undone is not known" in why for why in refusals(place, rebuild_manifest=True))
     assert manifest_files(place, "head.json") == []
+
+
+@pytest.fixture
+def rewound(tmp_path: Path) -> tuple[Place, History]:
+    """A log that went back, also to its start, and on beyond where it had been; what was undone is there until a sweep."""
+    history = History(tmp_path)
+    for count in (0, 1, 0):
+        history.delete(count)
+        history.append()
+        history.seal()
+        history.look()
+    at_us, _ = history.seen[0]
+    history.restore(at_us)
+    history.clock.advance(60)
+    for _ in range(3):
+        history.append()
+        history.seal()
+        history.look()
+    history.store.close()
+    (tmp_path / "data").symlink_to(tmp_path / f"store-{history.stores}")
+    return Place(tmp_path, {}), history
+
+
+def test_a_rebuilt_head_knows_which_lineage_wrote_what(rewound: tuple[Place, History]) -> None:
+    """No later restore to a time may take what was undone for a part of the log."""
+    place, history = rewound
+    before = [decode_head(path.read_bytes(), where="") for path in manifest_files(place, "head.json")]
+    for head in manifest_files(place, "head.json"):
+        spoil(head, missing)
+    report = repair_store(access_of(place), rebuild_manifest=True, clock=history.clock)
+    assert len(done(report)) == 2
+    assert all("of the restores before" in item.why for item in done(report))
+    after = [decode_head(path.read_bytes(), where="") for path in manifest_files(place, "head.json")]
+    for old, new in zip(before, after, strict=True):
+        assert new.lineages[1:] == old.lineages[1:]
+        assert [epoch for epoch, _ in new.rewinds] == [epoch for epoch, _ in old.rewinds]
+    for moment_us, expected in history.seen:
+        with history.elsewhere(moment_us) as store:
+            assert state_of(store) == expected
+
+
+def test_a_head_is_not_rebuilt_with_undone_records_for_lost_ones(rewound: tuple[Place, History]) -> None:
+    """An object is lost, and an undone one has the same offsets; the next one says that it does not follow it."""
+    place, history = rewound
+    with open_store(place.data, None, history.clock) as store:
+        evict_all(store, history.clock)
+    for head in manifest_files(place, "head.json"):
+        newest = decode_head(head.read_bytes(), where="")
+        lost = next(entry for entry in newest.inline if entry.base_offset == newest.lineages[-1][1])
+        (head.parent / "data" / lost.name).unlink()
+        head.unlink()
+    assert all("does not follow" in why for why in refusals(place, rebuild_manifest=True))
 
 
 # -- nothing damaged -------------------------------------------------------------------------------
@@ -203,11 +285,15 @@ def test_an_object_that_differs_from_a_sound_segment_is_not_replaced(own: Place)
 
 
 def test_a_disk_that_a_restore_left_behind_stays_of_its_lineage(own: Place, tmp_path: Path) -> None:
-    """The head of the store that went on was lost and rebuilt, so it knows of one lineage alone."""
+    """The head of the store that went on was lost and rebuilt; by an early release, it knows of one lineage alone."""
     new = Place(tmp_path / "new", {})
     tiered.restore(f"file://{own.bucket}", new.data, settings=stepwise()).close()
     spoil(own.cold() / "head.json", missing)
     assert len(done(repair(new, rebuild_manifest=True))) == 1
+    assert repair(own).repairs == ()
+    path = own.cold() / "head.json"
+    head = decode_head(path.read_bytes(), where="")
+    path.write_bytes(encode_head(replace(head, lineages=head.lineages[1:], origins=())))
     assert any("it is sound" in why for why in refusals(own))
     assert read_lineage(own.partition()) == 1
     assert read_fence(own.partition()) is None

@@ -165,8 +165,16 @@ def _end(number: int, _frame: FrameType | None) -> Never:
     raise SystemExit(128 + number)
 
 
+def _open_standard_streams() -> None:
+    """Stand in for standard streams that the caller closed: the next file that is opened would be one of them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main() -> None:
     """Run the command line; the entry point of the script ``tiered``."""
+    _open_standard_streams()
     # As an exception, so that stores are flushed and closed, and child processes ended.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:

@@ -146,7 +146,7 @@ def _progress(total: int | None) -> Progress:
     console = stderr()
     bar = [BarColumn()] if total else []
     return Progress(
-        *bar, DownloadColumn(), TextColumn("{task.fields[records]}"), TimeElapsedColumn(),
+        *bar, DownloadColumn(binary_units=True), TextColumn("{task.fields[records]}"), TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
 
@@ -243,6 +243,10 @@ class _Appender:
                 value = datetime.fromisoformat(value)
             except ValueError:
                 raise SchemaMismatch(f"{value!r} is not a time; write it as 2025-01-31T12:00:00Z") from None
+            if value.tzinfo is None:
+                raise SchemaMismatch(
+                    f"{value.isoformat()} has no time zone; for UTC write {value.isoformat()}Z"
+                )
         if value is not None:
             timestamp_us(value)
         return value

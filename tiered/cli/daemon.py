@@ -12,6 +12,7 @@ import typer
 from ..daemon import Daemon
 from ..daemon.logs import set_up_logging, take_down_logging
 from ..daemon.notify import Notifier
+from ..errors import ConfigError
 from ..settings import Settings
 from .options import ColdUrl, ConfigFile, StorePath, overrides_of
 
@@ -45,12 +46,15 @@ def daemon(
     if log is not None:
         overrides["daemon"] = {"log": log.value}
 
-    def load() -> Settings:
+    def load_again() -> Settings:
+        if config is not None and config.exists() and not config.is_file():
+            raise ConfigError(f"{config} cannot be read again, as it is no regular file; restart the daemon")
         return Settings.load(config, **overrides)
 
-    handler = set_up_logging(load().daemon.log, sys.stderr)
+    settings = Settings.load(config, **overrides)
+    handler = set_up_logging(settings.daemon.log, sys.stderr)
     try:
-        code = Daemon(load, notifier=Notifier.of(os.environ)).run()
+        code = Daemon(load_again, settings=settings, notifier=Notifier.of(os.environ)).run()
     finally:
         take_down_logging(handler)
     raise typer.Exit(code)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ..errors import ConfigError
 from ..explaining import explain_topic
 from ..policies.explain import Explanation, Piece
+from ..selecting import check_partition
 from ..units import approximate_size, format_duration
 from .options import (
     AsJson,
@@ -41,9 +41,8 @@ def explain(
     """
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
-        partitions = store.topic(topic).partitions
-        if partition is not None and partition >= partitions:
-            raise ConfigError(f"topic {topic!r} has the partitions 0 to {partitions - 1}, not {partition}")
+        if partition is not None:
+            check_partition(store.topic(topic)._meta, partition)
         found = explain_topic(store, topic, partition)
     if as_json:
         print_json(found.to_json())

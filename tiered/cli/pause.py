@@ -22,7 +22,7 @@ from .output import print_json
 OneTopic = Annotated[
     str | None,
     typer.Argument(
-        metavar="[TOPIC]", help="Name of the topic.", show_default=False, autocompletion=complete_topic
+        metavar="TOPIC", help="Name of the topic.", show_default=False, autocompletion=complete_topic
     ),
 ]
 

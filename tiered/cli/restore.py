@@ -25,7 +25,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="As it was then: 2025-01-31T12:00:00Z, or 2h ago; up to sweep.grace.",
+        help="As it was then: 2025-01-31T12:00:00Z, or 2h for so long ago; up to sweep.grace.",
         show_default=False,
     ),
 ]
@@ -65,3 +65,11 @@ def restore(
         f"{'' if moment is None else f' as of {iso(moment)}'} to {path}; the store that wrote to "
         f"{url} before is fenced"
     )
+    empty = [
+        f"{name}/{partition}"
+        for name, partitions in topics.items()
+        for partition, (start, end) in partitions.items()
+        if start == end
+    ]
+    if moment is not None and empty:
+        typer.echo(f"note: empty as of then: {', '.join(empty)}")

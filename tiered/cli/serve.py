@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..flight.options import read_token
 from ..opening import open_store
 from ..settings import Settings
 from .options import ColdUrl, ConfigFile, StorePath, Verbose, overrides_of
@@ -53,17 +54,18 @@ def serve(
     appended is flushed.
     """
     overrides: dict[str, Any] = overrides_of(path, cold)
-    files = {"token_file": token_file, "tls_certificate": tls_certificate, "tls_key": tls_key}
+    files = {"tls_certificate": tls_certificate, "tls_key": tls_key}
     named: dict[str, Any] = {name: str(file) for name, file in files.items() if file is not None}
     if listen is not None:
         named["listen"] = listen
     if named:
         overrides["flight"] = named
     settings = Settings.load(config, **overrides)
+    token = read_token(token_file)
     with (
         _signals() as asked,
         open_store(settings.store.path, settings=settings, daemon=daemon) as store,
-        store.serve(allow_remote=allow_remote) as server,
+        store.serve(token=token, allow_remote=allow_remote) as server,
     ):
         # The only line on standard output: what a script has to know.
         typer.echo(server.location)

@@ -86,7 +86,7 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     path = Path(file)
     size = path.stat().st_size if path.is_file() else None
     if path.is_dir():
-        raise ConfigError(f"{file} is a directory; name its files")
+        raise ConfigError(f"{path} is a directory; name its files")
     return Source(file, path, chosen or _EXTENSIONS.get(path.suffix.lower(), InputFormat.LINES), size)
 
 
@@ -108,16 +108,20 @@ def read_lines(stream: Any, name: str, line_bytes_max: int) -> Iterator[Lines]:
     RecordTooLarge
         A line longer than a record can be: it is not read to its end.
     """
-    rest, number = b"", 1
+    rest, rest_bytes, number = [b""], 0, 1  # pieces of the line that has not ended yet
     while piece := stream.read1(PIECE_BYTES):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, last = piece.split(b"\n")
         if lines:
+            lines[0] = b"".join([*rest, lines[0]])
             yield Lines(number, lines)
             number += len(lines)
-        if len(rest) > line_bytes_max:
+            rest, rest_bytes = [], 0
+        rest.append(last)
+        rest_bytes += len(last)
+        if rest_bytes > line_bytes_max:
             raise RecordTooLarge(f"{name} line {number}: a line of more than {line_bytes_max} bytes")
-    if rest:
-        yield Lines(number, [rest])
+    if rest_bytes:
+        yield Lines(number, [b"".join(rest)])
 
 
 def read_csv(
@@ -139,7 +143,8 @@ def read_csv(
             convert_options=pa_csv.ConvertOptions(column_types=wanted, strings_can_be_null=True),
         )
     except pa.ArrowException as error:
-        raise SchemaMismatch(f"{name}: {error}") from None
+        reason = str(error).partition(". If ")[0]  # without Arrow's advice to its own callers
+        raise SchemaMismatch(f"{name}: {reason}") from None
 
 
 def read_parquet(source: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -215,7 +220,8 @@ class JsonRows:
             return self._with_times(table)
         except pa.ArrowException as error:
             last = lines.first + len(lines.lines) - 1
-            raise SchemaMismatch(f"{self._name} lines {lines.first} to {last}: {error}") from None
+            place = f"line {last}" if last == lines.first else f"lines {lines.first} to {last}"
+            raise SchemaMismatch(f"{self._name} {place}: {error}") from None
 
     def _as_written(self, first: dict[str, Any]) -> pa.Schema:
         """Return how to parse: JSON has no times, and Arrow would take those without a zone for UTC."""

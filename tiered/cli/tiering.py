@@ -30,7 +30,6 @@ from .options import (
     open_for_tiering,
 )
 from .output import count, error_line, iso, print_json, print_table, size, spinner
-from .read import parse_moment
 
 _EXECUTOR_LOG = logging.getLogger("tiered.policies.executor")
 
@@ -201,11 +200,23 @@ def _time_to_plan_for(at: str | None, after: str | None) -> datetime | None:
     if after is not None:
         try:
             return datetime.now(UTC) + parse_duration(after)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise ConfigError(f"--in {after!r}: {error}") from None
-    if at is not None and len(at) == len("2027-01-01"):
-        at += "T00:00:00Z"
-    return None if at is None else parse_moment(at, "--at")
+        except OverflowError:
+            raise ConfigError(f"--in {after!r} ends beyond the year 9999") from None
+    if at is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(f"{at}T00:00:00Z" if len(at) == len("2027-01-01") else at)
+    except ValueError:
+        raise ConfigError(
+            f"--at {at!r} is not a time such as 2027-01-01 or 2027-01-01T12:00:00Z; for a duration write --in"
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"--at {at!r} has no time zone; for UTC write {moment.isoformat()}Z")
+    if moment < datetime.now(UTC):
+        raise ConfigError(f"--at {at!r} is past; what was done then, no plan says")
+    return moment
 
 
 def _summary(found: Plan) -> str:

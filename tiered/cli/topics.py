@@ -13,6 +13,7 @@ import typer
 
 from ..errors import ConfigError, TopicExists
 from ..format.schema import RECORD_SCHEMA, TIMESTAMP, check_topic_name
+from ..topic_meta import check_partitions, checked_schema
 from .options import (
     AsJson,
     ColdUrl,
@@ -62,7 +63,11 @@ def create(
     """Create a topic, and the store where there is none."""
     # Before a store is made for a topic that cannot be.
     check_topic_name(topic)
+    check_partitions(partitions)
+    if schema is None and (timestamp or key):
+        raise ConfigError("--timestamp and --key name columns of a typed topic: give --schema too")
     columns = None if schema is None else read_schema(schema)
+    checked_schema(columns, timestamp, key)
     settings = load_settings(config, path, cold)
     with open_for_writing(settings) as store:
         try:
@@ -130,7 +135,8 @@ def read_schema(path: Path) -> pa.Schema:
     if path.suffix == ".json":
         return _described_schema(path)
     try:
-        return pq.read_schema(path)
+        with path.open("rb") as file:
+            return pq.read_schema(file)
     except pa.ArrowException as error:
         raise ConfigError(
             f"{path} is not a Parquet file ({error}); a schema in JSON goes into a file that ends in .json"

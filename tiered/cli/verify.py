@@ -14,6 +14,7 @@ from ..places import cold_options
 from ..reader.access import Places, TierAccess
 from ..settings import Settings
 from ..units import approximate_size
+from ..verify.remembering import Memory
 from ..verify.repair import repair_store
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
@@ -63,7 +64,7 @@ def verify(
             if repair:
                 report = repair_store(access, deep=deep, rebuild_manifest=rebuild_manifest, progress=progress)
             else:
-                report = verify_store(access, deep=deep, progress=progress)
+                report = verify_store(access, deep=deep, progress=progress, memory=Memory())
         finally:
             access.close()
     if as_json:

@@ -155,22 +155,33 @@ class Bucket:
             A document does not verify, or two topics of one name live.
         UnsupportedFormat, ColdStorageError
         """
-        found: dict[str, dict[str, Any]] = {}
-        for name in self.names():
-            for topic_id in self.topic_ids(name):
-                topic = self.read_topic(name, topic_id)
-                if topic is None or DELETED in topic:
-                    continue
-                key = topic_key(name, topic_id)
-                known = self._lineage(key, found[name]) if name in found else 0
-                lineage = self._lineage(key, topic)
-                if lineage < known:
-                    continue  # announced by what the store was before a restore, too late
-                if lineage == known:
-                    raise CorruptionError(
-                        f"two topics {name!r}: {found[name]['id']} and {topic_id}", where=self._where(name)
-                    )
-                found[name] = topic
+        found = {name: self.topic(name) for name in self.names()}
+        return {name: topic for name, topic in found.items() if topic is not None}
+
+    def topic(self, name: str) -> dict[str, Any] | None:
+        """Return the document of the topic of this name; None where there is none, or it was deleted.
+
+        Raises
+        ------
+        CorruptionError
+            A document does not verify, or two topics of the name live.
+        UnsupportedFormat, ColdStorageError
+        """
+        found: dict[str, Any] | None = None
+        for topic_id in self.topic_ids(name):
+            topic = self.read_topic(name, topic_id)
+            if topic is None or DELETED in topic:
+                continue
+            key = topic_key(name, topic_id)
+            known = self._lineage(key, found) if found else 0
+            lineage = self._lineage(key, topic)
+            if lineage < known:
+                continue  # announced by what the store was before a restore, too late
+            if found and lineage == known:
+                raise CorruptionError(
+                    f"two topics {name!r}: {found['id']} and {topic_id}", where=self._where(name)
+                )
+            found = topic
         return found
 
     def topic_ids(self, name: str) -> list[UUID]:

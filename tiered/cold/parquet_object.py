@@ -188,7 +188,9 @@ class _Sink:
 def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
     """Begin a file for rows like these, its first ones."""
     schema = rows.schema
-    delta = {field.name for field in schema if pa.types.is_timestamp(field.type)} | {"offset", "timestamp"}
+    # A name with a dot may be the path of a nested column as well, of another type.
+    stamps = [field.name for field in schema if pa.types.is_timestamp(field.type) and "." not in field.name]
+    delta = {*stamps, "offset"}
     # Bytes rarely repeat as a whole, and their bounds would fill the footer with values.
     comparable = [
         path

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.facts import SegmentFacts
-from ..format.manifest import Head, ObjectEntry, PageRef, check_head, spill
+from ..format.manifest import Head, ObjectEntry, Origin, PageRef, check_head, spill
 from ..format.manifest_codec import encode_head, encode_page
 from .commit import FIRST_LINEAGE, Committer
 from .layout import ObjectName, parse_object_name
@@ -30,11 +30,12 @@ _EPOCH_LEAP = 1000
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One object that was found, the epoch in its name, and the lineage of its records."""
+    """One object that was found, the epoch in its name, the lineage of its records, and the facts of its segments."""
 
     epoch: int
     entry: ObjectEntry
     lineage: int = FIRST_LINEAGE
+    segments: tuple[SegmentFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,12 @@ def plan_rebuild(
         if name is None:
             continue
         try:
-            facts = read_facts(cold.store, info.key).facts
+            about = read_facts(cold.store, info.key)
+            facts = about.facts
             if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
                 raise CorruptionError("object of another topic or partition")
-            found.append(Candidate(name.epoch, rebuild_entry(cold.store, info.key), _lineage_of(facts)))
+            entry = rebuild_entry(cold.store, info.key)
+            found.append(Candidate(name.epoch, entry, _lineage_of(facts), about.segments))
         except CorruptionError as error:
             left_out.append((str(name), error.reason))
             unreadable.append(name)
@@ -136,17 +139,21 @@ def plan_rebuild(
     begin = max(known_start, chosen[0].base_offset if chosen else known_start)
     lineage = lineage_epoch or FIRST_LINEAGE
     epochs = [item.epoch for item in found]
+    end = chosen[-1].end_offset if chosen else begin
+    lineages, origins = _history(found, lineage, begin, end)
     head = Head(
         store_id=store_id,
         topic_id=cold.topic_id,
         partition=cold.partition,
         epoch=max([lineage, *epochs]) + _EPOCH_LEAP,
-        lineages=((lineage, begin),),
+        lineages=lineages,
         commit_id=uuid4().hex,
         start_offset=begin,
-        end_offset=chosen[-1].end_offset if chosen else begin,
+        end_offset=end,
         schemas=dict(schemas),
         inline=tuple(chosen),
+        rewinds=_rewinds(found, origins),
+        origins=origins,
     )
     problems = [
         f"offsets {a.end_offset} to {b.base_offset} are in no object"
@@ -161,13 +168,56 @@ def plan_rebuild(
         )
     ]
     problems += _contested(found, chosen, lineage, known_start)
+    problems += _broken_chain(found, chosen)
     problems += [] if problems else check_head(head)
     return Rebuilt(head, (*left_out, *others), tuple(problems))
+
+
+def _history(
+    found: Sequence[Candidate], lineage: int, begin: int, end: int
+) -> tuple[tuple[tuple[int, int], ...], tuple[Origin, ...]]:
+    """Return the lineages up to the caller's, and whose log each of them went on from, as far as objects tell.
+
+    A lineage begins with the first segment that it wrote, which a restore makes. What an older one wrote after that
+    offset was undone, and is an orphan that no later restore to a time may take for the log.
+    """
+    first: dict[int, tuple[int, int]] = {}
+    for facts in (facts for item in found for facts in item.segments):
+        epoch = _lineage_of(facts)
+        if epoch <= lineage:
+            known = first.get(epoch, (facts.base_offset, facts.created_us))
+            first[epoch] = min(known[0], facts.base_offset), min(known[1], facts.created_us)
+    origins = tuple(
+        Origin(epoch, first[epoch][1], before, first[epoch][0], 0)
+        for before, epoch in pairwise(sorted(first))
+    )
+    rows = [(epoch, first[epoch][0]) for epoch in sorted(first)] or [(lineage, begin)]
+    # One that wrote nothing has no time: then it is as in a head of an early release.
+    rows += [(lineage, end)] if rows[-1][0] != lineage else []
+    return tuple(rows), origins
+
+
+def _rewinds(found: Sequence[Candidate], origins: Sequence[Origin]) -> tuple[tuple[int, int], ...]:
+    """Return the lineages that an older one has records beyond, with the times: a restore went back by them."""
+    return tuple(
+        (origin.epoch, origin.began_us)
+        for origin in origins
+        if any(item.lineage < origin.epoch and item.entry.end_offset > origin.end_offset for item in found)
+    )
 
 
 def _lineage_of(facts: SegmentFacts) -> int:
     # A segment that was begun before the first claim names none.
     return max(facts.lineage_epoch, FIRST_LINEAGE)
+
+
+def _broken_chain(found: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> Iterator[str]:
+    """Yield what does not follow by its hash: an object that was undone may fill the place of one that is lost."""
+    segments = {item.entry.name: item.segments for item in found}
+    for left, right in pairwise(chosen):
+        named = segments[right.name][0].prev_origin_hash if left.sealed and segments[right.name] else ""
+        if named and left.origin_hash and named != left.origin_hash:
+            yield f"{right.name} does not follow {left.name}: the one that it did is lost"
 
 
 def _contested(

@@ -63,6 +63,8 @@ class Daemon:
     ----------
     load
         Reads the settings; asked again at SIGHUP.
+    settings
+        What was read already; by default it is read now.
     notifier
         Tells the service manager.
     clock
@@ -75,6 +77,7 @@ class Daemon:
         self,
         load: Callable[[], Settings],
         *,
+        settings: Settings | None = None,
         notifier: Notifier | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
         leave: Callable[[int], Any] = os._exit,
@@ -83,7 +86,7 @@ class Daemon:
         self._notify = notifier or Notifier()
         self._clock = clock
         self._leave = leave
-        self._settings = load()
+        self._settings = settings or load()
         self._health = Health(self._settings.daemon.stuck_after.total_seconds())
         # `put` may be called by a signal handler at any time; an Event's lock would not survive that.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()

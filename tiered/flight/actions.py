@@ -95,8 +95,9 @@ def _roll(store: Store, values: Values) -> dict[str, Any]:
 
 
 def _offsets(store: Store, values: Values) -> dict[str, Any]:
-    found = _topic(store, values).offsets()
-    return {"offsets": {str(partition): [item.start, item.end] for partition, item in found.items()}}
+    topic = _topic(store, values)
+    found = {str(partition): [item.start, item.end] for partition, item in topic.offsets().items()}
+    return {"offsets": found, **_size(topic)}
 
 
 def _offset_at(store: Store, values: Values) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _offset_at(store: Store, values: Values) -> dict[str, Any]:
 
 
 def _delete_before(store: Store, values: Values) -> dict[str, Any]:
-    _topic(store, values).delete_before(whole(values["offset"]), count(values.get("partition", 0)))
+    _topic(store, values).delete_before(values["offset"], count(values.get("partition", 0)))
     return {}
 
 
@@ -120,7 +121,8 @@ def _wait(store: Store, values: Values) -> dict[str, Any]:
     found = snapshot_partition(
         store._access, topic._meta, partition, view=topic._view(partition, flush=False), end_offset=0
     )
-    return {"start": found.start_offset, "end": found.end_offset, "waits": writer is not None}
+    waits = writer is not None and writer.fault is None
+    return {"start": found.start_offset, "end": found.end_offset, "waits": waits, **_size(topic)}
 
 
 def _status(store: Store, _: Values) -> dict[str, Any]:
@@ -173,6 +175,11 @@ def run_action(actions: Mapping[str, Action], store: Store, name: str, values: V
 def _topic(store: Store, values: Values) -> Topic:
     found = maybe(text, values.get("topic_id"))
     return same_topic(store, text(values["topic"]), None if found is None else UUID(found))
+
+
+def _size(topic: Topic) -> dict[str, Any]:
+    """Return what tells a client that the topic grew."""
+    return {"partitions": topic.partitions, "schema_id": topic._meta.schema_id}
 
 
 def _described(topic: Topic) -> dict[str, Any]:

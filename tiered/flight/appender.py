@@ -25,7 +25,15 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
-from ..errors import Backpressure, Fenced, ServerUnavailable, StoreClosed, TieredError, again
+from ..errors import (
+    Backpressure,
+    Fenced,
+    ServerUnavailable,
+    StoreClosed,
+    TieredError,
+    TopicNotFound,
+    again,
+)
 from ..records import OffsetRange
 from ..warm.catalog import TopicMeta
 from .connection import Connection
@@ -40,6 +48,8 @@ WINDOW = 8
 BUFFER_BYTES_MAX = 32 << 20
 # Of what is answered and may not be durable; then the server is asked to make it so.
 KEPT_BYTES_MAX = 32 << 20
+# Each takes some KiB, however little it holds.
+KEPT_MAX = 4096
 PILE_BYTES_MIN = 64 << 10
 PILE_BYTES_MAX = 4 << 20
 _IDLE_SECONDS = 1.0
@@ -168,7 +178,12 @@ class Appender:
             self.raise_failed()
             with self._changed:
                 known, count, last = self._incarnation, len(self._kept), self._released + len(self._kept)
-            found = self._connection.action("flush", named(self._meta()), seconds=None)["incarnation"]
+            try:
+                found = self._connection.action("flush", named(self._meta()), seconds=None)["incarnation"]
+            except TopicNotFound:
+                with self._changed:
+                    self._release(last)  # they went with the topic
+                raise
             with self._changed:
                 if count == 0 or found == known:
                     self._release(last)
@@ -248,7 +263,7 @@ class Appender:
                     self._send(pile)
                 if pile is None or len(self._under_way) >= WINDOW:
                     self._take_answer()
-                if self._kept_bytes > KEPT_BYTES_MAX:
+                if self._kept_bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_MAX:
                     self._make_durable()
             except _PASSING as error:
                 self._recover(error)
@@ -372,15 +387,20 @@ class Appender:
     def _recover(self, error: TieredError) -> None:
         """Connect again, and send again what was under way."""
         self._close_stream()
+        count = len(self._under_way)
         for _ in self._connection.pauses():
             try:
                 stream = self._stream_to(self._meta())
-                for pile in self._under_way:
+                # One by one: a write that meets the end of a stream would hide why the server ended it.
+                for pile in list(self._under_way):
                     stream.send(pile, self._producer)
-                while self._under_way:
                     self._take_answer()
                 return
             except _PASSING as failed:
+                if len(self._under_way) < count:
+                    # It answers, and ended the stream behind a batch that it refused.
+                    self._recover(failed)
+                    return
                 error = failed
                 self._close_stream()
             except TieredError as failed:

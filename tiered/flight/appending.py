@@ -63,16 +63,21 @@ def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, w
 
 
 def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
-    """Yield each batch that a client sends, and its metadata, until it ends the stream or goes away."""
+    """Yield each batch that a client sends, and its metadata, until it ends the stream or goes away.
+
+    Raises
+    ------
+    SchemaMismatch
+        What it sent is no batch.
+    """
     while True:
         try:
             chunk = reader.read_chunk()
         except StopIteration:
             return
         except (pa.ArrowException, OSError) as error:
-            # Nobody is there to be told.
-            log.debug("a client went away in the middle of a stream: %s", error)
-            return
+            # Who went away ends the stream, and is not told; who is there would take silence for consent.
+            raise SchemaMismatch(f"the batch is damaged: {str(error)[:200]}") from None
         yield chunk.data, b"" if chunk.app_metadata is None else bytes(chunk.app_metadata)
 
 
@@ -141,10 +146,12 @@ def check_batch(batch: pa.RecordBatch) -> None:
     ------
     SchemaMismatch, RecordTooLarge
     """
+    # Of the buffers as they came: whatever looks into them first would believe them.
+    size = batch.get_total_buffer_size()
     try:
-        if batch.nbytes <= BATCH_BYTES_MAX:
+        if size <= BATCH_BYTES_MAX:
             batch.validate(full=True)
-        size = max(batch.nbytes, plain_bytes(batch))
+            size = max(size, plain_bytes(batch))
     except (pa.ArrowException, IndexError) as error:
         raise SchemaMismatch(f"the batch is damaged: {str(error).splitlines()[0]}") from None
     if size > BATCH_BYTES_MAX:

@@ -30,19 +30,33 @@ def plain_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _plain_bytes(array: pa.Array) -> int:
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
     kind = array.type
     if pt.is_dictionary(kind):
         # By how often each value occurs, so that no row costs memory.
         counts = pc.value_counts(array.indices.drop_null())
         lengths = _lengths(array.dictionary)
-        return int(lengths[counts.field(0).to_numpy(zero_copy_only=False)] @ counts.field(1).to_numpy())
+        found = lengths[counts.field(0).to_numpy(zero_copy_only=False)] @ counts.field(1).to_numpy()
+        # Of views, values that no row has can be many, too.
+        return max(int(found), int(lengths.sum()))
     if pt.is_run_end_encoded(kind):
         ends = array.run_ends.to_numpy(zero_copy_only=False).astype(np.int64)
         return int(_lengths(array.values).astype(object) @ np.diff(ends, prepend=0))
     if _is_view(kind):
         return int(_lengths(array).sum())
     _check_plain(kind)
-    return int(array.nbytes)
+    return max(int(array.nbytes), _values(array))
+
+
+def _values(array: pa.Array) -> int:
+    """Return how many values an array holds on all levels: nulls and empty structs within lists take no bytes."""
+    kind = array.type
+    if pt.is_struct(kind):
+        inner = [array.field(at) for at in range(kind.num_fields)]
+    else:
+        inner = [array.values] if kind.num_fields else []
+    return len(array) + sum(map(_values, inner))
 
 
 def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
@@ -66,7 +80,8 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _check_plain(kind: pa.DataType) -> None:
-    encoded = pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or _is_view(kind)
+    encoded = isinstance(kind, pa.BaseExtensionType) or pt.is_union(kind)
+    encoded |= pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or _is_view(kind)
     if encoded or pt.is_list_view(kind) or pt.is_large_list_view(kind):
         raise SchemaMismatch(f"{kind} is not taken within other types, nor as a list: send it plain")
     for at in range(kind.num_fields):

@@ -5,20 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from ..errors import Backpressure, ServerUnavailable, TieredError
+from ..errors import Backpressure, ServerUnavailable, StoreClosed, TieredError
 from .auth import token_headers
-from .flight_errors import client_errors, from_flight
+from .flight_errors import client_errors
 from .options import Address, ConnectOptions
 from .wire import decode_answer, encode_json
 
 _T = TypeVar("_T")
 # A server that stands still is found out by pings; more of them than one in five minutes it takes for an attack.
 _KEEPALIVE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms", 20_000)]
+# What a stream takes in ahead of its reader. By itself gRPC probes the network for it, and was seen to hold hundreds of
+# MiB for a reader that pauses, at no more speed.
+_AHEAD = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 
@@ -39,11 +43,24 @@ class Connection:
         self._stopping = threading.Event()
         with client_errors(self.location):
             self._client = fl.FlightClient(
-                self.location, tls_root_certs=options.tls_roots, generic_options=_KEEPALIVE
+                self.location, tls_root_certs=options.tls_roots, generic_options=_KEEPALIVE + _AHEAD
             )
 
     def _options(self, seconds: float | None) -> fl.FlightCallOptions:
         return fl.FlightCallOptions(timeout=seconds, headers=self._headers)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise errors of Flight as those of this package; `StoreClosed` is what this end has closed."""
+        try:
+            with client_errors(self.location):
+                yield
+        except TieredError as error:
+            if self._stopping.is_set():
+                raise StoreClosed(f"the connection to {self.location} was closed") from None
+            if isinstance(error, StoreClosed):
+                raise ServerUnavailable(f"{self.location} ends: {error}") from None
+            raise
 
     def action(
         self, name: str, values: Mapping[str, Any], *, seconds: float | None = 0.0, retry: bool = True
@@ -60,7 +77,7 @@ class Connection:
         limit = self.options.call_seconds if seconds == 0.0 else seconds
 
         def call() -> dict[str, Any]:
-            with client_errors(self.location):
+            with self._errors():
                 found = list(
                     self._client.do_action(fl.Action(name, encode_json(values)), self._options(limit))
                 )
@@ -74,7 +91,7 @@ class Connection:
         """Return the plan of a scan."""
 
         def call() -> fl.FlightInfo:
-            with client_errors(self.location):
+            with self._errors():
                 return self._client.get_flight_info(
                     fl.FlightDescriptor.for_command(command), self._options(None)
                 )
@@ -93,7 +110,7 @@ class Connection:
             stream.cancel()
 
     def _first(self, ticket: bytes) -> tuple[fl.FlightStreamReader, pa.RecordBatch | None]:
-        with client_errors(self.location):
+        with self._errors():
             stream = self._client.do_get(fl.Ticket(ticket), self._options(None))
         try:
             return stream, self._next(stream)
@@ -102,16 +119,15 @@ class Connection:
             raise
 
     def _next(self, stream: fl.FlightStreamReader) -> pa.RecordBatch | None:
-        try:
-            return stream.read_chunk().data
-        except StopIteration:
-            return None
-        except pa.ArrowException as error:
-            raise from_flight(error, self.location) from None
+        with self._errors():
+            try:
+                return stream.read_chunk().data
+            except StopIteration:
+                return None
 
     def put(self, command: bytes, schema: pa.Schema) -> tuple[fl.FlightStreamWriter, fl.FlightMetadataReader]:
         """Begin a stream of batches."""
-        with client_errors(self.location):
+        with self._errors():
             descriptor = fl.FlightDescriptor.for_command(command)
             writer, reader = self._client.do_put(descriptor, schema, self._options(None))
             return writer, reader

@@ -327,7 +327,7 @@ class PlanInfo:
 
 def _offsets_out(offsets: Offsets) -> Any:
     if isinstance(offsets, Mapping):
-        return {str(partition): offset for partition, offset in offsets.items()}
+        return {str(partition): offset for partition, offset in offsets.items() if offset is not None}
     return offsets
 
 

@@ -111,7 +111,7 @@ class Address:
         ------
         ConfigError
         """
-        host, colon, port = text.removeprefix("grpc://").rpartition(":")
+        host, colon, port = str(text).removeprefix("grpc://").rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) < 65536):
             raise ConfigError(
                 f'{text!r} is no address to listen at; write host:port such as "127.0.0.1:8815"'
@@ -142,16 +142,25 @@ def connect_options(settings: Settings, token: str | None) -> ConnectOptions:
 
 def chosen_token(settings: Settings, token: str | None) -> str | None:
     """Return the token that is given, else that of the environment, else that of ``flight.token_file``."""
-    found = token or os.environ.get(TOKEN_VARIABLE)
-    if found is None and settings.flight.token_file is not None:
-        data = read_file(settings.flight.token_file, "flight.token_file")
-        assert data is not None
-        found = data.decode("utf-8", "replace").strip()
+    found = token if token is not None else os.environ.get(TOKEN_VARIABLE)
+    if found is None:
+        found = read_token(settings.flight.token_file)
     if found is None:
         return None
     if not (found.isascii() and found.isprintable() and found.strip() == found and found):
         raise ConfigError("a token is printable ASCII with no space around it, and not empty")
     return found
+
+
+def read_token(path: str | os.PathLike[str] | None) -> str | None:
+    """Return the token that a file holds; None for none.
+
+    Raises
+    ------
+    ConfigError
+    """
+    data = read_file(path, "flight.token_file")
+    return None if data is None else data.decode("utf-8", "replace").strip()
 
 
 def read_file(path: str | os.PathLike[str] | None, name: str) -> bytes | None:

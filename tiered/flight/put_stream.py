@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 
 import pyarrow as pa
+import pyarrow.flight as fl
 
 from ..errors import ServerUnavailable, TieredError
+from ..format.producers import PASSING_EPOCH
 from ..format.schema import TIMESTAMP
 from ..warm.catalog import TopicMeta
 from .connection import Connection
@@ -29,7 +31,7 @@ class PutStream:
 
     def send(self, pile: Pile, producer: str) -> None:
         """Write one pile; its answer comes in its turn."""
-        name, epoch, partitions = pile.session or (producer, 0, None)
+        name, epoch, partitions = pile.session or (producer, PASSING_EPOCH, None)
         info = BatchInfo(
             pile.partition,
             pile.sync,
@@ -61,8 +63,9 @@ class PutStream:
             self._writer.close()
         except pa.ArrowException as final:
             return from_flight(final, self._location)
-        if isinstance(error, pa.ArrowException):
+        if isinstance(error, fl.FlightError):
             return from_flight(error, self._location)
+        # Also where a write met the end of it: the server gave the reason in an answer that nobody read yet.
         return ServerUnavailable(f"{self._location} ended the stream")
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from ..format.schema import row_schema
 from ..reader.read import read_splits
 from ..reader.rows import coalesce, limited
 from ..reader.snapshot import snapshot_partition
+from ..selecting import query_of
 from .messages import Ticket
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ def ticket_schema(topic: Topic, ticket: Ticket) -> pa.Schema:
 
     Raises
     ------
-    SchemaMismatch, TopicNotFound
+    SchemaMismatch, TopicNotFound, ConfigError
     """
     topic._check_partition(ticket.partition)
-    if ticket.key_column is not None and ticket.key_column not in topic.schema.names:
-        raise SchemaMismatch(f"topic {ticket.topic!r} has no column {ticket.key_column!r}")
+    known = query_of(topic._meta, None, None, ticket.key, None).key_column
+    if ticket.key_column != known:
+        raise SchemaMismatch(f"the key of topic {ticket.topic!r} is {known!r}, not {ticket.key_column!r}")
     return row_schema(topic.schema, list(ticket.columns))
 
 

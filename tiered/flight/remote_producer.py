@@ -55,7 +55,8 @@ class RemoteProducer(Producer):
         # First: in a forked child the lock may be held for ever.
         topic._store._check_writable()
         pile = Pile(partition, sync)
-        pile.rows.append(topic._row(value, key, headers, timestamp)[0])
+        row, _, pile.size = topic._row(value, key, headers, timestamp)
+        pile.rows.append(row)
         with self._lock:
             number = self._checked(sequence)
             found = self._appended(pile.sealed(), number)[0]

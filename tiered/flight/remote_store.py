@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import Any, Never
 from uuid import UUID
 
 import pyarrow as pa
 
-from ..errors import ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
+from ..errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
 from ..format.schema import check_topic_name
 from ..host import Host
 from ..open_stores import open_stores
@@ -36,12 +37,15 @@ class RemoteStore(Store):
     def __init__(self, connection: Connection, settings: Settings, host: Host, read_only: bool) -> None:
         facts = connection.action("server", {}, seconds=_CONNECT_SECONDS, retry=False)
         self._connection = connection
-        self.store_id = UUID(facts["store_id"])
-        self.directory_id: str | None = facts.get("directory_id")
         self.url = connection.location
-        self.read_only = read_only or bool(facts["read_only"])
-        # What the writer's settings are for appends, so that the same checks are made on this side.
-        theirs = {name: facts[name] for name in ("sync", "max_record_bytes", "block_bytes")}
+        try:
+            self.store_id = UUID(facts["store_id"])
+            self.directory_id: str | None = facts.get("directory_id")
+            self.read_only = read_only or bool(facts["read_only"])
+            # What the writer's settings are for appends, so that the same checks are made on this side.
+            theirs = {name: facts[name] for name in ("sync", "max_record_bytes", "block_bytes")}
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise ConfigError(f"{self.url} is no tiered server, or one of another release") from None
         self._settings = settings.model_copy(update={"store": settings.store.model_copy(update=theirs)})
         self._host = host
         self._clock = host.clock
@@ -79,8 +83,12 @@ class RemoteStore(Store):
     def flush(self) -> None:
         """Return once everything appended before the call is durable, in every topic."""
         self._check()
-        for topic in self._used():
-            topic.flush()
+        if self.read_only:
+            return
+        with ExitStack() as every_one:
+            every_one.callback(self._connection.action, "flush", {}, seconds=None)
+            for topic in self._used():
+                every_one.callback(topic._finish)
 
     def _used(self) -> list[RemoteTopic]:
         with self._lock:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ..appends import checked_record
-from ..errors import ConfigError, OffsetOutOfRange, SchemaMismatch, TieredError
+from ..errors import ConfigError, OffsetOutOfRange, SchemaMismatch, ServerUnavailable, TieredError
 from ..format.block import split_batch
 from ..format.schema import TIMESTAMP, to_batches
 from ..hot.buffer import RECORD_OVERHEAD_BYTES
@@ -133,19 +134,22 @@ class RemoteTopic(Topic):
         assert self._check_row is not None
         if headers:
             raise SchemaMismatch(f"topic {self.name!r} is typed: it has columns, no headers")
-        if timestamp is not None and self._meta.timestamp is not None:
-            raise ConfigError(
-                f"topic {self.name!r} takes the timestamp from its column {self._meta.timestamp!r}; over the network "
-                "it cannot be given beside it"
-            )
         values, size = self._check_row(value)
         when = self._clock() if timestamp is None else timestamp_us(timestamp)
+        stamp = self._meta.timestamp
+        own = None if stamp is None else values[self.schema.get_field_index(stamp)]
+        if timestamp is not None and own not in (None, when):
+            raise ConfigError(
+                f"topic {self.name!r} takes the timestamp from its column {stamp!r}; over the network another one "
+                "cannot be given beside it"
+            )
         if key is None and self._meta.key is not None:
             key = value.get(self._meta.key)
         return (when, *values), key_bytes(key), size
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, as `Topic.append_many` does; they are sent as few batches."""
+        self._store._check_writable()
         ranges: list[OffsetRange] = []
         for chunk in chunked(records, _CHUNK_ROWS):
             if not self._typed and set(map(type, chunk)) == {bytes}:
@@ -165,8 +169,7 @@ class RemoteTopic(Topic):
                         None,
                     )
                     piles.setdefault(pile, []).append(place)
-                for pile, places in piles.items():
-                    ranges += pile.ranges_at(places)
+                ranges += _all_of(partial(pile.ranges_at, places) for pile, places in piles.items())
         return merged_ranges(ranges)
 
     def append_batch(
@@ -207,7 +210,7 @@ class RemoteTopic(Topic):
                     target = place
                 piles.append(Pile.of_batch(target, sync, piece))
                 self._appender.add_batch(piles[-1])
-        return _ranges_of(piles)
+        return _all_of(pile.ranges for pile in piles)
 
     @staticmethod
     def _body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
@@ -284,6 +287,8 @@ class RemoteTopic(Topic):
     ) -> RemoteScan:
         self._store._check()
         check_limit(limit)
+        if type(partitions) is int:
+            self._check_partition(partitions)
         check_bounds(self._meta, start_offset, end_offset)
         query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
         chosen = None if partitions is None else tuple(chosen_partitions(self._meta, partitions))
@@ -292,51 +297,62 @@ class RemoteTopic(Topic):
             self.name, chosen, start_offset, end_offset, query.start_timestamp_us, query.end_timestamp_us,
             query.key, query.columns, limit, split_bytes, self._meta.topic_id,
         )  # fmt: skip
-        return RemoteScan(self._connection, command, self._store._check)
+        scan = RemoteScan(self._connection, command, self._store._check)
+        self._take_over(scan.plan.meta)
+        return scan
 
     def _records(
         self, partition: int, offset: int | None, limit: int | None, follow: bool
     ) -> Iterator[Record]:
         left = limit
+        if left == 0:
+            return
         if not follow:
-            self._appender.drain()
             end = offset + left if offset is not None and left is not None else None
-            self._check_there(partition, offset)
+            log = self.offsets()[partition]
+            self._check_there(log, offset)
             scan = self.scan(
                 partition, offset, end, columns=["offset", "timestamp", *self.schema.names], limit=limit
             )
             for batch in scan.to_batches():
                 yield from self._of(batch, partition)
             return
-        at = self._check_there(partition, offset)
+        found = self._wait(partition, 0, seconds=0.0)
+        log = OffsetRange(partition, found["start"], found["end"])
+        at = self._check_there(log, offset)
         while left is None or left > 0:
+            self._store._check()
             found = self._wait(partition, at)
             if found["end"] <= at:
                 if not found["waits"]:
                     self._store._pause(_POLL_SECONDS)
-                self._store._check()
                 continue
-            for batch in coalesce(
-                limited(self._connection.rows(self._ticket(partition, at, found["end"])), left)
-            ):
-                yield from self._of(batch, partition)
-                left = None if left is None else left - batch.num_rows
+            rows, begin = self._connection.rows(self._ticket(partition, at, found["end"])), at
+            try:
+                for batch in coalesce(limited(rows, left)):
+                    yield from self._of(batch, partition)
+                    left = None if left is None else left - batch.num_rows
+                    at = batch.column("offset")[-1].as_py() + 1
+            except ServerUnavailable:
+                if at == begin:
+                    raise
+                # Some of them came: it goes on behind those once the server is there again.
+                continue
             at = found["end"]
 
-    def _check_there(self, partition: int, offset: int | None) -> int:
-        """Return where reading begins.
+    def _check_there(self, log: OffsetRange, offset: int | None) -> int:
+        """Return where reading begins in what a partition has.
 
         Raises
         ------
         OffsetOutOfRange
             The offset is beyond the end.
         """
-        log = self.offsets()[partition]
         if offset is not None and not log.start <= offset <= log.end:
             missing = "is gone" if offset < log.start else "is not there yet"
             raise OffsetOutOfRange(
-                f"offset {offset} of topic {self.name!r} partition {partition} {missing}; the log has {log.start} to "
-                f"{log.end}",
+                f"offset {offset} of topic {self.name!r} partition {log.partition} {missing}; the log has "
+                f"{log.start} to {log.end}",
                 start=log.start,
                 end=log.end,
             )
@@ -349,16 +365,19 @@ class RemoteTopic(Topic):
         columns = ("offset", "timestamp", *self.schema.names)
         return Ticket(self.name, self._meta.topic_id, partition, start, end, columns).encode()
 
-    def _wait(self, partition: int, offset: int) -> dict[str, Any]:
-        values = {**named(self._meta), "partition": partition, "offset": offset, "seconds": _FOLLOW_SECONDS}
-        return self._connection.action("wait", values)
+    def _wait(self, partition: int, offset: int, *, seconds: float = _FOLLOW_SECONDS) -> dict[str, Any]:
+        values = {**named(self._meta), "partition": partition, "offset": offset, "seconds": seconds}
+        found = self._connection.action("wait", values)
+        self._grow(found)
+        return found
 
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""
         self._store._check()
         self._appender.drain()
-        found = self._connection.action("offsets", named(self._meta), seconds=None)["offsets"]
-        return {int(key): OffsetRange(int(key), start, end) for key, (start, end) in found.items()}
+        found = self._connection.action("offsets", named(self._meta), seconds=None)
+        self._grow(found)
+        return {int(key): OffsetRange(int(key), *ends) for key, ends in found["offsets"].items()}
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
@@ -398,23 +417,49 @@ class RemoteTopic(Topic):
 
     def _refresh(self) -> None:
         """Take over what others changed of the topic."""
-        meta = self._store._describe(self.name)
+        self._take_over(self._store._describe(self.name))
+
+    def _take_over(self, meta: TopicMeta) -> None:
         with self._lock:
-            if meta.topic_id == self._meta.topic_id:
+            if meta.topic_id == self._meta.topic_id and meta != self._meta:
                 self._use(meta)
+
+    def _grow(self, found: Mapping[str, Any]) -> None:
+        """Take over what others changed, where an answer tells that there is something."""
+        if found["partitions"] > self.partitions or found["schema_id"] > self._meta.schema_id:
+            self._refresh()
+
+    def _check_partition(self, partition: int) -> None:
+        if type(partition) is int and partition >= self.partitions:
+            self._refresh()  # others may have added it
+        super()._check_partition(partition)
+
+    def _finish(self) -> None:
+        """Send and flush what is left here, and raise what went wrong."""
+        if self._appender.unsettled:
+            self._appender.flush()
+        self._appender.raise_failed()
 
     def _close(self) -> TieredError | None:
         """Send and flush what is left; return what went wrong."""
         failed: TieredError | None = None
         try:
-            if self._appender.unsettled:
-                self._appender.flush()
-            self._appender.raise_failed()
+            self._finish()
         except TieredError as error:
             failed = error
         self._appender.close()
         return failed
 
 
-def _ranges_of(piles: Iterable[Pile]) -> list[OffsetRange]:
-    return [item for pile in piles for item in pile.ranges()]
+def _all_of(waits: Iterable[Callable[[], Sequence[OffsetRange]]]) -> list[OffsetRange]:
+    """Wait for all piles of a call, and raise what the first that failed ran into: no flush is to tell of the others."""
+    ranges: list[OffsetRange] = []
+    failed: TieredError | None = None
+    for wait in waits:
+        try:
+            ranges += wait()
+        except TieredError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return ranges

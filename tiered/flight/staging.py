@@ -26,7 +26,7 @@ from ..format.block import split_batch
 from ..staging.stage_file import Staged
 from ..staging.staging import Staging
 from ..warm.catalog import TopicMeta
-from .appending import Work, check_batch
+from .appending import Work, answered, check_batch, chunks
 from .connection import Connection
 from .flight_errors import client_errors
 from .options import ConnectOptions
@@ -64,16 +64,18 @@ def stage_stream(store: Store, command: PutCommand, reader: Any, writer: Any, wo
     options = command.options or {}
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for chunk in reader:
+        for batch, _ in chunks(reader):
             with work():
-                if chunk.data is not None:
-                    check_batch(chunk.data)
-            if chunk.data is not None:
-                yield chunk.data
+                if batch is not None:
+                    check_batch(batch)
+            if batch is not None:
+                yield batch
 
     query, attempt = text(options.get("query")), text(options.get("attempt"))
     staged = stage_of(store).stage(command.topic, query, attempt, batches())
-    writer.write(dump({"rows": staged.rows, "bytes": staged.bytes}))
+    if not answered(writer, dump({"rows": staged.rows, "bytes": staged.bytes})):
+        # Nobody knows what there is to commit.
+        stage_of(store).abort(command.topic, query, [attempt])
 
 
 def _commit(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,17 @@ from typing import Any
 from ..errors import ConfigError, TieredError, rebuilt
 from .wire import dump, load, text
 
-# An error travels in a header of HTTP/2, of which 8 KiB are sure to pass.
+# An error travels in a header of HTTP/2, as base64 and beside its text, of which 8 KiB are sure to pass.
+_ERROR_BYTES_MAX = 4000
 _ERROR_CHARS_MAX = 2000
 
 
 def encode_error(error: TieredError) -> bytes:
     """Return an error of this package as bytes that give an equal one elsewhere."""
-    return dump(error_to_json(error))
+    chars = _ERROR_CHARS_MAX
+    while len(found := dump(error_to_json(error, chars))) > _ERROR_BYTES_MAX and chars:
+        chars //= 2
+    return found
 
 
 def decode_error(data: bytes) -> TieredError | None:
@@ -24,13 +28,17 @@ def decode_error(data: bytes) -> TieredError | None:
         return None
 
 
-def error_to_json(error: TieredError) -> dict[str, Any]:
-    """Return an error as plain JSON values."""
+def error_to_json(error: TieredError, chars_max: int = _ERROR_CHARS_MAX) -> dict[str, Any]:
+    """Return an error as plain JSON values; no text of it is longer than `chars_max`."""
     return {
         "error": type(error).__name__,
-        "message": str(error)[:_ERROR_CHARS_MAX],
+        "message": str(error)[:chars_max],
         # start and end, retryable, where and position: plain values all of them.
-        "attributes": {key: value for key, value in vars(error).items() if not key.startswith("__")},
+        "attributes": {
+            key: value[:chars_max] if isinstance(value, str) else value
+            for key, value in vars(error).items()
+            if not key.startswith("__")
+        },
     }
 
 

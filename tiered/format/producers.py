@@ -6,13 +6,15 @@ the other in the log.
 
 The least recently seen producers are forgotten beyond `PRODUCERS_MAX` a partition, and, whenever a segment is
 sealed, those that the partition has not heard of for `PRODUCER_AGE_US`, by the append times of the log itself: a
-partition in which nobody appends forgets nobody.
+partition in which nobody appends forgets nobody. Those whose repeat is bound to come are pinned, and outlive both;
+those whose name nobody will use again (`PASSING_EPOCH`) make room first.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -29,6 +31,8 @@ RUNS_IN_ALL = 4096
 UNKNOWN_OFFSET = -1
 SEQUENCE_MAX = 1 << 62
 EPOCH_MAX = (1 << 32) - 1
+PASSING_EPOCH = EPOCH_MAX
+"""Of a producer whose name nobody will use again, as a remote client's own: such are forgotten before others."""
 SPAN_MAX = (1 << 32) - 1
 """So far apart are the first and the last number of a block at most."""
 
@@ -149,11 +153,18 @@ class Known:
 
 
 class ProducerTable:
-    """The producers of one partition, least recently seen first. Not thread-safe."""
+    """The producers of one partition, least recently seen first. Not thread-safe.
 
-    __slots__ = ("_known", "_snapshot")
+    Attributes
+    ----------
+    pinned
+        Numbers of producers that are not forgotten; of more than `PRODUCERS_MAX`, the least recently seen are.
+    """
 
-    def __init__(self, states: Iterable[ProducerState] = ()) -> None:
+    __slots__ = ("_known", "_snapshot", "pinned")
+
+    def __init__(self, states: Iterable[ProducerState] = (), pinned: AbstractSet[int] = frozenset()) -> None:
+        self.pinned = pinned
         self._known: dict[int, Known] = {}
         self._snapshot: tuple[ProducerState, ...] | None = None
         for state in states:
@@ -230,15 +241,15 @@ class ProducerTable:
             self._forget_beyond_max()
 
     def forget_before(self, append_us: int) -> None:
-        """Forget the producers that were last heard of before a time."""
+        """Forget the producers that were last heard of before a time, but for pinned ones."""
         old = [number for number, known in self._known.items() if known.last_append_us < append_us]
-        for number in old:
+        for number in set(old) - self.pinned:
             self._snapshot = None
             del self._known[number]
 
     def copy(self) -> ProducerTable:
         """Return a table that goes on from here by itself."""
-        twin = ProducerTable()
+        twin = ProducerTable(pinned=self.pinned)
         twin._known = {number: known.copy() for number, known in self._known.items()}
         return twin
 
@@ -263,4 +274,7 @@ class ProducerTable:
 
     def _forget_beyond_max(self) -> None:
         while len(self._known) > PRODUCERS_MAX:
-            del self._known[next(iter(self._known))]
+            *earlier, _ = self._known
+            free = [number for number in earlier if number not in self.pinned] or earlier
+            passing = (number for number in free if self._known[number].epoch == PASSING_EPOCH)
+            del self._known[next(passing, free[0])]

@@ -295,6 +295,25 @@ def nulls(count: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(count, kind)
 
 
+def _unknown_field(given: pa.DataType, kind: pa.DataType) -> str | None:
+    """Return a field of a struct within `given` that `kind` does not have."""
+    if pt.is_struct(given) and pt.is_struct(kind):
+        pairs = []
+        for field in (given.field(i) for i in range(given.num_fields)):
+            at = kind.get_field_index(field.name)
+            if at < 0:
+                return str(field.name)
+            pairs.append((field.type, kind.field(at).type))
+    elif pt.is_map(given) and pt.is_map(kind):
+        pairs = [(given.key_type, kind.key_type), (given.item_type, kind.item_type)]
+    elif pt.is_list(kind) and not pt.is_map(given) and given.num_fields == 1:
+        pairs = [(given.field(0).type, kind.value_type)]
+    else:
+        return None
+    found = (_unknown_field(inner, wanted) for inner, wanted in pairs)
+    return next((name for name in found if name is not None), None)
+
+
 def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     index = batch.schema.get_field_index(field.name)
     if index < 0:
@@ -302,6 +321,10 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     array = batch.column(index)
     if array.type.equals(field.type):
         return array
+    unknown = _unknown_field(array.type, field.type)
+    if unknown is not None:
+        # Arrow's cast drops it.
+        raise SchemaMismatch(f"column {field.name!r} has a field {unknown!r}, which {field.type} has not")
     try:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
@@ -321,7 +344,7 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
             return pa.array(array.to_pylist(), field.type)
         return array.cast(field.type, safe=True)
     except (pa.ArrowException, NotImplementedError, OverflowError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(". If ")[0]  # without Arrow's advice to its own callers
         raise SchemaMismatch(
             f"column {field.name!r}: {array.type} does not fit {field.type}: {reason}"
         ) from None

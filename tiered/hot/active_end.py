@@ -46,6 +46,7 @@ class ActiveEnd:
         self._body_schema = body_schema(meta.schema)
         self._fence_path = str(directory / FENCED_FILE)
         self._segment = segment
+        segment.producers.pinned = options.pinned
         self._retired: list[SegmentWriter] = []
         self.start_offset = start_offset
         self.durable_offset = segment.end_offset
@@ -114,14 +115,18 @@ class ActiveEnd:
         if keep:
             self.recent.add(RecentBlock(base, segment.end_offset, body.parts[1], self._body_schema))
 
-    def _roll(self, meta: TopicMeta | None = None) -> SegmentFacts:
+    def _roll(self, meta: TopicMeta | None = None, *, created_us: int | None = None) -> SegmentFacts:
         old = self._segment
         try:
-            facts = old.facts or old.seal(self.start_offset)
-            header = following_header(
-                old.header, facts, meta or self.meta, self._options.clock(), old.writer_epoch
-            )
-            self._segment = SegmentWriter.create(self._options.fs, self.directory, header)
+            # By times ahead of the clock nobody is forgotten.
+            kept = None if created_us is None else old.producers.snapshot()
+            facts = old.facts or old.seal(self.start_offset, kept)
+            if created_us is None:
+                created_us = max(self._options.clock(), facts.last_append_us)
+            header = following_header(old.header, facts, meta or self.meta, created_us, old.writer_epoch)
+            fresh = SegmentWriter.create(self._options.fs, self.directory, header)
+            fresh.producers.pinned = self._options.pinned
+            self._segment = fresh
         except OSError as error:
             raise self._poison(error) from error
         # A group commit may be syncing the old descriptor right now; the next leader closes it.

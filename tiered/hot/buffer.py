@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +17,8 @@ from ..format.block import Body
 from ..format.producers import SPAN_MAX
 from ..format.schema import HEADERS_TYPE, TIMESTAMP, nulls
 from ..format.single import SINGLE_BYTES_MAX, encode_single
+
+_T = TypeVar("_T")
 
 RECORD_OVERHEAD_BYTES = 24
 
@@ -66,12 +68,8 @@ class Buffer(Protocol):
         """Return the rows as a body batch."""
         ...
 
-    def extend(self, later: Any) -> None:
-        """Take over the rows of a buffer of the same kind that follows this one."""
-        ...
-
-    def drop_before(self, offset: int) -> None:
-        """Forget the rows before `offset`; they have been written."""
+    def joined(self, offset: int, later: Any) -> Any:
+        """Return the rows from `offset` on, then those of a buffer of the same kind that follows; both stay as they are."""
         ...
 
 
@@ -132,25 +130,17 @@ class RecordBuffer:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def extend(self, later: RecordBuffer) -> None:
-        """See `Buffer.extend`."""
-        count = len(self.timestamps_us)
-        self.headers.update({count + row: headers for row, headers in later.headers.items()})
-        self.numbers.update({count + row: number for row, number in later.numbers.items()})
-        self.keys += later.keys
-        self.values += later.values
-        self.timestamps_us += later.timestamps_us
-        self.bytes += later.bytes
-
-    def drop_before(self, offset: int) -> None:
-        """See `Buffer.drop_before`."""
-        count = max(0, offset - self.base_offset)
-        self.bytes -= self.bytes * count // max(1, len(self.timestamps_us))
-        for column in (self.timestamps_us, self.keys, self.values):
-            del column[:count]
-        self.headers = {row - count: headers for row, headers in self.headers.items() if row >= count}
-        self.numbers = {row - count: number for row, number in self.numbers.items() if row >= count}
-        self.base_offset += count
+    def joined(self, offset: int, later: RecordBuffer) -> RecordBuffer:
+        """See `Buffer.joined`."""
+        gone, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
+        whole = RecordBuffer(self.base_offset + gone)
+        whole.keys = self.keys[gone:] + later.keys
+        whole.values = self.values[gone:] + later.values
+        whole.timestamps_us = self.timestamps_us[gone:] + later.timestamps_us
+        whole.headers = _joined(self.headers, gone, later.headers, rows - gone)
+        whole.numbers = _joined(self.numbers, gone, later.numbers, rows - gone)
+        whole.bytes = self.bytes - self.bytes * gone // max(1, rows) + later.bytes
+        return whole
 
 
 class RowBuffer:
@@ -184,23 +174,23 @@ class RowBuffer:
         arrays += [pa.array(column, schema.field(i + 1).type) for i, column in enumerate(self.columns)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def extend(self, later: RowBuffer) -> None:
-        """See `Buffer.extend`."""
-        count = len(self.timestamps_us)
-        self.numbers.update({count + row: number for row, number in later.numbers.items()})
-        for mine, theirs in zip(self.columns, later.columns, strict=True):
-            mine.extend(theirs)
-        self.timestamps_us += later.timestamps_us
-        self.bytes += later.bytes
+    def joined(self, offset: int, later: RowBuffer) -> RowBuffer:
+        """See `Buffer.joined`."""
+        gone, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
+        whole = RowBuffer(self.base_offset + gone, 0)
+        whole.columns = [
+            mine[gone:] + theirs for mine, theirs in zip(self.columns, later.columns, strict=True)
+        ]
+        whole.timestamps_us = self.timestamps_us[gone:] + later.timestamps_us
+        whole.numbers = _joined(self.numbers, gone, later.numbers, rows - gone)
+        whole.bytes = self.bytes - self.bytes * gone // max(1, rows) + later.bytes
+        return whole
 
-    def drop_before(self, offset: int) -> None:
-        """See `Buffer.drop_before`."""
-        count = max(0, offset - self.base_offset)
-        self.bytes -= self.bytes * count // max(1, len(self.timestamps_us))
-        for column in (self.timestamps_us, *self.columns):
-            del column[:count]
-        self.numbers = {row - count: number for row, number in self.numbers.items() if row >= count}
-        self.base_offset += count
+
+def _joined(mine: dict[int, _T], gone: int, later: dict[int, _T], rows: int) -> dict[int, _T]:
+    """Return what is kept by row of `rows` rows and of those that follow; the first `gone` had been in front of them."""
+    kept = {row - gone: item for row, item in mine.items() if row >= gone}
+    return kept | {rows + row: item for row, item in later.items()}
 
 
 def _truncate(numbers: dict[int, Number], count: int) -> None:

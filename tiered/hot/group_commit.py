@@ -49,10 +49,18 @@ class GroupCommit:
             self._commit_seconds = time.perf_counter() - started
         finally:
             if leader:
-                with self._news.lock:
-                    self._leading = False
-                    self._expected, self._followers = self._followers, 0
-                    self._news.tell()
+                try:
+                    self._step_down()
+                except BaseException:
+                    # Ctrl-C, which can strike while others hold the lock: without a next leader all would wait for ever.
+                    self._step_down()
+                    raise
+
+    def _step_down(self) -> None:
+        with self._news.lock:
+            self._leading = False
+            self._expected, self._followers = self._followers, 0
+            self._news.tell()
 
     def _gather(self) -> None:
         if not self._expected:

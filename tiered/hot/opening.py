@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -11,6 +13,7 @@ from uuid import UUID, uuid4
 from ..errors import CorruptionError
 from ..format.block import RECORD_BYTES_MAX
 from ..format.facts import ProducerState, SegmentFacts
+from ..format.producers import ProducerTable
 from ..format.schema import body_schema
 from ..format.segment import SegmentHeader
 from ..warm.catalog import TopicMeta
@@ -36,6 +39,8 @@ class WriterOptions:
         Whether readers wait for the disk (every sync mode but ``never``).
     sync_when_full
         Whether a full block is made durable before the next row is added (``sync_every``).
+    pinned
+        Numbers of idempotent producers that are not forgotten; it changes while the writer is open.
     """
 
     fs: FileSystem
@@ -50,6 +55,8 @@ class WriterOptions:
     sync_when_full: bool = False
     record_bytes_max: int = RECORD_BYTES_MAX
     counters: WriteCounters = field(default_factory=WriteCounters)
+    pinned: AbstractSet[int] = frozenset()
+    monotonic: Callable[[], float] = time.monotonic
 
 
 def open_active(
@@ -79,6 +86,7 @@ def open_active(
             "cutting a torn tail off %s: %d bytes after offset %d (%s)",
             path, scan.file_bytes - scan.end_position, scan.end_offset, scan.damage.reason,
         )  # fmt: skip
+    _pin(scan.producers, newest, options.pinned)
     segment = SegmentWriter.resume(options.fs, path, newest.header, scan)
     if newest.header.schema_id == meta.schema_id:
         return segment
@@ -90,15 +98,29 @@ def open_active(
     )
 
 
+def _pin(producers: ProducerTable, segment: SegmentFile, pinned: AbstractSet[int]) -> None:
+    """Pin producers, and find again in the segment those that its scan forgot: it knew of no pins."""
+    producers.pinned = pinned
+    if pinned:
+        known = ProducerTable(segment.header.producers, pinned)
+        for block in segment.blocks(segment.header.base_offset, segment.end_offset):
+            if block.header.producer_id in pinned:
+                known.note(block.header)
+        for number in tuple(pinned):
+            if producers.get(number) is None:
+                producers.take(number, known)
+
+
 def _follow(
     options: WriterOptions, directory: Path, meta: TopicMeta, last: SegmentHeader, facts: SegmentFacts
 ) -> SegmentWriter:
-    header = following_header(last, facts, meta, options.clock(), last.writer_epoch + 1)
+    created_us = max(options.clock(), facts.last_append_us)
+    header = following_header(last, facts, meta, created_us, last.writer_epoch + 1)
     return SegmentWriter.create(options.fs, directory, header)
 
 
 def following_header(
-    last: SegmentHeader, facts: SegmentFacts, meta: TopicMeta, now_us: int, writer_epoch: int
+    last: SegmentHeader, facts: SegmentFacts, meta: TopicMeta, created_us: int, writer_epoch: int
 ) -> SegmentHeader:
     """Return the header of the segment that follows the sealed one described by `last` and `facts`."""
     return replace(
@@ -107,7 +129,7 @@ def following_header(
         schema_id=meta.schema_id,
         schema=body_schema(meta.schema),
         base_offset=facts.end_offset,
-        created_us=max(now_us, facts.last_append_us),
+        created_us=created_us,
         generation=0,
         writer_epoch=writer_epoch,
         # An empty segment gives way to the one that follows it, so the chain goes on from what is in front of both.

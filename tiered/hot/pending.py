@@ -16,6 +16,9 @@ from .buffer import RecordBuffer, RowBuffer, stretches
 from .group_commit import GroupCommit
 from .opening import WriterOptions
 
+CLOCK_BEHIND_SECONDS = 3600.0
+"""A clock that is behind the log by more than that, and for longer than that, is right; it was ahead before."""
+
 
 class SchemaGrew(Exception):
     """What is to be appended has not the columns of the writer; the caller brings both to the newest schema."""
@@ -40,7 +43,9 @@ class PendingRows(ActiveEnd):
         self._group = GroupCommit()
         self._block_bytes = options.block_bytes
         self._rows_max = options.rows_max
+        self._behind_since: float | None = None
         self.buffer: RecordBuffer | RowBuffer = self._new_buffer(segment.end_offset)
+        self._taken: RecordBuffer | RowBuffer | None = None
 
     def _new_buffer(self, base_offset: int) -> RecordBuffer | RowBuffer:
         if self.meta.schema.equals(RECORD_SCHEMA):
@@ -56,8 +61,11 @@ class PendingRows(ActiveEnd):
     @property
     def dirty(self) -> bool:
         """Whether anything appended is not durable yet."""
-        buffer = self.buffer
-        return bool(buffer.timestamps_us) or self.durable_offset < self._segment.end_offset
+        return self._waits_to_be_written or self.durable_offset < self._segment.end_offset
+
+    @property
+    def _waits_to_be_written(self) -> bool:
+        return self._taken is not None or bool(self.buffer.timestamps_us)
 
     def make_room(self) -> None:
         """Write the pending rows because they make a block.
@@ -81,7 +89,7 @@ class PendingRows(ActiveEnd):
     def write_pending(self) -> None:
         """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
         self._check_fault()
-        if self.buffer.timestamps_us:
+        if self._waits_to_be_written:
             self._look_for_fence()
             with self._write_lock:
                 self._check_fault()
@@ -132,12 +140,32 @@ class PendingRows(ActiveEnd):
             return self._roll() if len(self._segment.index) else None
 
     def roll_if_old(self) -> None:
-        """Roll where the active segment's first record is older than the policy's roll age."""
+        """Roll where the active segment's first record is older than the policy's roll age, or it was ahead of time."""
         age = self._options.roll_age_us
         segment = self._segment
-        first = segment.first_append_us
-        if age is not None and first is not None and self._options.clock() - first >= age:
+        first, now_us = segment.first_append_us, self._options.clock()
+        if self._was_ahead(segment.last_append_us - now_us):
+            with self._write_lock:
+                self._check_fault()
+                self._drain()
+                # Also an empty one: all that is appended to a segment bears no time before that of its creation.
+                self._roll(created_us=now_us)
+        elif age is not None and first is not None and now_us - first >= age:
             self.roll()
+
+    def _was_ahead(self, ahead_us: int) -> bool:
+        """Whether the log has been ahead of the clock for so long that the clock is believed.
+
+        Not at once: it may be the clock that is wrong, as after a boot without a battery. What bears a time long
+        past would expire as soon as it is put right.
+        """
+        if ahead_us <= CLOCK_BEHIND_SECONDS * 1e6:
+            self._behind_since = None
+            return False
+        now = self._options.monotonic()
+        if self._behind_since is None:
+            self._behind_since = now
+        return now - self._behind_since > CLOCK_BEHIND_SECONDS
 
     def change_schema(self, meta: TopicMeta) -> None:
         """Go on with a grown schema: pending rows are written and the segment rolled first.
@@ -162,33 +190,43 @@ class PendingRows(ActiveEnd):
 
     def _drain(self) -> None:
         """Write the pending rows. The caller holds the write lock."""
-        taken: RecordBuffer | RowBuffer | None = None
         try:
             with self.lock:
-                if not self.buffer.timestamps_us:
-                    return
-                fresh = self._new_buffer(self.buffer.base_offset + len(self.buffer.timestamps_us))
-                taken = self.buffer
-                self.buffer = fresh
-            self._drain_buffer(taken)
+                self._take()
+            self._write_taken()
         except BaseException:
-            # Ctrl-C can strike anywhere above: what was taken and not written goes back in front.
             with self.lock:
-                if taken is not None and taken is not self.buffer:
-                    taken.drop_before(self._segment.end_offset)
-                    taken.extend(self.buffer)  # type: ignore[arg-type]
-                    self.buffer = taken
+                self._put_back()
             raise
 
     def _drain_held(self) -> None:
         """Write the pending rows while nobody can add any. The caller holds the write lock and `lock`."""
         self._check_fault()
         try:
-            self._drain_buffer(self.buffer)
-            self.buffer = self._new_buffer(self._segment.end_offset)
+            self._take()
+            self._write_taken()
         except BaseException:
-            self.buffer.drop_before(self._segment.end_offset)
+            self._put_back()
             raise
+
+    def _take(self) -> None:
+        """Take the pending rows to write them; what Ctrl-C kept from being put back, too."""
+        self._put_back()
+        if self.buffer.timestamps_us:
+            fresh = self._new_buffer(self.buffer.base_offset + len(self.buffer.timestamps_us))
+            self._taken, self.buffer = self.buffer, fresh
+
+    def _write_taken(self) -> None:
+        if self._taken is not None:
+            self._drain_buffer(self._taken)
+            self._taken = None
+
+    def _put_back(self) -> None:
+        """Put what was taken and not written back in front."""
+        if self._taken is not None:
+            whole = self._taken.joined(self._segment.end_offset, self.buffer)  # type: ignore[arg-type]
+            # Ctrl-C cannot come between the two.
+            self.buffer, self._taken = whole, None
 
     def _drain_buffer(self, buffer: RecordBuffer | RowBuffer) -> None:
         if not buffer.timestamps_us:

@@ -87,7 +87,7 @@ def relieve_disk(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
     """While the disk would stay short, drop copies and then evict more, the oldest of all partitions first."""
     free = _free_after(facts, drafts)
     copies = [
-        (used, index, copy) for index, draft in enumerate(drafts) for used, copy in draft.copies.unpinned()
+        (used, index, copy) for index, draft in enumerate(drafts) for used, copy in draft.copies.droppable()
     ]
     for _, index, copy in sorted(copies, key=lambda item: item[:2]):
         if free < drafts[index].case.floor_bytes:

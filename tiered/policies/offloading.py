@@ -9,6 +9,7 @@ from .actions import Offload, ShipTail
 from .case import Case, about, age_reason, size_reason
 from .cost import COMMIT, upload_requests
 from .facts import SegmentFact
+from .tails import unpublished
 
 
 def publications(
@@ -85,5 +86,5 @@ def _ship_tail(segment: SegmentFact, base: int, end: int) -> ShipTail:
         bytes=size,
         cold_bytes_delta=size,
         requests=upload_requests(size) + COMMIT,
-        reason=f"{end - base} durable records are not in the bucket",
+        reason=unpublished(end - base),
     )

@@ -50,7 +50,7 @@ class Copies:
             unused = self._now_us - self._used_us(copy)
             if item is None and self._all_known:
                 reason = "its object is not in the manifest any more"
-            elif self.is_pinned(copy):
+            elif self.is_held(copy):
                 continue
             elif rule.reads is None:
                 reason = "no rule asks for it"
@@ -59,7 +59,7 @@ class Copies:
             else:
                 continue
             yield self.drop(copy, reason)
-        for copy in [item for item in self.kept if not self.is_pinned(item)]:
+        for copy in [item for item in self.kept if not self.is_held(item)]:
             size = sum(item.bytes for item in self.kept)
             if size <= rule.bytes:
                 return
@@ -72,16 +72,16 @@ class Copies:
         item = self._objects.get(copy.name)
         return Demote(**self._about(item), bytes=copy.bytes, reason=reason, name=copy.name)
 
-    def unpinned(self) -> list[tuple[int, CopyFact]]:
+    def droppable(self) -> list[tuple[int, CopyFact]]:
         """Return what may be dropped for room, and when it was last used."""
-        return [(self._used_us(item), item) for item in self.kept if not self.is_pinned(item)]
+        return [(self._used_us(item), item) for item in self.kept if not self.is_held(item)]
 
-    def is_pinned(self, copy: CopyFact) -> bool:
-        """Whether its records are of a time that is pinned; where nothing is known of its object, whether they may be."""
+    def is_held(self, copy: CopyFact) -> bool:
+        """Whether it is the good copy of a damaged object, or of a time that is pinned; of an unknown object, may be."""
         item, pin = self._objects.get(copy.name), self._policy.pin
         if item is None:
             return not self._all_known and (pin.since is not None or pin.until is not None)
-        return self._holds(item)
+        return item.damaged or self._holds(item)
 
     def made(self, room_bytes: int, replaced: Collection[str]) -> Iterator[Promote]:
         """Yield the copies to make, pinned ones first, then those most fetched, in so much room on the disk.

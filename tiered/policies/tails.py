@@ -54,6 +54,11 @@ def joined_base(tails: Sequence[Tail], fresh: Tail, bytes_max: int = MULTIPART_B
             return base
 
 
+def unpublished(records: int) -> str:
+    """Say why a tail of so many records is shipped."""
+    return f"{records} durable {'record is' if records == 1 else 'records are'} not in the bucket"
+
+
 def _level(records: int) -> int:
     level = 0
     while records >= FANOUT:

@@ -58,7 +58,8 @@ class ScanPlan:
     def __str__(self) -> str:
         lines = [f"scan of {self.topic!r}"]
         lines += [
-            f"  {share.tier:<5} {share.splits:>4} splits {share.records:>12,} records {share.bytes:>15,} bytes"
+            f"  {share.tier:<5} {share.splits:>4} {_noun('split', share.splits)} "
+            f"{share.records:>12,} {_noun('record', share.records)} {share.bytes:>15,} bytes"
             for share in self.tiers
         ]
         if self.committed_us:
@@ -209,7 +210,13 @@ class Scan:
         return self.schema.__arrow_c_schema__()
 
     def __repr__(self) -> str:
-        return f"<Scan of {self._meta.name!r}: {len(self.splits())} splits>"
+        total = len(self.splits())
+        return f"<Scan of {self._meta.name!r}: {total} {_noun('split', total).rstrip()}>"
+
+
+def _noun(word: str, number: int) -> str:
+    """Return the plural but for one, both of one width."""
+    return f"{word}{' ' if number == 1 else 's'}"
 
 
 def _text(at_us: int) -> str:

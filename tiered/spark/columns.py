@@ -146,8 +146,10 @@ def project(topic_schema: pa.Schema, wanted: st.StructType) -> Projection:
     SchemaMismatch
         A column that the topic does not have.
     ConfigError
-        A column of another type, or one that must not be null: the message says what to declare.
+        No column, one that is named twice, of another type, or that must not be null: the message says what to declare.
     """
+    if not 0 < len({item.name.lower() for item in wanted}) == len(wanted):
+        raise ConfigError('a schema names at least one column, and each once: .schema("offset bigint")')
     fields, _ = source_fields(topic_schema)
     found: list[pa.Field] = []
     for item in wanted:

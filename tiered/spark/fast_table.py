@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,7 +28,7 @@ from ..topic import Topic
 from ..units import parse_size
 from .columns import CREATE_TIME, TIMESTAMP_TYPE, choose_fields, spark_schema
 from .connector import Connector, find_connector
-from .options import SourceOptions, parse_options
+from .options import TOPIC_ID, SourceOptions, parse_options
 from .planning import open_source, pinned_scan
 from .remote import RemotePlaces, query_of
 from .table_leases import LEASE_SECONDS, Leased, lease_keeper, take_lease
@@ -132,6 +133,7 @@ def _text(value: str | int | bool) -> str:
 class _Pinned:
     """A snapshot, divided; `lease` covers its objects."""
 
+    topic_id: UUID
     schema: pa.Schema
     query: Query
     plan: TablePlan
@@ -180,7 +182,7 @@ def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) ->
     if leased is not None and not plan.cold:
         leased.let_go()
         leased = None
-    return _Pinned(topic.schema, query_of(scan), plan, connector, leased, splits)
+    return _Pinned(topic._meta.topic_id, topic.schema, query_of(scan), plan, connector, leased, splits)
 
 
 def _with_tail(
@@ -321,7 +323,9 @@ class _Assembly:
         reader = self._spark.read.format("tiered").schema(spark_schema(self._fields)).options(**kept)
         for index, name in enumerate(("startingOffsets", "endingOffsets")):
             bounds = {str(partition): item[index] for partition, item in ranges.items()}
-            reader = reader.option(name, json.dumps({self._read.topic: bounds}))
+            # Another topic may have the name when the query runs.
+            named = {self._read.topic: bounds, TOPIC_ID: str(self._pinned.topic_id)}
+            reader = reader.option(name, json.dumps(named))
         reader = reader.option("partitions", ",".join(map(str, ranges)))
         return reader.load(self._given["path"]) if "path" in self._given else reader.load()
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from ..errors import ConfigError, SchemaMismatch
 from ..format.schema import check_topic_name
@@ -19,6 +20,9 @@ EARLIEST = -2
 LATEST = -1
 
 SPLIT_BYTES = 128 << 20
+
+TOPIC_ID = "@topicId"
+"""Whose offsets they are, beside those of a topic in JSON; no topic can have this name."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,10 +53,13 @@ class Position:
         the first offset with that timestamp or a later one.
     value
         One for all partitions, or each partition's own.
+    topic_id
+        Of the topic that is meant, as in the offsets of a stream; None: of whichever has the name.
     """
 
     unit: Literal["offset", "timestamp"]
     value: int | Mapping[int, int]
+    topic_id: UUID | None = None
 
     def of(self, partition: int) -> int:
         """Return the value for one partition; `expand` has checked that there is one."""
@@ -174,6 +181,8 @@ def _stream(reader: _Values) -> StreamOptions:
 
 
 def _name_of(key: str) -> str:
+    if key.lower() == "location":
+        raise ConfigError("CREATE TABLE is not supported; write CREATE TEMPORARY VIEW … USING tiered instead")
     name = _BY_LOWER_CASE.get(key.lower())
     if name is None:
         close = difflib.get_close_matches(key.lower(), _BY_LOWER_CASE, n=1)
@@ -245,7 +254,7 @@ class _Values:
     def count(self, name: str, default: int) -> int:
         """Return a number from 1."""
         text = self._given.get(name, str(default)).strip()
-        if not text.isdecimal() or int(text) < 1:
+        if not _is_integer(text) or int(text) < 1:
             raise self._refused(name, "a number from 1")
         return int(text)
 
@@ -309,7 +318,7 @@ class _Values:
         if text is None:
             return None
         parts = [part.strip() for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
-        if not all(part.isdecimal() for part in parts):
+        if not all(_is_integer(part) and int(part) >= 0 for part in parts):
             raise self._refused(name, "partition numbers, such as 0,2")
         return tuple(sorted({int(part) for part in parts}))
 
@@ -327,7 +336,9 @@ class _Values:
         if name not in self._given:
             return None
         found = self._each(
-            name, f'milliseconds since the epoch for each partition: {{"{self._topic}":{{"0":1700}}}}'
+            name,
+            _json(self._given[name]),
+            f'milliseconds since the epoch for each partition: {{"{self._topic}":{{"0":1700}}}}',
         )
         return Position("timestamp", {key: self._milliseconds(name, value) for key, value in found.items()})
 
@@ -346,30 +357,43 @@ class _Values:
         if word in ("earliest", "latest"):
             return Position("offset", EARLIEST if word == "earliest" else LATEST)
         expected = f'earliest, latest or, for each partition, {{"{self._topic}":{{"0":23,"1":-2}}}}'
-        found = self._each(name, f"{expected} (-2 is earliest, -1 is latest)")
+        topic_id, document = split_topic_id(_json(self._given[name]))
+        found = self._each(name, document, f"{expected} (-2 is earliest, -1 is latest)")
         if min(found.values()) < EARLIEST:
             raise self._refused(name, f"{expected} (-2 is earliest, -1 is latest)")
-        return Position("offset", found)
+        return Position("offset", found, topic_id)
 
-    def _each(self, name: str, expected: str) -> dict[int, int]:
+    def _each(self, name: str, document: Any, expected: str) -> dict[int, int]:
         """Return the numbers of Kafka's JSON form ``{"topic":{"0":23,"1":-2}}``."""
-        document = _json(self._given[name])
         if not isinstance(document, dict) or list(document) != [self._topic]:
             raise self._refused(name, expected)
         numbers = document[self._topic]
         if not isinstance(numbers, dict) or not numbers:
             raise self._refused(name, expected)
-        if not all(key.isdecimal() and type(value) is int for key, value in numbers.items()):
+        if not all(_is_integer(key) and type(value) is int for key, value in numbers.items()):
             raise self._refused(name, expected)
-        return {int(key): value for key, value in numbers.items()}
+        found = {int(key): value for key, value in numbers.items()}
+        if min(found) < 0 or len(found) < len(numbers):
+            raise self._refused(name, expected)
+        return found
+
+
+def split_topic_id(document: Any) -> tuple[UUID | None, Any]:
+    """Take `TOPIC_ID` out of offsets in JSON; what is none is left where it is, to be refused with the rest."""
+    try:
+        topic_id = UUID(document[TOPIC_ID])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None, document
+    return topic_id, {name: value for name, value in document.items() if name != TOPIC_ID}
 
 
 def _is_integer(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
+    """Whether a text is an integer; one of thousands of digits is none that Python would read."""
+    return text.removeprefix("-").isdecimal() and len(text) < 32
 
 
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

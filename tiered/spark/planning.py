@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from ..errors import ConfigError, OffsetOutOfRange
+from ..errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ..flight.notice import find_server
 from ..flight.remote_store import RemoteStore
 from ..flight.remote_topic import RemoteTopic
@@ -134,7 +134,18 @@ def scan_between(
 def expand(
     topic: Topic, position: Position, partitions: Sequence[int], name: str, without_match: str
 ) -> dict[int, int]:
-    """Return an offset for each partition; a negative one stands for the log's own bound."""
+    """Return an offset for each partition; a negative one stands for the log's own bound.
+
+    Raises
+    ------
+    ConfigError
+    TopicNotFound
+        The offsets are those of a topic that was deleted; another one has its name.
+    """
+    if position.topic_id not in (None, topic._meta.topic_id):
+        raise TopicNotFound(
+            f"topic {topic.name!r} was deleted and created again since its offsets were taken"
+        )
     if isinstance(position.value, Mapping) and set(position.value) != set(partitions):
         raise ConfigError(
             f"the {name} {position.unit}s name the partitions {sorted(position.value)}, this reads {list(partitions)} "

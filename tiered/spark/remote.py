@@ -17,7 +17,7 @@ import pyarrow as pa
 from ..cold.options import ColdOptions
 from ..errors import OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..flight.connection import Connection
-from ..flight.options import connect_options
+from ..flight.options import ConnectOptions, connect_options
 from ..flight.place import directory_id
 from ..flight.remote_scan import RemoteScan, RemoteSplit
 from ..reader.access import Places, TierAccess
@@ -152,6 +152,11 @@ def _access(remote: RemotePlaces) -> TierAccess:
     return TierAccess(remote.here())
 
 
-@lru_cache(maxsize=16)
 def _connection(location: str, config: str | None) -> Connection:
-    return Connection(location, connect_options(Settings.load(config), None))
+    # The token is looked up each time: its file may have another one by now.
+    return _connected(location, connect_options(Settings.load(config), None))
+
+
+@lru_cache(maxsize=16)
+def _connected(location: str, options: ConnectOptions) -> Connection:
+    return Connection(location, options)

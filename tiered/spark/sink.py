@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
 
-from ..errors import ConfigError, TieredError
+from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..flight.options import connect_options
 from ..flight.staging import StageClient
 from ..settings import Settings
@@ -48,6 +49,7 @@ class _Sink:
             self._meta: TopicMeta = client.describe(options.topic)
         with ShortErrors():
             self._columns: SinkColumns = choose_columns(self._meta, schema.fieldNames())
+            _check_zones(self._meta, self._columns, schema)
 
     def _client(self) -> StageClient:
         settings = Settings.load(self._options.config)
@@ -81,6 +83,29 @@ class _Sink:
             for query in {item.query for item in found}:
                 attempts = [item.staged.attempt for item in found if item.query == query]
                 client.abort(self._options.topic, query, attempts)
+
+
+def _check_zones(meta: TopicMeta, columns: SinkColumns, schema: StructType) -> None:
+    """Refuse local times for instants, and the reverse: Arrow would take the session's time zone for UTC.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    instants = {item.name for item in meta.schema if pt.is_timestamp(item.type) and item.type.tz is not None}
+    local = {item.name for item in meta.schema if pt.is_temporal(item.type)} - instants
+    for index, name in zip(columns.indices, columns.names, strict=True):
+        kind = schema[index].dataType
+        refused = (
+            isinstance(kind, DateType | TimestampNTZType)
+            if name in instants | {"timestamp"}
+            else isinstance(kind, TimestampType) and name in local
+        )
+        if refused:
+            raise SchemaMismatch(
+                f"column {name!r} is {kind.simpleString()} in the frame, and {'' if name in local else 'not '}local time "
+                f"in topic {meta.name!r}: cast it in Spark, which knows the session's time zone"
+            )
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,7 +147,8 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
 
     def _query(self) -> str:
         if self._app_id is not None:
-            return f"app:{self._app_id}"
+            # Its numbers are those of its micro-batches, which say nothing about a batch write's of the same name.
+            return f"stream:{self._app_id}"
         context = TaskContext.get()
         found = None if context is None else context.getLocalProperty(_QUERY_ID)
         if found is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..errors import OffsetOutOfRange, ServerUnavailable, TopicNotFound
+from ..errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..flight.remote_store import RemoteStore
 from ..reader.scan import Scan
 from ..records import OffsetRange
@@ -49,6 +51,14 @@ _LOST = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A topic's bounds as they were seen, by partition."""
+
+    topic_id: UUID
+    ranges: Mapping[int, OffsetRange]
+
+
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Says how far a stream goes, and reads ranges of offsets.
 
@@ -68,8 +78,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._clock = clock
         self._store: Store | None = None
-        self._topic_id: object = None
-        self._log_offsets: dict[int, OffsetRange] | None = None
+        self._log: _Log | None = None
         self._looked_at = 0.0
         self._tidied_at = 0.0
         self._target: Offsets | None = None
@@ -94,8 +103,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = expand(topic, options.starting, partitions, "starting", options.without_match)
             # Seen anew, for what is looked at next must not be older than the start.
             log = self._look(fresh=True)
-            found = {key: self._first(topic, log[key], value) for key, value in wanted.items()}
-            return to_json(options.topic, found)
+            found = {key: self._first(topic, log.ranges[key], value) for key, value in wanted.items()}
+            return to_json(options.topic, log.topic_id, found)
 
     def _first(self, topic: Topic, log: OffsetRange, wanted: int) -> int:
         if wanted in (EARLIEST, LATEST):
@@ -120,7 +129,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what there is now as all that this run of the query will read."""
         with ShortErrors():
-            log = self._look(fresh=True)
+            log = self._look(fresh=True).ranges
             self._target = {key: log[key].end for key in self._chosen(log)}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -132,10 +141,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Retention, or a deletion, was faster than the query, and ``failOnDataLoss`` is on.
         """
         with ShortErrors():
-            before = from_json(self._options.topic, start)
-            log = self._available()
-            if log is None:
+            topic_id, before = from_json(self._options.topic, start)
+            seen = self._available()
+            if seen is None:
                 return start
+            if topic_id not in (None, seen.topic_id):
+                self._report_another()
+                before = {}
+            log = seen.ranges
             starts, ends = self._bounds(before, log)
             after = ration(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
             if not isinstance(limit, ReadAllAvailable) and self._waits(starts, ends):
@@ -145,19 +158,22 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 **{key: value for key, value in before.items() if key in log and key not in after},
                 **after,
             }
-            return start if after == before else to_json(self._options.topic, after)
+            found = to_json(self._options.topic, seen.topic_id, after)
+            # Written by an older release, it is written anew: an empty micro-batch, once.
+            return start if after == before and topic_id == seen.topic_id else found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the end of the log as it was last seen, for the progress of the query."""
-        log = self._log_offsets
-        if log is None:
+        if self._log is None:
             return None
-        return to_json(self._options.topic, {key: log[key].end for key in self._chosen(log)})
+        log = self._log.ranges
+        ends = {key: log[key].end for key in self._chosen(log)}
+        return to_json(self._options.topic, self._log.topic_id, ends)
 
     def _chosen(self, log: Mapping[int, OffsetRange]) -> list[int]:
         return [key for key in log if self._wanted(key)]
 
-    def _available(self) -> dict[int, OffsetRange] | None:
+    def _available(self) -> _Log | None:
         """Return the log's bounds; None where there is no log."""
         try:
             return self._look()
@@ -213,14 +229,21 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Records of the range are gone, or not there yet, and ``failOnDataLoss`` is on.
         """
         with ShortErrors():
-            starts, ends = from_json(self._options.topic, start), from_json(self._options.topic, end)
-            starts = {key: starts.get(key, 0) for key in ends}
+            (before_id, before), (topic_id, ends) = (
+                from_json(self._options.topic, document) for document in (start, end)
+            )
+            if None not in (before_id, topic_id) and before_id != topic_id:
+                before = {}  # of another topic, which was there before this one
+            starts = {key: before.get(key, 0) for key in ends}
             if all(starts[key] >= ends[key] for key in ends):
                 return []
             try:
                 topic = self._topic()
             except TopicNotFound as gone:
                 self._report(str(gone), gone)
+                return []
+            if topic_id not in (None, topic._meta.topic_id):
+                self._report_another()
                 return []
             projection = project(topic.schema, self._schema)
             scan = self._scan(topic, starts, ends, projection.scanned)
@@ -262,38 +285,27 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- the store -------------------------------------------------------------------------------------
 
     def _topic(self) -> Topic:
-        """Return the topic as it is now: it may have grown by partitions and columns.
-
-        Raises
-        ------
-        TopicNotFound
-            Also where it was deleted, and created again, since this run of the query began.
-        """
+        """Return the topic as it is now: it may have grown by partitions and columns, or be another one."""
         if self._store is None:
             self._store = open_source(self._options)
         try:
-            topic = self._store.topic(self._options.topic)
-        except ServerUnavailable:
-            # The writer of a local path may serve no more, or elsewhere now.
+            return self._store.topic(self._options.topic)
+        except (ServerUnavailable, ConfigError):
+            # The writer of a local path may serve no more, or elsewhere now; or its server wants another token than then.
             self.stop()
             self._store = open_source(self._options)
-            topic = self._store.topic(self._options.topic)
-        found = topic._meta.topic_id
-        if self._topic_id not in (None, found):
-            error = TopicNotFound(f"topic {topic.name!r} was deleted and created again")
-            self._report(str(error), error)
-        self._topic_id = found
-        return topic
+            return self._store.topic(self._options.topic)
 
-    def _look(self, *, fresh: bool = False) -> dict[int, OffsetRange]:
+    def _look(self, *, fresh: bool = False) -> _Log:
         """Return the log's bounds as they are, or were a moment ago."""
         now = self._clock()
-        if fresh or self._log_offsets is None or now - self._looked_at >= self._look_seconds():
+        if fresh or self._log is None or now - self._looked_at >= self._look_seconds():
             # Ends do not go back, but where a disk was lost, or the topic: `_bounds` reports that.
-            self._log_offsets = self._topic().offsets()
+            topic = self._topic()
+            self._log = _Log(topic._meta.topic_id, topic.offsets())
             self._looked_at = now
             self._tidy(now)
-        return self._log_offsets
+        return self._log
 
     def _tidy(self, now: float) -> None:
         store = self._store
@@ -321,6 +333,10 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"{log.start} to {log.end}",
             cause or log,
         )
+
+    def _report_another(self) -> None:
+        error = TopicNotFound(f"topic {self._options.topic!r} was deleted and created again")
+        self._report(str(error), error)
 
     def _report(self, what: str, at: OffsetRange | OffsetOutOfRange | TopicNotFound) -> None:
         """Raise what was found, or log it, as the user chose."""

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from ..errors import ConfigError
+from .options import TOPIC_ID, split_topic_id
 
 Offsets = dict[int, int]
 """An offset for each partition, in the order of partitions."""
 
 
-def to_json(topic: str, offsets: Mapping[int, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as Kafka's source writes them: ``{"orders": {"0": 23, "1": 7}}``.
+def to_json(topic: str, topic_id: UUID, offsets: Mapping[int, int]) -> dict[str, Any]:
+    """Return offsets as Kafka's source writes them, and whose they are.
 
-    Spark compares their text, so the order of the partitions is always the same.
+    ``{"orders": {"0": 23, "1": 7}, "@topicId": "5b5c…"}``: a topic that is created again has another id. Spark compares
+    their text, so the order is always the same.
     """
-    return {topic: {str(partition): offsets[partition] for partition in sorted(offsets)}}
+    places = {str(partition): offsets[partition] for partition in sorted(offsets)}
+    return {topic: places, TOPIC_ID: str(topic_id)}
 
 
-def from_json(topic: str, document: Any) -> Offsets:
-    """Return what `to_json` wrote.
+def from_json(topic: str, document: Any) -> tuple[UUID | None, Offsets]:
+    """Return what `to_json` was given; without an id where an older release wrote it.
 
     Raises
     ------
     ConfigError
         The checkpoint is of another topic, or of another source.
     """
-    if isinstance(document, dict) and list(document) == [topic] and isinstance(document[topic], dict):
-        found = document[topic].items()
+    topic_id, rest = split_topic_id(document)
+    if isinstance(rest, dict) and list(rest) == [topic] and isinstance(rest[topic], dict):
+        found = rest[topic].items()
         if all(key.isdecimal() and type(value) is int and value >= 0 for key, value in found):
-            return dict(sorted((int(key), value) for key, value in found))
+            return topic_id, dict(sorted((int(key), value) for key, value in found))
     raise ConfigError(
         f"the checkpoint of this query has the offsets {document!r}, which are none of topic {topic!r}; a query on "
         "another topic needs a checkpointLocation of its own"

@@ -10,11 +10,10 @@ from uuid import UUID
 
 from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
+from ..warm.decisions import DECISION_FILE, STAGE_DIRECTORY
 from ..warm.filesystem import FileSystem, read_whole, write_atomically
 from .stage_file import Staged
 
-STAGE_DIRECTORY = "stage"
-_COMMIT = "commit.json"
 _DONE = "done.json"
 _ROWS = ".rows"
 
@@ -94,12 +93,12 @@ class Ledger:
 
     def under_way(self) -> Commit | None:
         """Return the commit that was decided and not finished."""
-        values = self._read(_COMMIT)
-        return None if values is None else Commit.from_json(values, where=str(self.directory / _COMMIT))
+        values = self._read(DECISION_FILE)
+        return None if values is None else Commit.from_json(values, where=str(self.directory / DECISION_FILE))
 
     def decide(self, commit: Commit) -> None:
         """Write down what will be in the log: from here on it is only ever completed."""
-        write_atomically(self._fs, self.directory / _COMMIT, encode_document(commit.to_json()))
+        write_atomically(self._fs, self.directory / DECISION_FILE, encode_document(commit.to_json()))
 
     def done(self) -> int:
         """Return the number of the last batch that is in the log; -1 where there is none."""
@@ -115,7 +114,7 @@ class Ledger:
 
     def forget(self) -> None:
         """Let the commit under way go, and with it everything that is staged."""
-        self._fs.unlink(self.directory / _COMMIT)
+        self._fs.unlink(self.directory / DECISION_FILE)
         # The rows go after the decision that names them: one without the other could never be completed.
         self._fs.sync_directory(self.directory)
         self.discard(None)
@@ -138,7 +137,7 @@ class Ledger:
         rows_before, done_before
             Seconds since the epoch: what was last written before then goes.
         """
-        if (self.directory / _COMMIT).exists():
+        if (self.directory / DECISION_FILE).exists():
             return
         for path in self.rows():
             if _written_at(path) < rows_before:
@@ -146,7 +145,7 @@ class Ledger:
         if not self.rows() and _written_at(self.directory / _DONE, self.directory) < done_before:
             self._fs.unlink(self.directory / _DONE)
             self._fs.unlink(self.directory / f".{_DONE}.tmp")
-            self._fs.unlink(self.directory / f".{_COMMIT}.tmp")
+            self._fs.unlink(self.directory / f".{DECISION_FILE}.tmp")
             self._fs.remove_directory(self.directory)
 
     def _read(self, name: str) -> dict[str, Any] | None:

@@ -42,11 +42,13 @@ from ..errors import (
     rebuilt,
 )
 from ..format.block import split_batch
+from ..format.producers import producer_number
 from ..format.schema import SYSTEM_FIELDS, to_batches
 from ..ingest import body_of, by_partition, check_records
 from ..store import Store
 from ..topic import Topic
-from .ledger import STAGE_DIRECTORY, Commit, Ledger
+from ..warm.decisions import STAGE_DIRECTORY, decision_producer
+from .ledger import Commit, Ledger
 from .stage_file import Staged, StageFile, read_stage_file
 
 _log = logging.getLogger("tiered.staging")
@@ -308,6 +310,9 @@ class Staging:
         commit = ledger.under_way()
         if commit is None:
             return
+        producer, pinned = decision_producer(ledger.directory), self._store._pinned_producers
+        # A partition that forgot it meanwhile would append its rows once more.
+        pinned.add(producer_number(producer))
         if ledger.done() < commit.batch:
             try:
                 topic = self._store.topic(commit.topic)
@@ -316,13 +321,15 @@ class Staging:
             except TopicNotFound as gone:
                 _log.warning("batch %d of %s is dropped: %s", commit.batch, commit.query, gone)
                 ledger.forget()
+                pinned.discard(producer_number(producer))
                 return
-            self._append(topic, commit, ledger)
+            self._append(topic, commit, ledger, producer)
         ledger.finish(commit)
+        pinned.discard(producer_number(producer))
 
-    def _append(self, topic: Topic, commit: Commit, ledger: Ledger) -> None:
+    def _append(self, topic: Topic, commit: Commit, ledger: Ledger, producer: str) -> None:
         """Append the rows of a commit, each under a number that follows from the commit alone."""
-        pending = _Pending(topic, f"stage:{ledger.directory.name}", commit.batch * _ROWS_MAX)
+        pending = _Pending(topic, producer, commit.batch * _ROWS_MAX)
         for place, item in enumerate(commit.staged):
             keyless = (commit.batch + place) % commit.partitions
             for batch in read_stage_file(ledger.rows_path(item.attempt), item):

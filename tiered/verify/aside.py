@@ -47,9 +47,20 @@ def copy_aside(fs: FileSystem, path: Path) -> str:
     return str(target)
 
 
-def move_aside(fs: FileSystem, path: Path) -> str:
+def link_aside(fs: FileSystem, path: Path) -> Path | None:
+    """Give a damaged file another name, durably, and return that; None where the file system has no hard links."""
+    target = aside_name(path)
+    try:
+        fs.link(path, target)
+    except OSError:
+        return None
+    fs.sync_directory(path.parent)
+    return target
+
+
+def move_aside(fs: FileSystem, path: Path) -> Path:
     """Rename a damaged file, durably, and return its new name."""
     target = aside_name(path)
     fs.rename(path, target)
     fs.sync_directory(path.parent)
-    return str(target)
+    return target

@@ -23,8 +23,8 @@ class Notes:
 
     Attributes
     ----------
-    offsets
-        Offsets at risk where a problem does not say them itself.
+    looked
+        Objects of which every byte was read, by name, each with the first problem that was found.
     """
 
     progress: Progress | None = None
@@ -36,6 +36,7 @@ class Notes:
     blocks: int = 0
     objects: int = 0
     bytes: int = 0
+    looked: dict[str, Problem | None] = field(default_factory=dict)
 
     def inner(self) -> Notes:
         """Return empty notes of the same topic and partition, to be added or thrown away."""
@@ -51,6 +52,7 @@ class Notes:
         self.blocks += other.blocks
         self.objects += other.objects
         self.bytes += other.bytes
+        self.looked |= other.looked
 
     def problem(self, problem: Problem) -> None:
         """Write down a problem, once."""

@@ -55,6 +55,8 @@ def look_at_object(
         if found.problems and not _named(cold, entry):
             found.problems.clear()
         notes.add(found)
+    if not found.unknown:
+        notes.looked[entry.name] = next(iter(found.problems), None)
 
 
 def _named(cold: ColdPartition, entry: ObjectEntry) -> bool:

@@ -10,6 +10,7 @@ from ..cold.object_store import ObjectStore
 from ..cold.partition import ColdPartition
 from ..errors import CorruptionError, ObjectNotFound
 from ..format.manifest import Head, ObjectEntry
+from ..scrub_state import read_scrub_state
 from ..warm.catalog import TopicMeta
 from ..warm.cold_url import COLD_FILE
 from ..warm.directory import (
@@ -64,6 +65,8 @@ def look_at_partition(
         if tiers.bucket is not None:
             # Read once more, after the segments: what was evicted since is named by now.
             _deep_objects(_cold(tiers.bucket, meta, partition), meta, segments, notes)
+    elif tiers.bucket is not None and directory is not None:
+        _known_damage(_cold(tiers.bucket, meta, partition), meta, directory, facts, notes)
     return facts
 
 
@@ -238,6 +241,24 @@ def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentLook, ...]:
         if not moved:
             break
     return tuple(done[base] for base in sorted(done))
+
+
+def _known_damage(
+    cold: ColdPartition, meta: TopicMeta, directory: Path, facts: PartitionFacts, notes: Notes
+) -> None:
+    """Read the objects again that are known to be damaged, at any depth: a repair takes them from here."""
+    known = {item.name for item in read_scrub_state(directory).damaged}
+    for entry in facts.entries or ():
+        if entry.name not in known:
+            continue
+        twins = []
+        for look in facts.segments or ():
+            if look.header is not None and look.header.segment_id in entry.segment_ids:
+                unread = Notes()
+                newest = look is (facts.segments or ())[-1]
+                look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=unread)
+                twins += [look] if not unread.problems else []
+        look_at_object(cold, meta, entry, twins, notes)
 
 
 def _deep_objects(

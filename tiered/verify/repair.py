@@ -7,7 +7,6 @@ the objects that they name. Every step looks again at what it repairs. Damaged o
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +28,7 @@ from .documents import look_at_store_document
 from .invariants import PartitionFacts
 from .notes import Gone, Notes, Progress
 from .partitions import Tiers, look_at_partition
+from .remembering import Memory, wall_clock_us
 from .repair_bucket import rebuild_head, repair_page, upload_again
 from .repair_documents import repair_bucket_document, repair_document
 from .repair_segments import Damaged, fetch_segment, rebuild_footer
@@ -41,17 +41,13 @@ log = logging.getLogger("tiered.verify")
 _ROUNDS_MAX = 3
 
 
-def _wall_clock_us() -> int:
-    return time.time_ns() // 1000
-
-
 def repair_store(
     access: TierAccess,
     *,
     deep: bool = False,
     rebuild_manifest: bool = False,
     progress: Progress | None = None,
-    clock: Callable[[], int] = _wall_clock_us,
+    clock: Callable[[], int] = wall_clock_us,
     fs: FileSystem | None = None,
 ) -> VerifyReport:
     """Verify a store, repair what can be repaired without losing anything, and verify it again.
@@ -74,12 +70,14 @@ def repair_store(
     ReadOnly, DiskFull
     """
     repairs: list[Repair] = []
+    fs = fs or OsFileSystem()
+    memory = Memory(fs, clock)
     with _locked(access):
         for _ in range(_ROUNDS_MAX):
-            report = verify_store(access, deep=deep, progress=progress)
+            report = verify_store(access, deep=deep, progress=progress, memory=memory)
             if not report.problems:
                 break
-            shop = _workshop(access, clock, fs or OsFileSystem())
+            shop = _workshop(access, clock, fs)
             fresh = _Round(shop, report, rebuild_manifest).run()
             tried = {(item.where, item.result) for item in repairs}
             repairs += [item for item in fresh if (item.where, item.result) not in tried]
@@ -87,7 +85,7 @@ def repair_store(
             if not any(item.result == "done" for item in fresh):
                 break
         else:
-            report = verify_store(access, deep=deep, progress=progress)
+            report = verify_store(access, deep=deep, progress=progress, memory=memory)
     settled = {item.where for item in repairs if item.result == "done"}
     return replace(
         report, repairs=tuple(item for item in repairs if item.result == "done" or item.where not in settled)

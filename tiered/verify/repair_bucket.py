@@ -11,9 +11,11 @@ from ..cold.parquet_object import write_object
 from ..cold.partition import ColdPartition
 from ..cold.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
 from ..errors import CorruptionError
-from ..format.facts import SegmentFacts
+from ..format.facts import ProducerState, SegmentFacts
 from ..format.manifest import Head, ObjectEntry
+from ..format.producers import states_before
 from ..format.schema import schema_to_text
+from ..format.segment import SegmentHeader
 from ..gather import LocalSegments
 from ..reader.snapshot import open_listed
 from ..warm.catalog import TopicMeta
@@ -23,7 +25,7 @@ from .aside import Workshop
 from .notes import Notes
 from .objects import segment_rows
 from .report import Repair
-from .segments import SegmentLook, look_at_segment
+from .segments import SegmentLook, look_at_segment, walk_blocks
 
 
 def committer_of(shop: Workshop, meta: TopicMeta, partition: int) -> Committer:
@@ -79,18 +81,23 @@ def rebuild_head(
         store_id=shop.store_id,
         schemas={i: schema_to_text(item) for i, item in enumerate(meta.schemas)},
         lineage_epoch=read_lineage(directory),
-        start_offset=start or None,
+        start_offset=start,
     )
     _check_lineage(planned.head.inline, planned.head.end_offset, segments)
     if planned.problems:
         raise CorruptionError(planned.problems[0], where=where)
     head = planned.head
     _check_start(head, start, segments)
+    _check_end(head, segments)
     action = (
         f"a manifest of {len(head.inline)} objects, offsets {head.start_offset} to {head.end_offset}, "
         f"{len(planned.left_out)} objects left out"
     )
     warning = "what retention or delete_before removed after the last seal may reappear"
+    if len(head.lineages) > 1:
+        warning += "; of the restores before, it says no more than the objects that are left"
+    if not segments:
+        warning += f"; no file here tells whether the log went on after offset {head.end_offset}"
     if not publish:
         return Repair(
             where, f"would publish {action}", "proposed", f"{warning}; add --rebuild-manifest to do it"
@@ -115,6 +122,19 @@ def _check_start(head: Head, start: int | None, segments: tuple[SegmentLook, ...
         raise CorruptionError(
             f"offsets {begins} to {head.start_offset} are in no object; delete_before({head.start_offset}) gives them up"
         )
+
+
+def _check_end(head: Head, segments: tuple[SegmentLook, ...]) -> None:
+    """Raise where a manifest would end before what files here prove: a restore from it would use offsets again."""
+    cursor = head.end_offset
+    for look in segments:
+        base = look.name.base_offset
+        if base > cursor:
+            raise CorruptionError(
+                f"offsets {cursor} to {base} are in no object and in no local file; put the object back, or "
+                f"delete_before({base}) gives up all before it"
+            )
+        cursor = max(cursor, look.end_offset)
 
 
 def _forget_orphans(shop: Workshop, meta: TopicMeta, partition: int) -> None:
@@ -257,4 +277,12 @@ def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:
         origin_hash=entry.origin_hash,
         prev_origin_hash=header.prev_origin_hash,
         content_hash=entry.content_hash,
+        producers=_producers(look, header, entry.end_offset),
     )
+
+
+def _producers(look: SegmentLook, header: SegmentHeader, end_offset: int) -> tuple[ProducerState, ...]:
+    """Return which producers were known at an offset of the segment; re-encoded blocks name none, the footer all."""
+    if header.generation and look.footer is not None:
+        return states_before(look.footer.facts.producers, end_offset)
+    return walk_blocks(look.path, producers_end=end_offset).producers

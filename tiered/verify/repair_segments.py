@@ -1,7 +1,8 @@
 """Repair a sealed segment: its footer from its own blocks, or the whole file from its object.
 
-Both write the next generation under a temporary name, look at every byte of it, rename it, and only then move the
-damaged file aside; so a kill at any instruction leaves the damaged file, or a whole one in front of it.
+Both write the next generation under a temporary name, look at every byte of it, give the damaged file a second name, and
+only then rename the new one. So a kill at any instruction leaves the damaged file, or a whole one in front of it, and
+what a pass then removes as a leftover has its other name (where the file system has hard links).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..warm.catalog import TopicMeta
 from ..warm.directory import SegmentName
 from ..warm.rewrite import TARGET_BLOCK_BYTES, same_records
 from ..warm.segment_reader import SegmentFile
-from .aside import Workshop, move_aside
+from .aside import Workshop, link_aside, move_aside
 from .notes import Notes
 from .objects import look_at_object, segment_rows
 from .segments import SegmentLook, Walk, look_at_segment, walk_blocks
@@ -258,7 +259,7 @@ def _replace(
     contents: Iterator[list[bytes]],
     check: Callable[[Path], None] = lambda _: None,
 ) -> str:
-    """Put a file of these contents in the place of the damaged one, which is moved aside."""
+    """Put a file of these contents in the place of the damaged one, which is kept under another name."""
     fs, path = shop.fs, damaged.path
     name = SegmentName(damaged.name.base_offset, damaged.next_generation)
     target = path.with_name(str(name))
@@ -281,11 +282,15 @@ def _replace(
     except BaseException:
         fs.unlink(temporary)
         raise
+    kept = link_aside(fs, path)
     fs.rename(temporary, target)
     fs.sync_directory(path.parent)
-    kept = move_aside(fs, path)
+    if kept is None:
+        kept = move_aside(fs, path)
+    else:
+        fs.unlink(path)
     shop.access.forget(path)
-    return kept
+    return str(kept)
 
 
 def _check_new(path: Path, name: SegmentName) -> None:

@@ -136,8 +136,13 @@ class Walk:
     producers: tuple[ProducerState, ...]
 
 
-def walk_blocks(path: Path) -> Walk:
+def walk_blocks(path: Path, *, producers_end: int = 1 << 63) -> Walk:
     """Follow the blocks of a segment and check every byte of them.
+
+    Parameters
+    ----------
+    producers_end
+        The producers are those that were known at this offset.
 
     Raises
     ------
@@ -150,7 +155,7 @@ def walk_blocks(path: Path) -> Walk:
     with _opened(path) as file:
         look = _Look(file, path, name, newest=True, deep=True, notes=Notes(), risk=None)
         header = look.read_header()
-        end = look.follow(header)
+        end = look.follow(header, producers_end)
         return Walk(
             header, look.found, look.content.hexdigest(), end, look.end_position, look.last_append_us,
             header.generation, tuple(look.notes.problems), look.producers.snapshot(),
@@ -288,7 +293,7 @@ class _Look:
 
     # -- without one -----------------------------------------------------------------------------
 
-    def follow(self, header: SegmentHeader) -> int:
+    def follow(self, header: SegmentHeader, producers_end: int = 1 << 63) -> int:
         """Follow the blocks as recovery does; beyond a damaged place look for the next block.
 
         Returns the offset after the last block.
@@ -327,7 +332,8 @@ class _Look:
                 (block, position), offset = resumed, resumed[0].base_offset
                 continue
             self._keep(block, position)
-            self.producers.note(block)
+            if block.end_offset <= producers_end:
+                self.producers.note(block)
             epoch, synced = block.writer_epoch, max(synced, block.synced_through)
             position, offset = position + block.length, block.end_offset
             self.end_position = position

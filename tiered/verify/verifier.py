@@ -1,4 +1,4 @@
-"""Verify a store: its documents, every partition, its bucket. Never raises for damage, never changes anything."""
+"""Verify a store: its documents, every partition, its bucket. Never raises for damage, never changes data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.bucket import DELETED, Bucket
-from ..cold.layout import topic_key, topic_of_folder
+from ..cold.layout import PartitionKeys, topic_key, topic_of_folder
 from ..cold.object_store import ObjectStore
 from ..errors import CorruptionError
 from ..reader.access import TierAccess
@@ -23,11 +23,18 @@ from .documents import (
 )
 from .notes import Gone, Notes, Progress
 from .partitions import Tiers, look_at_partition
+from .remembering import Memory
 from .report import Item, Problem, VerifyReport
 from .segments import look_at_segment
 
 
-def verify_store(access: TierAccess, *, deep: bool = False, progress: Progress | None = None) -> VerifyReport:
+def verify_store(
+    access: TierAccess,
+    *,
+    deep: bool = False,
+    progress: Progress | None = None,
+    memory: Memory | None = None,
+) -> VerifyReport:
     """Look at everything that a store has, on disk and in its bucket.
 
     Parameters
@@ -38,11 +45,13 @@ def verify_store(access: TierAccess, *, deep: bool = False, progress: Progress |
         Read and check every byte; else headers, footers, indexes, manifests, and that objects are there.
     progress
         Told what is read.
+    memory
+        Where it is remembered which objects are damaged; None for a store that must not be written to.
     """
     notes = Notes(progress)
     places = access.places
     with notes.guard(Item.LOG, str(places.root or places.cold_url)):
-        _Verifier(access, deep, notes).run()
+        _Verifier(access, deep, notes, memory).run()
     return VerifyReport(
         str(places.root or places.cold_url), deep, tuple(notes.problems), tuple(notes.unknown),
         notes.segments, notes.blocks, notes.objects, notes.bytes,
@@ -79,11 +88,12 @@ def _read_topic(bucket: Bucket, name: str, topic_id: UUID, notes: Notes) -> Topi
 
 
 class _Verifier:
-    def __init__(self, access: TierAccess, deep: bool, notes: Notes) -> None:
+    def __init__(self, access: TierAccess, deep: bool, notes: Notes, memory: Memory | None) -> None:
         self._access = access
         self._root = access.places.root
         self._deep = deep
         self._notes = notes
+        self._memory = memory
 
     def run(self) -> None:
         notes, root = self._notes, self._root
@@ -189,4 +199,7 @@ class _Verifier:
                 look_at_partition(tiers, meta, partition, directory, deep=self._deep, notes=notes)
         except Gone:
             notes.not_known(where, "files keep moving while they are looked at")
+        if self._memory is not None and directory is not None and tiers.bucket is not None:
+            data = PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix
+            self._memory.note(directory, f"{tiers.bucket.url.rstrip('/')}/{data}", notes)
         self._notes.add(notes)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..errors import ConfigError, CorruptionError, SchemaMismatch, TopicNotFound
 from ..format.document import decode_document, encode_document
 from ..format.schema import check_extends, normalize_schema, schema_from_text, schema_to_text
+from .cold_url import read_cold_place
 from .filesystem import FileSystem, read_whole, write_atomically
 
 STORE_FILE = "store.json"
@@ -182,10 +183,23 @@ class Catalog:
         return store_id
 
     def topics(self) -> list[str]:
-        """Return the names of the topics, sorted."""
+        """Return the names of the topics, sorted.
+
+        Raises
+        ------
+        CorruptionError
+            Their folder is missing, and was there: the bucket has something of them.
+        """
+        folder = self.root / TOPICS_DIRECTORY
         try:
-            names = os.listdir(self.root / TOPICS_DIRECTORY)
+            names = os.listdir(folder)
         except FileNotFoundError:
+            if read_cold_place(self.root).claimed:
+                raise CorruptionError(
+                    "topics/ is missing, and the bucket has records of this store (bring the folder back, or restore "
+                    "the bucket into an empty directory)",
+                    where=str(folder),
+                ) from None
             return []
         # No topic's name begins with a dot, but that of one whose deletion was cut short does.
         names = [name for name in names if not name.startswith(".")]

@@ -68,6 +68,10 @@ class FileSystem(Protocol):
 
     def close(self, fd: int) -> None: ...
     def rename(self, source: Path, target: Path) -> None: ...
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        ...
+
     def unlink(self, path: Path) -> None:
         """Remove a file; one that is not there is no error."""
         ...
@@ -133,6 +137,11 @@ class OsFileSystem:
         """See `FileSystem.rename`."""
         with NoRoom(target):
             os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """See `FileSystem.link`."""
+        with NoRoom(target):
+            os.link(source, target)
 
     def unlink(self, path: Path) -> None:
         """See `FileSystem.unlink`."""

@@ -176,8 +176,8 @@ class SegmentWriter:
             self._fs.reserve(self._fd, self._reserved)
 
     def _give_back(self) -> None:
-        if self._reserved > _AHEAD_BYTES_MIN:
-            self._fs.truncate(self._fd, self.position)
+        # Also where nothing was reserved: Ctrl-C may have kept a block without room from being cut off.
+        self._fs.truncate(self._fd, self.position)
 
     def sync(self) -> None:
         """Make every block written so far durable.
