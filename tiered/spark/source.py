@@ -25,7 +25,7 @@ from .planning import key_column_of, open_source, pinned_scan
 from .pushdown import narrowing_of
 from .sink import TieredStreamWriter, TieredWriter
 from .sink_options import parse_sink_options
-from .tasks import ShortErrors, TieredPartition, read_task, tasks_of
+from .tasks import ShortErrors, TieredPartition, exempt_imports_from_collection, read_task, tasks_of
 
 __all__ = ["TieredDataSource", "TieredPartition", "TieredReader"]
 
@@ -117,6 +117,7 @@ class TieredDataSource(DataSource):
             options = parse_options(dict(self.options), "either")
             with open_source(options) as store:
                 schema = store.topic(options.topic).schema
+            exempt_imports_from_collection()
             return spark_schema(choose_fields(schema, options.columns, headers=options.include_headers))
 
     def reader(self, schema: StructType) -> TieredReader:
@@ -181,6 +182,7 @@ class TieredReader(DataSourceReader):
             if (found := scan.explain()).committed_us:
                 _log.info("%s", found)  # says how far behind the writer this read can be
             narrowing = narrowing_of(self._pushed, key_column_of(topic))
+            exempt_imports_from_collection()
             return tasks_of(store, topic, scan, projection, options, narrowing)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

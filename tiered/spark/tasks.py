@@ -84,7 +84,6 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """
     if not isinstance(partition, TieredPartition):
         return
-    _exempt_imports_from_collection()
     plan = partition.plan
     try:
         with ShortErrors(), _fetched_ahead(plan, partition.splits) as ahead:
@@ -96,11 +95,12 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
             forget_segments(plan.places)
         else:
             _access(plan.places).forget_segments()
+        exempt_imports_from_collection()
 
 
 @cache
-def _exempt_imports_from_collection() -> None:
-    """Spare an executor's process 50 ms a task: PySpark collects garbage after each, over all that was imported."""
+def exempt_imports_from_collection() -> None:
+    """Spare a process of Spark 50 to 200 ms a task: PySpark collects garbage after each, over all that was imported."""
     gc.freeze()
 
 
