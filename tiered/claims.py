@@ -73,7 +73,7 @@ class Claims:
         with self._lock:
             announced = self._announced.get(meta.topic_id) == meta
             if not announced:
-                self._check_store(meta, partition, writer)
+                self.check_store(meta, partition, writer)
                 self._announce(meta)
         known = self._committers.get((meta.topic_id, partition))
         if known is not None and announced and not fresh:
@@ -164,7 +164,7 @@ class Claims:
         loaded = cold.load()
         # Once more, after the topic was announced: a restore that began since then found the topic, and makes the
         # first head of each of its partitions before we could.
-        self._check_store(meta, partition, writer)
+        self.check_store(meta, partition, writer)
         local = look()
         end = local.segments[-1].end_offset if local.segments else 0
         if writer is not None:
@@ -292,7 +292,13 @@ class Claims:
         assert root is not None
         return Catalog(self._fs, root).lineage()
 
-    def _check_store(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> None:
+    def check_store(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> None:
+        """Fence a partition of a store that was restored elsewhere.
+
+        Raises
+        ------
+        ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
         try:
             self.check_owner()
         except Fenced as newer:

@@ -147,7 +147,7 @@ class Finder:
                         # Where the bucket as a whole is away it is asked once: each question takes all its retries.
                         silent = not self.claims.bucket_answers()
                 if answered:
-                    self.check_not_lost(meta, partition, published)
+                    self.check_not_lost(meta, partition, published, fence=fence)
                 if fence:
                     writer = self.actions.writer(meta.name, partition)
                     self.claims.check_lineage(meta, partition, published.head, writer)
@@ -176,16 +176,25 @@ class Finder:
             self._access, meta, partition, local_offset=first, scrub_offset=scrub.next_offset
         )
 
-    def check_not_lost(self, meta: TopicMeta, partition: int, published: Published) -> None:
+    def check_not_lost(
+        self, meta: TopicMeta, partition: int, published: Published, *, fence: bool = False
+    ) -> None:
         """Raise where the manifest is missing and was published once: an empty one would have nothing to do.
 
         Raises
         ------
         CorruptionError
+        Fenced
+            The store was restored elsewhere, and the topic may have been deleted there.
+        ConfigError, ColdStorageError, UnsupportedFormat
         """
         directory = self._access.directory(meta.name, partition)
         published_once = directory is not None and read_lineage(directory) is not None
         if published.head is None and published_once and self._access.has_cold:
+            if fence:
+                self.claims.check_store(meta, partition, self.actions.writer(meta.name, partition))
+            else:
+                self.claims.check_owner()
             cold = self._access.cold(meta, partition)
             raise CorruptionError(
                 "head.json was published and is missing (run tiered verify --repair)",

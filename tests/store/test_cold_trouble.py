@@ -17,6 +17,7 @@ from tests.conftest import Clock
 from tests.store.helpers import EVICT_US, OFFLOAD_US, local_segments, open_store, stepwise, tier, values
 from tiered.cold.bucket import Bucket
 from tiered.cold.commit import Committer
+from tiered.host import Host
 
 SECONDS_MAX = 30.0
 
@@ -237,6 +238,24 @@ def test_a_pass_says_that_a_manifest_was_lost_and_what_to_run(tmp_path: Path, cl
         assert any("tiered verify --repair" in note for note in store.plan().notes)
         head.write_bytes(content)
         tier(store, clock, OFFLOAD_US)
+
+
+def test_a_topic_that_was_deleted_after_a_restore_elsewhere_is_not_lost(tmp_path: Path, clock: Clock) -> None:
+    """The store that was left behind is fenced, and has nothing to repair."""
+    url = (tmp_path / "bucket").as_uri()
+    with open_store(tmp_path / "data", url, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"v")
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+        with tiered.restore(url, tmp_path / "other", host=Host(clock=clock)) as other:
+            other.delete_topic("t")
+        next((tmp_path / "bucket").glob("t/*/0/head.json")).unlink()  # as the sweep does in its time
+        assert "restored elsewhere" in next(iter(store.status())).problem
+        with pytest.raises(tiered.Fenced, match="restored elsewhere"):
+            store.tier(clock() // 1000)
+        with pytest.raises(tiered.Fenced, match="restored elsewhere"):
+            topic.append(b"more", sync=True)
 
 
 def test_no_manifest_is_begun_over_objects(tmp_path: Path, clock: Clock) -> None:
