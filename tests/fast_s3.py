@@ -394,7 +394,7 @@ def fast_s3() -> Iterator[FastS3]:
     finally:
         process.stdin.close()  # which ends it, as our own death would
         process.stdout.close()
-        process.wait(10)
+        process.wait(30)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -14,6 +15,12 @@ from benchmarks.harness import Bench, Case, Sample, Target, Variant, run_case
 from benchmarks.report import to_json, to_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def little_garbage() -> None:
+    """The harness collects before each variant, which here goes through all that earlier tests left."""
+    gc.freeze()
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

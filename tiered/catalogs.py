@@ -6,7 +6,7 @@ from typing import Protocol
 from uuid import UUID
 
 from .cold.bucket import DELETED, Bucket
-from .errors import ConfigError, ReadOnly, TopicNotFound
+from .errors import ConfigError, CorruptionError, ReadOnly, TopicNotFound, UnsupportedFormat
 from .warm.catalog import TopicMeta
 
 
@@ -38,8 +38,13 @@ class BucketCatalog:
         return store_id
 
     def topics(self) -> list[str]:
-        """Return the names of the topics, sorted."""
-        return sorted(self._bucket.topics())
+        """Return the names of the topics, sorted; one whose document is damaged among them, as `read_topic` says.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        return sorted(filter(self._is_listed, self._bucket.names()))
 
     def read_topic(self, name: str) -> TopicMeta:
         """Return a topic's document.
@@ -64,6 +69,12 @@ class BucketCatalog:
         if found is None or DELETED in found:
             raise TopicNotFound(f"topic {meta.name!r} was deleted")
         return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
+
+    def _is_listed(self, name: str) -> bool:
+        try:
+            return self._bucket.topic(name) is not None
+        except (CorruptionError, UnsupportedFormat):
+            return True
 
     def write_topic(self, meta: TopicMeta) -> None:  # noqa: ARG002
         """Refuse."""

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import boto3
-
 from .errors import ConfigError
 
 START_SECONDS_MAX = 60.0
@@ -114,6 +112,8 @@ class EmbeddedS3:
 
     def create_bucket(self, name: str) -> None:
         """Create a bucket; the environment must be `environment`'s."""
+        import boto3
+
         client = boto3.client("s3", endpoint_url=self.url)
         try:
             client.create_bucket(Bucket=name)

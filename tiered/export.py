@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -35,6 +36,8 @@ PARTITION_ID = 1_000_000_000
 _PARTITION_FIELD_ID = 1000  # where Iceberg begins to count partition fields
 _TOPIC_PROPERTY = "tiered.topic-id"
 _CONNECTIONS = 8
+# Else the metadata, written anew by each export, would grow for ever. By then what an older snapshot names may be gone.
+_SNAPSHOTS_AGE_MAX = timedelta(days=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,7 @@ def _opened(catalog: Any, table: str, topic: Topic) -> Any:
     properties = {
         "format-version": "2",
         "gc.enabled": "false",
+        "write.metadata.delete-after-commit.enabled": "true",
         _TOPIC_PROPERTY: str(topic._meta.topic_id),
     }
     return catalog.create_table_if_not_exists(table, Schema(), properties=properties)
@@ -161,6 +165,8 @@ def _bring_up_to_date(
     offsets: Mapping[int, tuple[int, int]],
 ) -> tuple[int, int]:
     """Commit what differs; return how many objects were added and removed."""
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
     ours = f"{topic._store._access.object_store.url.rstrip('/')}/"
     listed = {task.file.file_path: task.file for task in table.scan().plan_files()}
     gone = [file for url, file in listed.items() if url not in wanted and url.startswith(ours)]
@@ -181,6 +187,7 @@ def _bring_up_to_date(
                     update.delete_data_file(file)
                 for file in _data_files(topic, change.table_metadata, fresh):
                     update.append_data_file(file)
+            ExpireSnapshots(change).older_than(datetime.now(UTC) - _SNAPSHOTS_AGE_MAX).commit()
     return len(fresh), len(gone)
 
 

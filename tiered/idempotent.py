@@ -81,7 +81,8 @@ def append_idempotent(
     number, start, end = producer_number(producer_id), None, None
     for batch, timestamps in to_batches(data, topic.schema):
         if batch.num_rows:
-            pieces = body_pieces(batch, timestamps, topic._meta.timestamp, topic._clock(), topic._block_bytes)
+            split = body_pieces(batch, timestamps, topic._meta.timestamp, topic._clock(), topic._block_bytes)
+            pieces = [piece.batch for piece in split]
             found = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
             start, end = found.start if start is None else start, found.end
             sequence += batch.num_rows
@@ -111,7 +112,8 @@ def append_pieces(
 ) -> OffsetRange:
     """Append body batches of one partition under the numbers of their rows."""
     writer = topic._writer(partition)
-    check_records(pieces, topic._record_bytes_max)
+    for piece in pieces:
+        check_records(piece, topic._record_bytes_max)
     while True:
         try:
             start, end = writer.append_numbered_batches(number, epoch, pieces, numbers)

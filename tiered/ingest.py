@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from .errors import SchemaMismatch
-from .format.block import split_batch
+from .format.pieces import Piece, split
 from .format.schema import (
     TIMESTAMP,
     TIMESTAMP_US_MAX,
@@ -25,6 +25,7 @@ from .hot.partition_writer import check_record_size
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICROSECOND = timedelta(microseconds=1)
+_TIMESTAMP_BYTES = 8
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -148,7 +149,7 @@ def body_pieces(
     timestamp_column: str | None,
     now_us: int,
     block_bytes: int,
-) -> list[pa.RecordBatch]:
+) -> list[Piece]:
     """Return what `body_of` does, split into pieces of a block each.
 
     Raises
@@ -156,14 +157,18 @@ def body_pieces(
     SchemaMismatch, RecordTooLarge
     """
     if timestamps is not None or timestamp_column is not None:
-        return split_batch(body_of(batch, timestamps, timestamp_column, now_us), block_bytes)
-    pieces = split_batch(batch, block_bytes)
+        return split(body_of(batch, timestamps, timestamp_column, now_us), block_bytes)
+    pieces = split(batch, block_bytes)
     # One short column serves all pieces and stays in the processor's cache.
-    stamps = _repeated(now_us, max((piece.num_rows for piece in pieces), default=0))
-    schema = body_schema(batch.schema)
+    stamps = _repeated(now_us, max((piece.batch.num_rows for piece in pieces), default=0))
+    schema, bounds = body_schema(batch.schema), (now_us, now_us)
     return [
-        pa.RecordBatch.from_arrays([stamps.slice(0, piece.num_rows), *piece.columns], schema=schema)
-        for piece in pieces
+        Piece(
+            pa.RecordBatch.from_arrays([stamps.slice(0, rows.num_rows), *rows.columns], schema=schema),
+            size + _TIMESTAMP_BYTES * rows.num_rows,
+            bounds,
+        )
+        for rows, size, _ in pieces
     ]
 
 
@@ -264,24 +269,28 @@ def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def check_records(pieces: Sequence[pa.RecordBatch], limit: int) -> None:
+def check_records(batch: pa.RecordBatch, limit: int) -> None:
     """Raise `RecordTooLarge` where one record of Arrow data is over the limit."""
-    check_record_size(_largest_record(pieces, limit), limit)
+    if batch.nbytes > limit:
+        _check_largest(batch, limit)
 
 
-def _largest_record(pieces: Sequence[pa.RecordBatch], limit: int) -> int:
-    """Return the bytes of the largest record's strings and binaries; 0 where none can be over `limit`."""
-    largest = 0
+def check_pieces(pieces: Iterable[Piece], limit: int) -> None:
+    """Do as `check_records` for each of the pieces."""
     for piece in pieces:
-        if piece.nbytes > limit:
-            sizes = [
-                pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
-                for column in piece.columns
-                if pt.is_string(column.type) or pt.is_binary(column.type)
-            ]
-            if sizes:
-                largest = max(largest, pc.max(reduce(pc.add, sizes)).as_py())
-    return largest
+        if piece.size > limit:
+            _check_largest(piece.batch, limit)
+
+
+def _check_largest(batch: pa.RecordBatch, limit: int) -> None:
+    """Check the bytes of the largest record's strings and binaries."""
+    sizes = [
+        pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        for column in batch.columns
+        if pt.is_string(column.type) or pt.is_binary(column.type)
+    ]
+    if sizes:
+        check_record_size(pc.max(reduce(pc.add, sizes)).as_py(), limit)
 
 
 def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:

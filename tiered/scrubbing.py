@@ -114,27 +114,36 @@ class PartitionScrub:
             yield self._damage(entry, error)
 
     def _is_named(self, entry: ObjectEntry) -> bool:
-        loaded = self._cold.load()
-        return loaded is not None and entry in self._cold.entries(
-            loaded.head, entry.base_offset, entry.end_offset
-        )
+        """Whether the manifest names an entry, as far as it can be read: it did just now."""
+        try:
+            loaded = self._cold.load()
+            return loaded is not None and entry in self._cold.entries(
+                loaded.head, entry.base_offset, entry.end_offset
+            )
+        except TieredError:
+            return True
 
     def _gone(self, damaged: Sequence[Damage]) -> set[str]:
         """Return which damaged objects the manifest does not name any more; that one is sound is for a verification to say.
 
-        The word of the server is no proof that what was read is sound, nor are checksums of what else is in it.
+        The word of the server is no proof that what was read is sound, nor are checksums of what else is in it. Where the
+        manifest cannot be read now, a later scrub looks again.
         """
-        loaded = self._cold.load() if damaged else None
-        if loaded is None:
+        try:
+            loaded = self._cold.load() if damaged else None
+            if loaded is None:
+                return set()
+            entries = self._cold.entries
+            return {
+                item.name
+                for item in damaged
+                if all(
+                    entry.name != item.name
+                    for entry in entries(loaded.head, item.base_offset, item.end_offset)
+                )
+            }
+        except TieredError:
             return set()
-        entries = self._cold.entries
-        return {
-            item.name
-            for item in damaged
-            if all(
-                entry.name != item.name for entry in entries(loaded.head, item.base_offset, item.end_offset)
-            )
-        }
 
     def _damage(self, entry: ObjectEntry, error: CorruptionError | ObjectNotFound) -> Damage:
         reason, position = "is missing", None

@@ -91,21 +91,30 @@ def writer_at(
 
 def flush_in_background(store: Store) -> None:
     """Write or sync what waits in every open writer, and do what other processes asked of it."""
-    never = store._settings.store.sync == "never"
+    flush = _write_dirty if store._settings.store.sync == "never" else _flush_dirty
     failed: Exception | None = None
     for writer in store._writers():
-        try:
-            writer.roll_if_old()
-            if writer.dirty:
-                writer.write_pending() if never else writer.flush()
-            do_what_is_asked(writer)
-        except StoreClosed:
-            continue  # closed by a close beside
-        except Exception as error:  # noqa: BLE001
-            # Whatever it is, the partitions after it must reach the disk (promise P11).
-            failed = error
+        # Each by itself: where a full disk keeps records from being written, what is asked may be what makes room.
+        for work in (PartitionWriter.roll_if_old, flush, do_what_is_asked):
+            try:
+                work(writer)
+            except StoreClosed:
+                break  # closed by a close beside
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is, the partitions after it must reach the disk (promise P11).
+                failed = error
     if failed is not None:
         raise failed
+
+
+def _write_dirty(writer: PartitionWriter) -> None:
+    if writer.dirty:
+        writer.write_pending()
+
+
+def _flush_dirty(writer: PartitionWriter) -> None:
+    if writer.dirty:
+        writer.flush()
 
 
 def _check_can_publish(store: Store, topic: str) -> None:

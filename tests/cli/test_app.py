@@ -132,6 +132,10 @@ def test_damage_is_said_in_one_line(tiered_: Run, data: Path) -> None:
     document = data / "topics" / "orders" / "topic.json"
     document.write_bytes(document.read_bytes().replace(b"orders", b"orderz"))
     assert "fails its checksum" in one_error(tiered_("status"))
+    tiered_("create", "sound")
+    listed = tiered_("topics", "--json")
+    assert [item["topic"] for item in json.loads(listed.stdout)] == ["sound"]
+    assert "orders/topic.json" in one_error(tiered_("topics"))
 
 
 def test_a_missing_file_is_said_with_its_name(tiered_: Run, tmp_path: Path) -> None:

@@ -58,6 +58,8 @@ def test_every_value_names_its_source(tiered_: Run, config: Path, monkeypatch: p
     assert found["cold.url"] == ("memory://x", "option --cold")
     assert found["policies.default.retention.age"] == ("90d", f"{of} line 8")
     assert found["policies.default.retention.by"] == ("append", "default")
+    assert found["daemon.metrics"] == ("127.0.0.1:9464", "default of tiered daemon")
+    assert found["flight.listen"] == ("127.0.0.1:8815", "default of tiered serve")
     assert found["policies.default.roll.bytes"] == ("512MiB", f"preset cost-optimized, {of} line 7")
     assert found["policies.default.merge.after"] == ("6h", "default")
     # A glob has what it says, and the rest from default.

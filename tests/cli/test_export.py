@@ -129,6 +129,23 @@ def test_the_table_is_the_topic_and_follows_it(writer: tiered.Store, catalog: An
     assert catalog.load_table("logs.wide").properties["gc.enabled"] == "false"
 
 
+def test_metadata_does_not_grow_with_each_export(
+    writer: tiered.Store, catalog: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old snapshots go, and with them old files of metadata."""
+    offload(writer, clock, range(4))
+    export(writer, catalog)
+    assert catalog.load_table("logs.wide").properties["write.metadata.delete-after-commit.enabled"] == "true"
+    offload(writer, clock, range(4, 8))
+    export(writer, catalog)
+    assert len(catalog.load_table("logs.wide").snapshots()) == 2
+    monkeypatch.setattr("tiered.export._SNAPSHOTS_AGE_MAX", timedelta(days=-1))
+    offload(writer, clock, range(8, 12))
+    export(writer, catalog)
+    assert len(catalog.load_table("logs.wide").snapshots()) == 1
+    same(catalog, writer)
+
+
 def test_bounds_prune_objects(writer: tiered.Store, catalog: Any, clock: Clock) -> None:
     for start in range(0, 40, 10):
         offload(writer, clock, range(start, start + 10))

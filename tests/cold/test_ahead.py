@@ -37,7 +37,7 @@ def test_few_are_made_in_advance_and_the_rest_only_when_they_are_wanted() -> Non
             assert len(made) <= number + 5
         # Two wait, and one that is made waits for its place.
         with changed:
-            assert changed.wait_for(lambda: len(made) >= 12, timeout=10)
+            assert changed.wait_for(lambda: len(made) >= 12, timeout=30)
     assert threads() == []
     assert len(made) < 20
 

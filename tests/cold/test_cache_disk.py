@@ -192,13 +192,13 @@ def test_nobody_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     class Slow(OsFileSystem):
         def create(self, path: Path) -> int:
             stuck.set()
-            assert go.wait(10)
+            assert go.wait(30)
             return super().create(path)
 
     cache = DiskCache(tmp_path / "cache", 64 * PAGE, fs=Slow())
     for number in range(6):
         cache.put(ident(number), content(number), spare=False)
-    assert stuck.wait(10)
+    assert stuck.wait(30)
     assert here(cache, *range(6)) == []
     go.set()
     cache.drain()

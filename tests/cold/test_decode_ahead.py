@@ -73,7 +73,7 @@ def test_every_row_group_is_decoded_once_and_given_in_order(fetcher: Fetcher, ea
 def test_row_groups_are_decoded_while_the_reader_decodes_one(fetcher: Fetcher) -> None:
     """Two at once need each other here: one thread alone would wait in vain."""
     both = threading.Barrier(2)
-    read = FakeRead(0, lambda group: both.wait(10) and None if group < 2 else None)
+    read = FakeRead(0, lambda group: both.wait(30) and None if group < 2 else None)
     with DecodeAhead(fetcher, [read], eager=True) as ahead:
         assert places(list(ahead.tables(read))) == [(0, group) for group in range(6)]
     fetcher.close()
@@ -142,7 +142,7 @@ def test_a_reader_goes_on_where_the_store_is_closed_meanwhile(fetcher: Fetcher) 
     class Held(FakeRead):
         def load(self, unit: Unit) -> FakeUnit:
             if threading.current_thread().name.startswith("tiered-fetch"):
-                assert held.wait(10)
+                assert held.wait(30)
             return super().load(unit)
 
     reads = [Held(number) for number in range(4)]

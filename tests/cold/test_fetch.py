@@ -88,13 +88,13 @@ def test_a_range_is_fetched_once_however_many_want_it() -> None:
 
     def wait(verb: str, key: str) -> None:
         begun.release()
-        assert answer.wait(10)
+        assert answer.wait(30)
 
     store.fault = wait  # type: ignore[assignment]
     fetcher = Fetcher(lambda: store, memory_bytes=1 << 20)
     with ThreadPoolExecutor(8) as pool:
         first = pool.submit(fetch, fetcher, 3)
-        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=30)
         others = [pool.submit(fetch, fetcher, 3) for _ in range(7)]
         # A second request would have begun by now or soon.
         assert not begun.acquire(timeout=0.05)
@@ -114,20 +114,20 @@ def test_an_outage_is_everybodys_and_an_interrupt_ones_own(failure: BaseExceptio
     def fail_first(verb: str, key: str) -> None:
         if not begun.is_set():
             begun.set()
-            assert answer.wait(10)
+            assert answer.wait(30)
             raise failure
 
     store.fault = fail_first  # type: ignore[assignment]
     fetcher = Fetcher(lambda: store)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fetch, fetcher, 3)
-        assert begun.wait(10)
+        assert begun.wait(30)
         waiting = threading.Event()
         flight = fetcher._flights[KEY, 3 * STEP, STEP]
         real = flight.result
         flight.result = lambda timeout=None: (waiting.set(), real(timeout))[1]  # type: ignore[method-assign]
         second = pool.submit(fetch, fetcher, 3)
-        assert waiting.wait(10)
+        assert waiting.wait(30)
         answer.set()
         assert isinstance(first.exception(), type(failure))
         if passes:
@@ -197,19 +197,19 @@ def test_damage_is_only_for_who_asked_for_what_is_damaged() -> None:
 
     def hold(verb: str, key: str) -> None:
         begun.set()
-        assert answer.wait(10)
+        assert answer.wait(30)
 
     store.fault = hold
     fetcher = Fetcher(lambda: store)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(fetch, fetcher, 3, 5)
-        assert begun.wait(10)
+        assert begun.wait(30)
         waiting = threading.Event()
         flight = fetcher._flights[KEY, 5 * STEP, STEP]
         real = flight.result
         flight.result = lambda timeout=None: (waiting.set(), real(timeout))[1]  # type: ignore[method-assign]
         second = pool.submit(fetch, fetcher, 5)
-        assert waiting.wait(10)
+        assert waiting.wait(30)
         answer.set()
         assert isinstance(first.exception(), CorruptionError)
         assert second.result() == wanted(5)
@@ -225,13 +225,13 @@ def test_a_read_that_fails_leaves_the_reads_of_others_alone() -> None:
 
         def hold(verb: str, key: str) -> None:
             begun.set()
-            assert answer.wait(10)
+            assert answer.wait(30)
 
         def late(*arguments: Any) -> None:
             if not others:
                 store.fault = hold
                 others.append(pool.submit(fetch, fetcher, 3))
-                assert begun.wait(10)
+                assert begun.wait(30)
             fail(*arguments)
 
         fetcher._fail = late  # type: ignore[method-assign]

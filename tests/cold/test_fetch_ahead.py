@@ -92,7 +92,7 @@ def test_readers_share_the_memory_and_none_waits_for_it() -> None:
     """One has all of it under way; the other goes on by itself."""
     answer = threading.Event()
     fetcher, loaded = fetcher_of(2, threads=1), list[tuple[int, int]]()
-    greedy = [FakeRead(number, loaded, lambda: answer.wait(10) and None) for number in range(3)]
+    greedy = [FakeRead(number, loaded, lambda: answer.wait(30) and None) for number in range(3)]
     modest = [FakeRead(number, loaded) for number in range(10, 13)]
     with FetchAhead(fetcher, greedy, eager=True) as first, FetchAhead(fetcher, modest, eager=True) as second:
         first._go_ahead()
@@ -109,14 +109,14 @@ def test_an_abandoned_reader_gives_its_queue_up() -> None:
 
     def hold() -> None:
         begun.set()
-        assert answer.wait(10)
+        assert answer.wait(30)
 
     fetcher, loaded = fetcher_of(threads=1), list[tuple[int, int]]()
     reads = [FakeRead(number, loaded, hold) for number in range(3)]
     ahead = FetchAhead(fetcher, reads, eager=True)
     ahead._window_bytes = 8 * MIB
     ahead._go_ahead()
-    assert begun.wait(10)
+    assert begun.wait(30)
     ahead.__exit__(None, None, None)
     assert under_way(fetcher) == 0
     last = fetcher.submit(int)

@@ -28,7 +28,7 @@ class Attempts:
             self.count += 1
             number = self.count
         if number <= self._hanging:
-            assert self.go.wait(10)
+            assert self.go.wait(30)
         elif self._then is not None:
             if self._lets_go:
                 self.go.set()

@@ -315,7 +315,7 @@ def test_the_next_fetch_is_under_way_while_one_is_decoded(large: None) -> None:
     store.fault = watch
     reading = read_object(store, KEY, entry, topic_schema(TABLE), batch_rows=10)
     next(reading)
-    assert second.wait(10)
+    assert second.wait(30)
     reading.close()  # type: ignore[attr-defined]
 
 

@@ -143,11 +143,12 @@ class Recorder(OsFileSystem):
             super().truncate(fd, length)
             self.note(Truncate(self._descriptors[fd], length))
 
-    def reserve(self, fd: int, length: int) -> None:
+    def reserve(self, fd: int, position: int, length: int) -> None:
         with self._lock:
-            if length > os.fstat(fd).st_size:
-                os.ftruncate(fd, length)
-                self.note(Truncate(self._descriptors[fd], length))
+            end = position + length
+            if end > os.fstat(fd).st_size:
+                os.ftruncate(fd, end)
+                self.note(Truncate(self._descriptors[fd], end))
 
     def close(self, fd: int) -> None:
         with self._lock:

@@ -103,6 +103,28 @@ def test_a_writer_reads_on_where_another_process_encodes_again_and_evicts(sealin
     assert sealing.topic.scan().splits()[0].tier is Tier.COLD
 
 
+def test_a_writer_without_room_for_its_records_does_what_makes_room(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no bucket, nothing else lets retention remove a file."""
+
+    def full(_: PartitionWriter) -> None:
+        raise tiered.DiskFull("no room on the local disk (injected)")
+
+    with pair(tmp_path / "data", None, clock, retention={"age": "8h", "bytes": "off"}) as both:
+        both.topic.roll()
+        both.topic.append(b"10")
+        clock.advance(9 * 3600)
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionWriter, "_drain", full)
+            both.a_pass()
+            with pytest.raises(tiered.DiskFull):
+                both.tick()
+            both.a_pass()
+            assert [name[:20] for name in local_segments(both.path, "t")] == [f"{10:020}"]
+        assert values(both.topic) == [b"10"]
+
+
 def test_a_tail_pass_right_after_a_roll_ships_the_sealed_segment(sealing: Pair) -> None:
     """Behind it lies an empty one, which has nothing to ship."""
     sealing.topic.roll()

@@ -51,7 +51,7 @@ class Command:
         address = re.search(r"http://[\d.:]+", self.said("answers /healthz")["message"])
         assert address is not None
         try:
-            with urllib.request.urlopen(address[0] + path, timeout=10) as answer:
+            with urllib.request.urlopen(address[0] + path, timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -144,7 +144,7 @@ def test_sigterm_leaves_what_does_not_end_in_time(site: Site) -> None:
         os.kill(daemon.pid, signal.SIGTERM)
         daemon._zygote.wait(daemon.pid)
         assert daemon._zygote.statuses[daemon.pid] == 0
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20  # a request waits 30 s for its answer
         daemon.alive = False
         peer.close()
     assert "leaving behind" in site.lines(daemon)[-1]["message"]

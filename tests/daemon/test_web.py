@@ -49,7 +49,7 @@ def serving(answers: Answers, token: str | None = None, address: str = "127.0.0.
 def ask(
     server: Web, path: str, method: str = "GET", **headers: str
 ) -> tuple[int, str, http.client.HTTPMessage]:
-    connection = http.client.HTTPConnection(server.address.rpartition(":")[0], int(server.address.rpartition(":")[2]), timeout=10)  # fmt: skip
+    connection = http.client.HTTPConnection(server.address.rpartition(":")[0], int(server.address.rpartition(":")[2]), timeout=30)  # fmt: skip
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -141,7 +141,7 @@ def test_who_stalls_or_crowds_does_not_hold_up_the_others(monkeypatch: pytest.Mo
         host, _, port = server.address.rpartition(":")
         stalled = []
         for _ in range(3):
-            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
             peer.sendall(b"GET /healthz HT")
             stalled.append(peer)
         with suppress(OSError):  # refused, as long as the others are there

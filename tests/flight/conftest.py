@@ -70,7 +70,7 @@ def python(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Wait until something that other threads or processes bring about holds."""
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:

@@ -12,7 +12,8 @@ import pytest
 
 import tiered
 from tiered.errors import DiskFull, ServerUnavailable
-from tiered.flight import appender, appending
+from tiered.flight import appending
+from tiered.flight import kept as kept_module
 from tiered.flight.connection import Connection
 from tiered.flight.put_stream import PutStream
 
@@ -100,13 +101,13 @@ def test_what_is_kept_is_bounded_however_small_it_is(
     """Nobody flushes, and each record goes by itself: those of a producer count, too."""
     topic = remote.create_topic("orders")
     kept = topic._appender._kept  # type: ignore[attr-defined]
-    monkeypatch.setattr(appender, "KEPT_MAX", 4)
+    monkeypatch.setattr(kept_module, "KEPT_MAX", 4)
     for at in range(20):
         assert topic.append(b"x").offset == at
         assert len(kept) <= 6
     topic.flush()
-    monkeypatch.setattr(appender, "KEPT_MAX", 1000)
-    monkeypatch.setattr(appender, "KEPT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(kept_module, "KEPT_MAX", 1000)
+    monkeypatch.setattr(kept_module, "KEPT_BYTES_MAX", 10_000)
     producer = topic.producer("ingest")
     for _ in range(50):
         producer.append(bytes(1000))

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import tiered
 from tests.hot.test_interrupts import Interrupted, interrupting
 from tiered.errors import DiskFull, StoreClosed
-from tiered.flight import appender, appending, remote_producer
+from tiered.flight import appender, appending, kept, remote_producer
 from tiered.flight.appender import PILE_BYTES_MIN, Appender
 from tiered.flight.connection import Connection
 from tiered.flight.put_stream import PutStream
@@ -323,7 +324,7 @@ def test_a_stream_that_ends_slowly_holds_up_no_append(
     assert ending.wait(20)
     thread = threading.Thread(target=lambda: topic.append(b"y"))
     thread.start()
-    thread.join(2)
+    thread.join(15)
     late = thread.is_alive()
     gate.set()
     thread.join()
@@ -368,12 +369,16 @@ def test_a_session_that_is_over_fails_nobody_else(
     """A server was killed; what an older session of a producer had not flushed cannot be sent again."""
     monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
     topic = remote.create_topic("orders")
-    topic.producer("ingest").append(b"old")
+    connection = remote._connection  # type: ignore[attr-defined]
+    monkeypatch.setattr(connection, "options", replace(connection.options, retry_seconds=0.5))
+    older = topic.producer("ingest")
+    for _ in range(12):
+        older.append(b"old")
     newer = topic.producer("ingest")
     assert eventually(lambda: topic._appender._stream is None)  # type: ignore[attr-defined]
     appending._incarnations[store] = "another"
-    assert topic.append(b"plain").offset == 1
-    assert newer.append(b"new").offset == 2
+    assert topic.append(b"plain").offset == 12
+    assert newer.append(b"new").offset == 13
     with pytest.raises(tiered.Fenced):
         topic.flush()
     topic.flush()
@@ -396,3 +401,40 @@ def test_clients_that_come_once_displace_no_producer(
     for name in "abcd":
         topic.producer(name).append(b"x")
     assert len(store.topic("orders")._writer(0)._segment.producers) == 4
+
+
+def test_clients_that_take_turns_do_not_displace_each_other(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have filled the table, and what one of them sends again would be appended again."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 32)
+    topic = remote.create_topic("orders")
+    for number in range(32):
+        topic.producer(f"ingest-{number}").append(b"x")
+    topic.flush()
+    assert topic.append(b"mine").offset == 32
+    with tiered.open(remote.url) as other:
+        other.topic("orders").append(b"theirs", sync=True)
+    appending._incarnations[store] = "another"
+    topic.flush()
+    assert values_of(topic)[32:] == [b"mine", b"theirs"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_nobody_flushes_is_not_kept_for_ever(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch, restarted: bool
+) -> None:
+    """Sent again when many others have come meanwhile, it would be appended again."""
+    monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(kept, "KEPT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
+    topic = remote.create_topic("orders")
+    assert topic.append(b"mine").offset == 0
+    if restarted:
+        appending._incarnations[store] = "another"
+    assert eventually(lambda: not topic._appender.unsettled)  # type: ignore[attr-defined]
+    for name in "abcde":
+        store.topic("orders").producer(name).append(b"x")
+    appending._incarnations[store] = "yet another"
+    topic.flush()
+    assert values_of(topic) == [b"mine"] + [b"x"] * 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import pytest
 
 import tiered
 from tiered.errors import ServerUnavailable
+from tiered.flight import remote_reads
+from tiered.flight.connection import Connection
 from tiered.reader import rows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -94,12 +95,27 @@ def test_following_forces_no_flush_and_ends_with_the_store(slow: tiered.Store) -
             next(remote.topic("orders").read(follow=True, offset=2))
         again = remote.topic("orders").read(follow=True)
         next(again)
-        ticket = remote.topic("orders")._ticket(0, 0, 1)  # type: ignore[attr-defined]
-        batches = remote._connection.rows(ticket)  # type: ignore[attr-defined]
+        scan = remote.topic("orders").scan()
+        batches = scan.read(scan.splits()[0])
         remote.close()
         for closed in (records, again, batches):
             with pytest.raises(tiered.StoreClosed):
                 next(closed)
+
+
+def test_following_a_log_that_went_back_skips_nothing(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the next server after a restore to an earlier time: what is appended there has the old offsets."""
+    topic = remote.create_topic("orders")
+    topic.append_many([b"0", b"1"])
+    topic.flush()
+    records = topic.read(follow=True)
+    assert [next(records).offset, next(records).offset] == [0, 1]
+    answers = iter([{"start": 0, "end": 1, "waits": True}])
+    monkeypatch.setattr(remote_reads, "wait", lambda *_: next(answers))
+    with pytest.raises(tiered.OffsetOutOfRange, match="the log has 0 to 1"):
+        next(records)
 
 
 def test_following_a_partition_that_fails_does_not_hurry(slow: tiered.Store) -> None:
@@ -108,10 +124,10 @@ def test_following_a_partition_that_fails_does_not_hurry(slow: tiered.Store) -> 
     topic.append(b"0", sync=True)
     with slow.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
         there = remote.topic("orders")
-        assert there._wait(0, 0)["waits"]  # type: ignore[attr-defined]
+        assert remote_reads.wait(there, 0, 0)["waits"]
         writer = topic._writers[0]
         writer.fault = tiered.Fenced("by the test")
-        assert not there._wait(0, 1)["waits"]  # type: ignore[attr-defined]
+        assert not remote_reads.wait(there, 0, 1)["waits"]
         writer.fault = None
 
 
@@ -138,28 +154,41 @@ def test_a_reader_takes_up_what_others_add(remote: tiered.Store, store: tiered.S
         handle.close()
 
 
-def test_following_outlives_a_connection_that_breaks(
-    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {},
+        {"columns": ["value"]},
+        {"columns": ["value"], "limit": 7},
+        {"key": b"k"},
+        {"limit": 9, "start_offset": 1},
+    ],
+    ids=str,
+)
+def test_reading_outlives_a_connection_that_breaks(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
-    """In the middle of the rows: it goes on behind those that came."""
+    """In the middle of the rows, and behind the last one: it goes on behind those that came."""
     topic = remote.create_topic("orders")
     values = [b"%d" % i for i in range(10)]
     for value in values:
-        topic.append(value, sync=True)
-    connection = remote._connection  # type: ignore[attr-defined]
-    real, broken = connection.rows, []
+        topic.append(value, key=b"k" if int(value) % 3 else b"other", sync=True)
+    expected = store.topic("orders").scan(**wanted).to_arrow()
+    real, chunks = Connection._next, 0
 
-    def breaking(ticket: bytes) -> Iterator[pa.RecordBatch]:
-        for place, batch in enumerate(real(ticket)):
-            if place == 4 and not broken:
-                broken.append(True)
-                raise ServerUnavailable("by the test")
-            yield batch
+    def breaking(self: Connection, stream: Any) -> pa.RecordBatch | None:
+        nonlocal chunks
+        batch = real(self, stream)
+        chunks += 1
+        if chunks > 1 and (chunks % 4 == 0 or batch is None):
+            chunks = 0
+            raise ServerUnavailable("by the test")
+        return batch
 
     monkeypatch.setattr(rows, "BATCH_ROWS_MIN", 1)
-    monkeypatch.setattr(connection, "rows", breaking)
+    monkeypatch.setattr(Connection, "_next", breaking)
+    assert topic.scan(**wanted).to_arrow() == expected
     assert [record.value for record in topic.read(follow=True, limit=10)] == values
-    assert broken
 
 
 def test_a_server_of_something_else_is_said() -> None:

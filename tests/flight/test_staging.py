@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -159,6 +160,14 @@ def test_names_of_attempts_and_queries_are_no_paths(server: Any, store: tiered.S
             client.commit("orders", "x" * 513, 0, [again])
     assert outside.exists()
     assert values_of(store) == [1]
+
+
+@pytest.mark.parametrize("query", [1, None, "\ud800"], ids=["number", "none", "surrogate"])
+def test_a_query_that_is_no_text_is_the_clients_mistake(store: tiered.Store, query: Any) -> None:
+    store.create_topic("orders")
+    sent = json.dumps({"put": "stage", "topic": "orders", "options": {"query": query, "attempt": "a" * 32}})
+    with pytest.raises(ConfigError, match="query"):
+        stage_stream(store, PutCommand.decode(sent.encode()), Gone(), Gone(), nullcontext)
 
 
 class Gone:

@@ -24,11 +24,13 @@ from tiered.format.block import (
     RECORD_BYTES_MAX,
     decode_header,
     encode_body,
-    split_batch,
+    timestamp_bounds,
     verify_chunks,
 )
 from tiered.format.codec import Codec, compress, decompress
+from tiered.format.pieces import split_batch
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
+from tiered.ingest import body_pieces
 
 CODECS = list(Codec)
 RECORD_BODY = body_schema(RECORD_SCHEMA)
@@ -169,6 +171,17 @@ def test_splitting_keeps_every_row_in_order(sizes: list[int], block_bytes: int) 
     pieces = split_batch(batch, block_bytes)
     assert pa.Table.from_batches(pieces).combine_chunks().to_batches()[0].equals(batch)
     assert all(piece.num_rows == 1 or piece.nbytes <= 2 * block_bytes for piece in pieces)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(100, 5000), st.booleans())
+def test_what_is_known_of_a_piece_is_true(sizes: list[int], block_bytes: int, own_times: bool) -> None:
+    """Its bytes and the bounds of its timestamps, wherever these come from; and its block is that of its rows."""
+    batch = records([b"v" * size for size in sizes])
+    rows, stamps = batch.select(batch.schema.names[1:]), batch.column(0).cast(pa.int64())
+    for piece in body_pieces(rows, stamps if own_times else None, None, 1_700_000_000_000_000, block_bytes):
+        assert abs(piece.size - piece.batch.nbytes) <= len(rows.columns)  # bits of a byte that slices share
+        assert piece.bounds in (None, timestamp_bounds(piece.batch.column(0)))
+        assert encode_body(piece.batch, size=piece.size, bounds=piece.bounds) == encode_body(piece.batch)
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 20, RAW_BYTES_MAX])

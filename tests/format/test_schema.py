@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -259,12 +260,34 @@ def _comparable(items: list[object]) -> list[object]:
         (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
         (pa.array([b"\xff"]), pa.string()),
         (pa.array([[1]]), pa.int64()),
+        (pa.array([2]), pa.bool_()),
+        (pa.array([[2]]), pa.list_(pa.bool_())),
+        (pa.array([1], pa.timestamp("us")), pa.date32()),
+        (pa.array([[1]], pa.list_(pa.timestamp("us"))), pa.list_(pa.date32())),
+        (pa.array([1], pa.timestamp("us")), pa.int64()),
+        (pa.array([1], pa.duration("s")), pa.int64()),
+        (pa.array([{"at": 1}]), pa.struct([("at", pa.timestamp("us"))])),
     ],
     ids=str,
 )
 def test_values_that_do_not_survive_a_cast_are_refused(array: pa.Array, kind: pa.DataType) -> None:
     with pytest.raises(SchemaMismatch, match="column 'a'"):
         list(to_batches(pa.table({"a": array}), pa.schema([("a", kind)])))
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "found"),
+    [
+        (pa.array([1, 0, None]), pa.bool_(), [True, False, None]),
+        (pa.array([datetime(2020, 1, 2), None]), pa.date32(), [date(2020, 1, 2), None]),
+    ],
+    ids=str,
+)
+def test_values_that_survive_a_narrower_type_are_taken(
+    array: pa.Array, kind: pa.DataType, found: list[object]
+) -> None:
+    [(batch, _)] = to_batches(pa.table({"a": array}), pa.schema([("a", kind)]))
+    assert batch.column(0).to_pylist() == found
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,12 @@ def test_one_sync_serves_all_who_wait(tmp_path: Path) -> None:
 
 def test_threads_that_wait_share_their_syncs(tmp_path: Path) -> None:
     """Eight threads that wait for each of their records: fewer syncs than records, none acknowledged early."""
-    with writing(tmp_path) as writer:
+
+    def take_time(name: str, what: object) -> None:
+        if name == "sync":
+            threading.Event().wait(0.005)  # as a disk does
+
+    with writing(tmp_path, fs=FailingDisk(take_time)) as writer:
 
         def work() -> None:
             for _ in range(50):

@@ -256,6 +256,20 @@ def test_a_log_that_was_ahead_comes_back_to_the_clock(tmp_path: Path, clock: Clo
     assert list(read_partition(tmp_path).values())[-1] == b"by the clock"
 
 
+def test_a_seal_while_the_log_is_ahead_forgets_no_producer(tmp_path: Path, clock: Clock) -> None:
+    """A time that never was makes nobody quiet: who was heard of a moment ago is known after a seal, too."""
+    with writing(tmp_path, clock=clock) as writer:
+        assert writer.append_numbered((1, 0, 7), (None, b"in time", None), 0, 7) == 0
+        writer.flush()
+        clock.advance(365 * 86_400)
+        append(writer, b"ahead")
+        writer.flush()
+        clock.advance(-365 * 86_400)
+        writer.roll()
+    with writing(tmp_path, clock=clock) as writer:
+        assert writer.last_sequence(1) == (0, 7)
+
+
 # -- views and memory ------------------------------------------------------------------------------
 
 

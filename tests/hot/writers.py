@@ -13,6 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from tests.warm.segments import values_of
+from tiered.format.block import encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
 from tiered.hot.buffer import RECORD_OVERHEAD_BYTES
 from tiered.hot.opening import WriterOptions
@@ -81,7 +82,8 @@ def batch_of(values: list[bytes]) -> pa.RecordBatch:
 
 def append_batch(writer: PartitionWriter, *batches: list[bytes]) -> tuple[int, int]:
     """Append batches, a block each."""
-    return writer.append_batches([batch_of(values) for values in batches], 4)
+    bodies = [encode_body(batch_of(values)) for values in batches]
+    return writer.append_bodies(bodies, 4, keep=len(bodies) == 1)
 
 
 def read_partition(directory: Path) -> dict[int, bytes]:

@@ -186,7 +186,7 @@ def test_a_scrape_asks_the_bucket_nothing_and_waits_for_no_writer(
         thread = threading.Thread(target=lambda: results.append(len(scraped(store, passes))), daemon=True)
         with writer._sync_lock, writer._write_lock:
             thread.start()
-            thread.join(10)
+            thread.join(30)
         assert results
         assert results[0] > 50
         assert requests_of(fast_server) == before

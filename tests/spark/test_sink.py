@@ -182,14 +182,30 @@ def test_a_typed_topic_takes_its_columns_in_any_order(served: Served) -> None:
 
 
 def test_a_local_time_is_no_instant(served: Served) -> None:
-    """What it is in UTC depends on the session's time zone, which only Spark knows."""
+    """What it is in UTC depends on the session's time zone, which only Spark knows; at any depth."""
+    at, days = pa.timestamp("us", "UTC"), pa.map_(pa.string(), pa.date32())
     schema = pa.schema(
-        [("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("day", pa.date32())]
-    )
+        [
+            ("at", at), ("local", pa.timestamp("us")), ("day", pa.date32()), ("days", days), ("ats", pa.list_(at)),
+            ("deep", pa.struct([("at", pa.list_(pa.struct([("key", pa.string()), ("value", at)])))])),
+        ]
+    )  # fmt: skip
     served.store.create_topic("typed", schema=schema)
     instant, local, day = st.TimestampType(), st.TimestampNTZType(), st.DateType()
+
+    def days_of(kind: st.DataType) -> st.DataType:
+        return st.MapType(st.StringType(), kind)
+
+    def deep(kind: st.DataType, *, as_map: bool = False) -> st.DataType:
+        entry = st.StructType().add("value", kind).add("unknown", kind)
+        return st.StructType().add("at", days_of(kind) if as_map else st.ArrayType(entry))
+
     fits = [("at", instant), ("local", local), ("local", day), ("day", day), ("timestamp", instant)]
+    fits += [("days", days_of(local)), ("ats", st.ArrayType(instant)), ("deep", deep(instant))]
+    fits += [("deep", deep(instant, as_map=True)), ("deep", st.StructType())]
     fits_not = [("AT", local), ("at", day), ("local", instant), ("day", instant), ("timestamp", local)]
+    fits_not += [("days", days_of(instant)), ("ats", st.ArrayType(day)), ("deep", deep(local))]
+    fits_not += [("deep", deep(local, as_map=True))]
     for fit, pairs in ((True, fits), (False, fits_not)):
         for name, kind in pairs:
             frame = st.StructType([st.StructField(name, kind)])

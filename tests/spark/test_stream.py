@@ -372,6 +372,37 @@ def test_a_stream_that_may_lose_data_goes_on_and_says_so(
     assert stream.rows(offsets(p0=9, p1=5), offsets(p0=10, p1=15))["offset"].to_pylist() == [9]
 
 
+def test_what_is_lost_is_said_once_and_not_at_every_look(
+    small: tuple[tiered.Store, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks a hundred times a second, also where a query waits for more, or for a topic to be there again."""
+    store, path = small
+    stream = Stream(path, "t", failOnDataLoss="false", minOffsetsPerTrigger=100)
+    stream.latest(offsets(p0=10, p1=30))
+    looks = 0
+
+    def looked() -> tiered.Topic:
+        nonlocal looks
+        looks += 1
+        return find()
+
+    find = stream.reader._topic
+    monkeypatch.setattr(stream.reader, "_topic", looked)
+    lost = json.dumps({**json.loads(stream.initial()), "t": {"0": 0, "1": 0}})
+    for lose in (lambda: store.topic("t").delete_before(20, partition=1), lambda: store.delete_topic("t")):
+        lose()
+        caplog.clear()
+        looks = 0
+        for _ in range(100):
+            stream.clock.now += 0.01
+            assert stream.reader.latestOffset(json.loads(lost), stream.limit) == json.loads(lost)
+        assert len(caplog.records) == 1
+        assert looks <= 60
+    stream.clock.now += 60
+    assert stream.latest(lost) == lost
+    assert len(caplog.records) == 2, "said again after a minute"
+
+
 def test_a_log_that_is_shorter_than_the_checkpoint_says_stops_the_stream(
     small: tuple[tiered.Store, str],
 ) -> None:

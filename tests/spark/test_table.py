@@ -117,17 +117,18 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
     def leases() -> list[str]:
         return [info.key for info in bucket.list("leases/")]
 
-    def tended(tries: int = 50) -> list[str]:
+    def tended(seconds: float) -> list[str]:
+        """Return the leases left within the time: Py4J tells the JVM what Python let go of once a second at worst."""
         # What is told of a query that ended holds its plan.
         spark._jsc.sc().listenerBus().waitUntilEmpty(30_000)
-        for _ in range(tries):
+        ends = time.monotonic() + seconds
+        while True:
             gc.collect()
             spark._jvm.java.lang.System.gc()
             lease_keeper().tend()
-            if not leases():
-                break
+            if not leases() or time.monotonic() > ends:
+                return leases()
             time.sleep(0.02)
-        return leases()
 
     def tails() -> set[Path]:
         return set(Path(spark.sparkContext._temp_dir).glob("tail-*"))
@@ -146,11 +147,11 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
     assert tail in tails()
     assert derived.count() == 3
     del derived
-    assert tended(10) == [lease]
+    assert tended(1.2) == [lease]
     assert tail in tails()
     assert rows.count() == whole - 5 * 3
     del rows
-    assert tended() == []
+    assert tended(30) == []
     assert tail not in tails()
     with pytest.raises(tiered.TieredError):
         table(spark, "nothing", own.path)

@@ -12,11 +12,14 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import values
+from tests.fast_s3 import fast_s3
+from tests.store.helpers import open_store, values
 from tests.store.watched import Killed, WatchedBucket, away, host
+from tiered.cli.verify import _access
 from tiered.cold.local_copies import LocalCopies
 from tiered.cold.options import ColdOptions
 from tiered.policies.rules import Policy
+from tiered.verify.repair import repair_store
 
 VALUES = [os.urandom(1000) for _ in range(300)]
 
@@ -217,6 +220,58 @@ def test_an_old_object_moves_once_whatever_kills_the_pass(tmp_path: Path, clock:
     )
     with other:
         assert values(other.topic("t").scan()) == VALUES
+
+
+def test_a_rebuilt_manifest_knows_in_which_class_an_object_is(tmp_path: Path, clock: Clock) -> None:
+    """Else the rule would move it once more, and pay for that again."""
+    with fast_s3() as server:
+        cold = {"endpoint_url": server.url, "region": "us-east-1"}
+        chosen = settings(**RULE).to_json()
+        chosen["store"]["path"] = str(tmp_path / "s")
+        its = tiered.Settings.model_validate({**chosen, "cold": cold})
+        with open_store(tmp_path / "s", "s3://bucket/prefix", clock, settings=its) as store:
+            topic = store.create_topic("t")
+            topic.append_many(VALUES)
+            topic.roll()
+            assert kinds(store.tier()) == ["offload"]
+            now_ms = clock() // 1000 + 2 * 3_600_000
+            assert kinds(store.tier(now_ms)) == ["evict_local", "change_class"]
+            partition = store._access.cold(topic._meta, 0)
+            partition.store.delete([partition.keys.head])
+        assert [item.result for item in repair_store(_access(its), rebuild_manifest=True).repairs] == ["done"]
+        with open_store(tmp_path / "s", None, clock, settings=its) as store:
+            assert kinds(store.tier(now_ms)) == []
+            loaded = store._access.cold(store.topic("t")._meta, 0).load()
+            assert loaded is not None
+            assert [entry.storage_class for entry in loaded.head.inline] == ["STANDARD_IA"]
+
+
+@pytest.mark.parametrize("sound", [True, False], ids=["sound", "damaged"])
+def test_a_damaged_object_is_uploaded_again_from_its_copy(tmp_path: Path, clock: Clock, sound: bool) -> None:
+    """The local segment was evicted: the copy is the only good one, unless it is damaged too."""
+    pinned = settings(pin={"since": "2020-01-01"})
+    its = tiered.Settings.model_validate({**pinned.to_json(), "store": {"path": str(tmp_path / "s")}})
+    with open_store(tmp_path / "s", f"file://{tmp_path}/bucket", clock, settings=its) as store:
+        topic = store.create_topic("t")
+        topic.append_many(VALUES)
+        topic.roll()
+        while store.tier().done:
+            pass
+    spoilt = [next((tmp_path / "bucket").rglob("*.parquet"))]
+    spoilt += [] if sound else [next((tmp_path / "s/promoted").rglob("*.parquet"))]
+    for path in spoilt:
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1
+        path.write_bytes(content)
+    report = repair_store(_access(its), deep=True)
+    with open_store(tmp_path / "s", None, clock, settings=its) as store:
+        if sound:
+            assert "from its local copy" in report.repairs[0].action
+            assert store.verify(deep=True).problems == ()
+            assert values(store.topic("t")) == VALUES
+        else:
+            assert [item.result for item in report.repairs] == ["refused"]
+            assert "row group fails its checksum" in report.repairs[0].why
 
 
 def test_a_pause_holds_from_the_next_action_of_a_pass_that_runs(tmp_path: Path, clock: Clock) -> None:

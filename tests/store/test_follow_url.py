@@ -196,7 +196,10 @@ def test_retention_that_overtakes_is_said(scene: Scene) -> None:
     assert (raised.value.start, raised.value.end) == (4, 5)
 
 
-def test_closing_the_store_ends_it_at_once(tmp_path: Path, clock: Clock) -> None:
+def test_closing_the_store_ends_it_at_once(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.reads._FOLLOW_BUCKET_SECONDS", 120)
     url = f"file://{tmp_path}/bucket"
     with open_store(tmp_path / "data", url, clock, settings=TAILS) as writer:
         writer.create_topic("t").append(b"0")
@@ -215,6 +218,6 @@ def test_closing_the_store_ends_it_at_once(tmp_path: Path, clock: Clock) -> None
     thread.start()
     assert seen.wait(20)
     reader.close()
-    thread.join(1.5)  # less than one pause
+    thread.join(30)  # less than one pause
     assert not thread.is_alive()
     assert raised

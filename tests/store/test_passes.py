@@ -524,7 +524,7 @@ def test_a_wait_longer_than_the_system_s_longest_ends_no_thread() -> None:
     )
     passes.start()
     try:
-        assert ended.wait(10)
+        assert ended.wait(30)
         passes._full.wake.set()
         passes._threads[0].join(0.05)
         assert passes.gone() == []

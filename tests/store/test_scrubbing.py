@@ -13,7 +13,9 @@ from tests.fast_s3 import fast_s3
 from tests.store.helpers import HOUR_US, local_segments, open_store, tier
 from tests.store.test_merging import entries_of, fill, head_of, kinds, merging, names_in, offload_all
 from tiered.cli.verify import _access
+from tiered.cold.partition import ColdPartition
 from tiered.errors import ColdStorageError
+from tiered.policies.actions import Scrub
 from tiered.verify.repair import repair_store
 
 DAY_US = 24 * HOUR_US
@@ -232,6 +234,34 @@ def test_what_a_verification_finds_keeps_the_local_copy_until_it_is_repaired(
         tier(store, clock, 9 * HOUR_US)
         assert len(local_segments(tmp_path / "data", "t")) == 1
         assert store.topic("t").scan().to_arrow().num_rows == 150
+
+
+@pytest.mark.parametrize("answers", [1, 3], ids=["before", "after"])
+def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
+    store: tiered.Store, tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    """The bucket stops answering before or after all is found, or a page is damaged: eviction goes by what was found."""
+    for number in range(2):
+        path = next((tmp_path / "bucket").rglob(entries_of(url)[number].name))
+        path.write_bytes(path.read_bytes()[:-7])
+        if number == 0:
+            assert len(failed(store, clock, 30 * DAY_US)) == 1
+    load, left = ColdPartition.load, [answers]
+
+    def ceasing(self: ColdPartition) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ColdStorageError("503", retryable=True)
+        return load(self)
+
+    (action,) = store.plan((clock() + 60 * DAY_US) // 1000).actions
+    assert isinstance(action, Scrub)
+    monkeypatch.setattr(ColdPartition, "load", ceasing)
+    with pytest.raises(tiered.CorruptionError, match="one of 2 damaged objects"):
+        store._tierer._actions.scrub(action)
+    monkeypatch.undo()
+    (row,) = store.status()
+    assert len(row.damaged) == 2
 
 
 def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path, clock: Clock) -> None:

@@ -254,7 +254,7 @@ def test_a_commit_under_way_holds_up_no_other_query(store: tiered.Store, clock: 
     with staging._lock_of(ledger):
         thread = threading.Thread(target=lambda: put(staging, 0, [[b"2"]], query="another"), daemon=True)
         thread.start()
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
     assert Counter(values(store.topic("t"))) == Counter([b"1", b"2"])
 
@@ -315,7 +315,7 @@ def test_a_commit_that_failed_is_tried_again_unasked(
     with pytest.raises(tiered.TieredError, match="next try"):
         staging.retry()
     full.clear()
-    assert done.wait(10)
+    assert done.wait(30)
     assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3"])
     assert left(store) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.tally import tally
 from tests.verify.damage import Damage, cut, flipped, grown, missing, swapped, zeroed
 from tests.verify.stores import PARTITIONS, Place, read, segment_parts
 from tiered.cli.verify import _access
+from tiered.cold.file_store import FileStore
 from tiered.errors import StoreLocked, TieredError
 from tiered.format.manifest_codec import decode_head
 from tiered.settings import Settings
@@ -203,6 +205,24 @@ def test_an_object_that_the_disk_does_not_have_is_refused(place: Place) -> None:
         ("refused", str(path))
     ]
     assert "the disk does not have its records any more" in report.repairs[0].why
+
+
+def test_known_damage_is_read_again_once_however_much_there_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each repair: of many objects of a whole row group each that would be hours."""
+    for path in place.objects()[1:4]:
+        spoil(path, flipped(100))
+    assert len(repair(place).problems) == 3
+    get_range, begun = FileStore.get_range, Counter[str]()
+
+    def counted(self: FileStore, key: str, start: int, length: int) -> bytes:
+        begun[key] += start == 0
+        return get_range(self, key, start, length)
+
+    monkeypatch.setattr(FileStore, "get_range", counted)
+    assert len(repair_store(access_of(place)).problems) == 3
+    assert list((+begun).values()) == [1, 1, 1]
 
 
 def test_segment_and_object_that_are_both_damaged_are_refused(place: Place) -> None:

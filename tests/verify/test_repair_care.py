@@ -240,6 +240,77 @@ def test_a_head_is_not_rebuilt_with_undone_records_for_lost_ones(rewound: tuple[
     assert all("does not follow" in why for why in refusals(place, rebuild_manifest=True))
 
 
+@pytest.mark.parametrize("damaged", [False, True], ids=["sound", "damaged"])
+def test_a_rebuilt_head_leaves_out_what_a_restore_undid_that_wrote_nothing_since(
+    tmp_path: Path, damaged: bool
+) -> None:
+    """The newest file alone tells where its lineage began, damaged or not."""
+    history = History(tmp_path)
+    history.append()
+    history.ship()
+    history.look()
+    history.append()
+    history.seal()
+    history.look()
+    history.restore(history.seen[0][0])
+    history.look()
+    history.store.close()
+    (tmp_path / "data").symlink_to(tmp_path / f"store-{history.stores}")
+    place = Place(tmp_path, {})
+    for head in manifest_files(place, "head.json"):
+        spoil(head, missing)
+    for newest in (tmp_path / "data").rglob("*.log") if damaged else ():
+        spoil(newest, flipped(9))
+    assert len(done(repair_store(access_of(place), rebuild_manifest=True, clock=history.clock))) == 2
+    with tiered.open(history.url) as bucket:
+        assert state_of(bucket) == history.seen[-1][1]
+    for moment_us, expected in history.seen if not damaged else ():
+        with history.elsewhere(moment_us) as store:
+            assert state_of(store) == expected
+
+
+def test_a_rebuilt_head_does_not_begin_where_an_undone_deletion_did(tmp_path: Path) -> None:
+    """The start offset is damaged too: the objects tell it, but for those that the restore undid."""
+    history = History(tmp_path)
+    history.append(3)
+    history.delete(1)
+    history.seal()
+    history.look()
+    history.delete(2)
+    history.append()
+    history.seal()
+    history.restore(history.seen[0][0])
+    history.store.close()
+    (tmp_path / "data").symlink_to(tmp_path / f"store-{history.stores}")
+    place = Place(tmp_path, {})
+    for path in (*manifest_files(place, "head.json"), *(tmp_path / "data").rglob("start.json")):
+        spoil(path, cut(9))
+    repair_store(access_of(place), rebuild_manifest=True, clock=history.clock)
+    with tiered.open(history.url) as bucket:
+        assert state_of(bucket) == history.seen[0][1]
+
+
+def test_a_head_is_not_rebuilt_of_records_that_go_back_to_an_older_lineage(tmp_path: Path) -> None:
+    """No local file is left to tell that they were undone; what went on in their place is."""
+    history = History(tmp_path)
+    for _ in range(3):
+        history.append(1)
+        history.seal()
+        history.look()
+    history.restore(history.seen[0][0])
+    history.append(1)
+    history.ship()
+    history.store.close()
+    (tmp_path / "data").symlink_to(tmp_path / f"store-{history.stores}")
+    place = Place(tmp_path, {})
+    for path in (*manifest_files(place, "head.json"), *(tmp_path / "data").rglob("*.log")):
+        spoil(path, missing)
+    report = repair_store(access_of(place), rebuild_manifest=True, clock=history.clock)
+    whys = [item.why for item in report.repairs if item.where.endswith("head.json")]
+    assert ["which had undone it" in why for why in whys] == [True, True]
+    assert manifest_files(place, "head.json") == []
+
+
 # -- nothing damaged -------------------------------------------------------------------------------
 
 

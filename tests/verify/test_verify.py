@@ -21,6 +21,7 @@ from tests.verify.damage import damaged, flipped, missing
 from tests.verify.stores import Place, segment_parts
 from tests.warm.segments import BODY, header_of
 from tiered.cli import app
+from tiered.cold.file_store import FileStore
 from tiered.cold.open import open_object_store
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.block import Body, encode_body
@@ -335,6 +336,21 @@ def test_the_command_ends_with_1_and_a_line_a_problem(command: Callable[..., Any
     assert len(result.stderr.splitlines()) == 1
     problem = json.loads(command("--deep", "--json").stdout)["problems"][0]
     assert (problem["item"], problem["where"], problem["offsets"]) == ("segment", str(path), [72, 78])
+
+
+def test_the_command_ends_with_1_where_it_could_not_look(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No damage was found, and nobody may take that for all being well."""
+
+    def away(_self: FileStore, _prefix: str) -> Any:
+        raise ColdStorageError("the bucket did not answer", retryable=True)
+
+    monkeypatch.setattr(FileStore, "list", away)
+    result = command()
+    assert result.exit_code == 1
+    assert "0 problems, 1 unknown" in result.stdout
+    assert result.stderr.startswith("error: not everything could be looked at: file://")
 
 
 def test_the_command_repairs_and_says_what_it_did(command: Callable[..., Any], place: Place) -> None:

@@ -16,7 +16,6 @@ from tests.warm.segments import body_of, header_of, read, read_directory, write_
 from tiered.errors import CorruptionError, DiskFull
 from tiered.format.block import NO_PRODUCER, encode_body
 from tiered.format.codec import Codec
-from tiered.format.facts import ProducerState
 from tiered.format.schema import normalize_schema
 from tiered.warm.directory import SegmentName, list_segments, remove_half_written
 from tiered.warm.filesystem import OsFileSystem
@@ -57,8 +56,8 @@ def test_the_last_append_and_the_producers_are_kept(tmp_path: Path) -> None:
     writer = SegmentWriter.create(FS, tmp_path, header_of())
     writer.append(body_of([b"a"]), 7_000, (5, 1, 0))
     writer.append(body_of([b"b"]), 9_000, (5, 1, 1))
-    producers = (ProducerState(5, 1, 1, 101),)
-    writer.seal(0, producers)
+    producers = writer.seal(0).producers
+    assert [item.producer_id for item in producers] == [5]
     writer.close()
     facts = rewrite_segment(FS, writer.path, Codec.ZSTD, 3)
     assert (facts.last_append_us, facts.producers) == (9_000, producers)

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..daemon.service import DEFAULT_ADDRESS
+from ..flight.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
 from ..settings import Settings, Sources, dotted
 from ..settings_sources import Setting, doubts, pattern_of, policy_provenance, provenance
@@ -17,6 +19,11 @@ from ..warm.cold_url import COLD_FILE, ColdPlace, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
 from .output import count, print_json, print_table
 
+# Where nothing is set, each command listens where it does by itself.
+_COMMANDS = {
+    "daemon.metrics": (DEFAULT_ADDRESS, "default of tiered daemon"),
+    "flight.listen": (DEFAULT_LISTEN, "default of tiered serve"),
+}
 _OPTIONS = {"argument store.path": "option --path", "argument cold.url": "option --cold"}
 
 
@@ -65,15 +72,17 @@ def config(
         return
     pattern = None if topic is None else pattern_of(settings, topic)
     found = (
-        [_remembered(item, settings, place) for item in provenance(settings, sources)]
+        [_in_effect(item, settings, place) for item in provenance(settings, sources)]
         if pattern is None
         else list(policy_provenance(settings, sources, pattern))
     )
     _print_settings(found, topic, pattern, as_json)
 
 
-def _remembered(item: Setting, settings: Settings, place: ColdPlace) -> Setting:
-    """Return a setting as it is in effect: what the store remembers stands in for what nothing else sets."""
+def _in_effect(item: Setting, settings: Settings, place: ColdPlace) -> Setting:
+    """Return a setting as it is in effect: what a command does by itself, or the store remembers, where nothing is set."""
+    if item.value is None and item.key in _COMMANDS:
+        return Setting(item.key, *_COMMANDS[item.key])
     name = item.key.removeprefix("cold.")
     if item.value is not None or name not in ("url", "endpoint_url", "region"):
         return item

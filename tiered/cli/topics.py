@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from ..errors import ConfigError, TopicExists
+from ..errors import ConfigError, CorruptionError, TopicExists, UnsupportedFormat
 from ..format.schema import RECORD_SCHEMA, TIMESTAMP, check_topic_name
 from ..topic_meta import check_partitions, checked_schema
 from .options import (
@@ -25,7 +25,7 @@ from .options import (
     open_for_reading,
     open_for_writing,
 )
-from .output import count, print_json, print_table
+from .output import count, error_line, print_json, print_table
 
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 _ALIASES = {"timestamp": TIMESTAMP, "date": pa.date32()}
@@ -92,8 +92,13 @@ def topics(
     _verbose: Verbose = False,
 ) -> None:
     """List the topics."""
+    found, unread = [], []
     with open_for_reading(load_settings(config, path, cold)) as store:
-        found = [store.topic(name)._meta for name in store.topics()]
+        for name in store.topics():
+            try:
+                found.append(store.topic(name)._meta)
+            except (CorruptionError, UnsupportedFormat) as error:
+                unread.append(error)
     if as_json:
         print_json(
             [
@@ -108,19 +113,23 @@ def topics(
                 for meta in found
             ]
         )
-        return
-    rows = [
-        (
-            meta.name,
-            str(meta.partitions),
-            "records" if meta.schema.equals(RECORD_SCHEMA) else "typed",
-            meta.timestamp or "-",
-            meta.key or "-",
-            ", ".join(meta.schema.names),
-        )
-        for meta in found
-    ]
-    print_table(("topic", ">partitions", "kind", "timestamp", "key", "columns"), rows)
+    else:
+        rows = [
+            (
+                meta.name,
+                str(meta.partitions),
+                "records" if meta.schema.equals(RECORD_SCHEMA) else "typed",
+                meta.timestamp or "-",
+                meta.key or "-",
+                ", ".join(meta.schema.names),
+            )
+            for meta in found
+        ]
+        print_table(("topic", ">partitions", "kind", "timestamp", "key", "columns"), rows)
+    for problem in unread:
+        error_line(problem)
+    if unread:
+        raise typer.Exit(1)
 
 
 def read_schema(path: Path) -> pa.Schema:

@@ -48,8 +48,9 @@ def verify(
     """Look whether everything in the store and its bucket is what it should be.
 
     Runs beside writers and passes, on a store that is too damaged to be opened, and without a bucket within reach:
-    what could not be looked at is listed as unknown, and is no problem. The exit code is 1 if a problem was found; with
-    --repair, if one is left. A repair needs the store for itself, and keeps every damaged original.
+    what could not be looked at is listed as unknown, and is no problem. The exit code is 1 if a problem was found or, with
+    --repair, is left, and if something could not be looked at. A repair needs the store for itself, and keeps every
+    damaged original.
     """
     if rebuild_manifest and not repair:
         raise ConfigError("--rebuild-manifest belongs to --repair")
@@ -73,6 +74,9 @@ def verify(
         _print(report)
     if report.problems:
         error_line(f"{count(len(report.problems), 'problem')} found: {report.problems[0]}")
+    elif report.unknown:
+        error_line(f"not everything could be looked at: {report.unknown[0]}")
+    if report.problems or report.unknown:
         raise typer.Exit(1)
 
 

@@ -21,6 +21,7 @@ class ObjectInfo:
     """One object as a listing or a HEAD shows it; ``modified_seconds`` is the server's clock (Unix).
 
     ``crc`` is the CRC32C of all its bytes, as the server keeps it; None where it keeps none, and in listings.
+    ``storage_class`` is empty for the one that new objects get, and in listings.
     """
 
     key: str
@@ -28,6 +29,7 @@ class ObjectInfo:
     etag: str
     modified_seconds: float
     crc: int | None = None
+    storage_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:
         size=info.size,
         tail_crc=_crc_of(store, key, tail_position, info.size - tail_position),
     )
+    entry = replace(entry, storage_class=info.storage_class)
     problems = check_object(entry)
     if problems:
         raise CorruptionError(f"object contradicts itself: {problems[0]}", where=where)

@@ -3,7 +3,8 @@
 What is planned is shown before it is published, because the objects do not know everything: records that
 retention or ``delete_before`` removed since may reappear, and so may objects that were uploaded and never
 published. Where two objects hold the same offsets, the one of the higher epoch wins, then the sealed one, then
-the higher generation: so a merged object wins over what it was made of.
+the higher generation, then the one in another storage class: so a merged object wins over what it was made of, and a
+moved one over what it was copied from.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def choose(
         candidates,
         key=lambda item: (
             item.epoch, item.entry.sealed, item.entry.generation, item.entry.end_offset - item.entry.base_offset,
-            item.entry.name,
+            item.entry.storage_class != "", item.entry.name,
         ),
         reverse=True,
     )  # fmt: skip
@@ -97,6 +98,7 @@ def plan_rebuild(
     schemas: Mapping[int, str],
     lineage_epoch: int | None = None,
     start_offset: int | None = None,
+    local: tuple[int, int] | None = None,
 ) -> Rebuilt:
     """Read every object of a partition and plan the manifest that names them; nothing is changed.
 
@@ -108,6 +110,9 @@ def plan_rebuild(
         The lineage that the caller's local data belong to; None for the first.
     start_offset
         Where the log begins, where the caller knows; else what the newest object knew when it was sealed.
+    local
+        From which offset on, and since when, the caller's local data are all of its lineage; None if there are none.
+        What is of an older one beyond was undone by a restore.
 
     Raises
     ------
@@ -117,7 +122,6 @@ def plan_rebuild(
     found: list[Candidate] = []
     left_out: list[tuple[str, str]] = []
     unreadable: list[ObjectName] = []
-    known_start = start_offset or 0
     for info in cold.store.list(cold.keys.data_prefix):
         name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
         if name is None:
@@ -132,15 +136,19 @@ def plan_rebuild(
         except CorruptionError as error:
             left_out.append((str(name), error.reason))
             unreadable.append(name)
-            continue
-        if start_offset is None:
-            known_start = max(known_start, facts.start_offset)
-    chosen, others = choose(found, known_start)
-    begin = max(known_start, chosen[0].base_offset if chosen else known_start)
     lineage = lineage_epoch or FIRST_LINEAGE
+    beyond = local[0] if local is not None else 1 << 63
+    undone = {item.entry.name for item in found if item.lineage < lineage and item.entry.end_offset > beyond}
+    left_out += [(name, f"lineage {lineage} undid it") for name in sorted(undone)]
+    live = [item for item in found if item.entry.name not in undone]
+    known_start = start_offset
+    if known_start is None:
+        known_start = max((facts.start_offset for item in live for facts in item.segments), default=0)
+    chosen, others = choose(live, known_start)
+    begin = max(known_start, chosen[0].base_offset if chosen else known_start)
     epochs = [item.epoch for item in found]
     end = chosen[-1].end_offset if chosen else begin
-    lineages, origins = _history(found, lineage, begin, end)
+    lineages, origins = _history(found, lineage, local, begin, end)
     head = Head(
         store_id=store_id,
         topic_id=cold.topic_id,
@@ -168,18 +176,20 @@ def plan_rebuild(
         )
     ]
     problems += _contested(found, chosen, lineage, known_start)
+    problems += _going_back(found, chosen)
     problems += _broken_chain(found, chosen)
     problems += [] if problems else check_head(head)
     return Rebuilt(head, (*left_out, *others), tuple(problems))
 
 
 def _history(
-    found: Sequence[Candidate], lineage: int, begin: int, end: int
+    found: Sequence[Candidate], lineage: int, local: tuple[int, int] | None, begin: int, end: int
 ) -> tuple[tuple[tuple[int, int], ...], tuple[Origin, ...]]:
     """Return the lineages up to the caller's, and whose log each of them went on from, as far as objects tell.
 
-    A lineage begins with the first segment that it wrote, which a restore makes. What an older one wrote after that
-    offset was undone, and is an orphan that no later restore to a time may take for the log.
+    A lineage begins with the first segment that it wrote, which a restore makes; `local` is where and when the caller's
+    first one does. What an older one wrote after that offset was undone, and is an orphan that no later restore to a
+    time may take for the log.
     """
     first: dict[int, tuple[int, int]] = {}
     for facts in (facts for item in found for facts in item.segments):
@@ -187,6 +197,8 @@ def _history(
         if epoch <= lineage:
             known = first.get(epoch, (facts.base_offset, facts.created_us))
             first[epoch] = min(known[0], facts.base_offset), min(known[1], facts.created_us)
+    if local is not None:
+        first.setdefault(lineage, local)
     origins = tuple(
         Origin(epoch, first[epoch][1], before, first[epoch][0], 0)
         for before, epoch in pairwise(sorted(first))
@@ -218,6 +230,17 @@ def _broken_chain(found: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> 
         named = segments[right.name][0].prev_origin_hash if left.sealed and segments[right.name] else ""
         if named and left.origin_hash and named != left.origin_hash:
             yield f"{right.name} does not follow {left.name}: the one that it did is lost"
+
+
+def _going_back(found: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> Iterator[str]:
+    """Yield what is of an older lineage than the records before it: a restore undid it, and what followed is lost."""
+    lineages = {item.entry.name: item.lineage for item in found}
+    for left, right in pairwise(chosen):
+        if lineages[right.name] < lineages[left.name]:
+            yield (
+                f"{right.name} is of lineage {lineages[right.name]}, and follows lineage {lineages[left.name]}, which "
+                "had undone it; to give it up, move it out of the prefix"
+            )
 
 
 def _contested(

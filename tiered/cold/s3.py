@@ -111,7 +111,10 @@ class S3Store:
         answer = self._client.head("stat", check_key(key))
         etag = etag_of(answer, f"{self.url}/{key}")
         modified = answer["LastModified"].timestamp()
-        return ObjectInfo(key, answer["ContentLength"], etag, modified, whole_crc_of(answer))
+        # Servers leave the usual one out.
+        found = answer.get("StorageClass", "STANDARD")
+        moved = "" if found == self._options.storage_class else found
+        return ObjectInfo(key, answer["ContentLength"], etag, modified, whole_crc_of(answer), moved)
 
     def folders(self, prefix: str) -> list[str]:
         """See `ObjectStore.folders`."""

@@ -37,6 +37,7 @@ from ..errors import (
 from ..records import OffsetRange
 from ..warm.catalog import TopicMeta
 from .connection import Connection
+from .kept import Kept
 from .piles import Pile
 from .put_stream import PutStream
 from .same_topic import named
@@ -46,10 +47,6 @@ log = logging.getLogger("tiered.flight")
 WINDOW = 8
 # Of what waits or is under way.
 BUFFER_BYTES_MAX = 32 << 20
-# Of what is answered and may not be durable; then the server is asked to make it so.
-KEPT_BYTES_MAX = 32 << 20
-# Each takes some KiB, however little it holds.
-KEPT_MAX = 4096
 PILE_BYTES_MIN = 64 << 10
 PILE_BYTES_MAX = 4 << 20
 _IDLE_SECONDS = 1.0
@@ -93,10 +90,7 @@ class Appender:
         self._bytes = 0
         self._waits = waits
         self._pile_bytes = min(PILE_BYTES_MAX, block_bytes)
-        self._kept: deque[Pile] = deque()
-        self._kept_bytes = 0
-        # How many were kept once; two flushes at a time must not let go of anything for each other.
-        self._released = 0
+        self._kept = Kept()
         self._incarnation: str | None = None
         self._stale = False
         self._failed: deque[Pile] = deque(maxlen=_FAILED_MAX)
@@ -177,16 +171,16 @@ class Appender:
             self.drain()
             self.raise_failed()
             with self._changed:
-                known, count, last = self._incarnation, len(self._kept), self._released + len(self._kept)
+                known, count, last = self._incarnation, len(self._kept), self._kept.end
             try:
                 found = self._connection.action("flush", named(self._meta()), seconds=None)["incarnation"]
             except TopicNotFound:
                 with self._changed:
-                    self._release(last)  # they went with the topic
+                    self._kept.release(last)  # they went with the topic
                 raise
             with self._changed:
                 if count == 0 or found == known:
-                    self._release(last)
+                    self._kept.release(last)
                     return
                 # The server was killed since: what is kept has to be sent again.
                 if found != self._incarnation:
@@ -196,14 +190,6 @@ class Appender:
                     self._changed.wait_for(lambda: not self._stale or self._fault is not None)
                 if self._fault is not None:
                     raise again(self._fault)
-
-    def _release(self, last: int) -> None:
-        """Let go of what was kept up to number `last`, by whomever; the caller holds the lock."""
-        while self._kept and self._released < last:
-            self._released += 1
-            pile = self._kept.popleft()
-            self._kept_bytes -= pile.size
-            pile.forget()
 
     def raise_failed(self) -> None:
         """Raise what an append ran into that nobody waited for; once to each thread whose records they were."""
@@ -263,8 +249,8 @@ class Appender:
                     self._send(pile)
                 if pile is None or len(self._under_way) >= WINDOW:
                     self._take_answer()
-                if self._kept_bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_MAX:
-                    self._make_durable()
+                if self._kept.too_much and not self._make_durable():
+                    raise ServerUnavailable(f"{self._connection.location} was started anew")
             except _PASSING as error:
                 self._recover(error)
             except TieredError as error:
@@ -278,6 +264,7 @@ class Appender:
         while self._idles():
             # A stream that is left open takes a thread of the server. Its end can take long, so not under the lock.
             self._close_stream()
+            self._keep_no_longer()
         with self._changed:
             if self._stale and self._under_way:
                 self._stale = False  # a server that went away shows in the stream
@@ -300,11 +287,14 @@ class Appender:
         return small and (pile.partition is None or self._growing.get(pile.partition) is pile)
 
     def _idles(self) -> bool:
-        """Wait until there is something to do; return whether there was nothing for long, and a stream is open."""
+        """Wait until there is something to do; return whether there was nothing for long, but to let go of what is held."""
         with self._changed:
             while not (self._queue or self._under_way or self._ending or self._stale):
                 self._resting = True
-                if not self._changed.wait(_IDLE_SECONDS) and self._stream is not None and not self._queue:
+                held = not self._changed.wait(_IDLE_SECONDS) and (
+                    self._stream is not None or self._kept.too_much
+                )
+                if held and not self._queue:
                     return True
             self._resting = False
             return False
@@ -328,16 +318,13 @@ class Appender:
         stream = PutStream(self._connection, meta, found)
         self._stream = stream
         if self._incarnation != found:
-            for pile in list(self._kept):
+            for pile in self._kept:
                 stream.send(pile, self._producer)
                 error = stream.answer().error
                 if isinstance(error, Fenced) and pile.session is not None:
                     # The producer began another session: this one's records alone are given up.
                     with self._changed:
-                        self._kept.remove(pile)
-                        self._released += 1
-                        self._kept_bytes -= pile.size
-                        self._give_up(pile, error)
+                        self._failed += self._kept.give_up(error, pile.session)
                     raise ServerUnavailable(str(error))  # the server ended the stream
                 if error is not None:
                     raise error
@@ -347,13 +334,26 @@ class Appender:
             self._changed.notify_all()
         return stream
 
-    def _make_durable(self) -> None:
-        last = self._released + len(self._kept)
-        found = self._connection.action("flush", named(self._meta()), seconds=None, retry=False)
+    def _make_durable(self, seconds: float | None = None) -> bool:
+        """Have the server make durable what is kept; return False where it is another one, which has to get it first."""
+        last = self._kept.end
+        found = self._connection.action("flush", named(self._meta()), seconds=seconds, retry=False)
         if found["incarnation"] != self._incarnation:
-            raise ServerUnavailable(f"{self._connection.location} was started anew")
+            return False
         with self._changed:
-            self._release(last)
+            self._kept.release(last)
+        return True
+
+    def _keep_no_longer(self) -> None:
+        """While nothing else is to be done; what goes wrong is told by the next flush, if it still does."""
+        if self._kept.too_much:
+            self._kept.wait()
+            try:
+                if not self._make_durable(seconds=0.0):
+                    with self._changed:
+                        self._stale = True
+            except TieredError as error:
+                log.info("%s made nothing durable: %s", self._connection.location, error)
 
     def _take_answer(self) -> None:
         assert self._stream is not None
@@ -380,8 +380,7 @@ class Appender:
             if error is not None or (self._waits if pile.sync is None else pile.sync):
                 pile.forget()
             else:
-                self._kept.append(pile)
-                self._kept_bytes += size
+                self._kept.add(pile)
             self._changed.notify_all()
 
     def _recover(self, error: TieredError) -> None:
@@ -423,25 +422,13 @@ class Appender:
             self._under_way = deque(piles)
             self._queue.clear()
             self._growing.clear()
-            self._give_up_kept(error)
+            # The next flush raises it: what was answered may not be durable, and is not sent again.
+            self._failed += self._kept.give_up(error)
             self._stale = False
             self._changed.notify_all()
         log.warning("%d batches were not appended, or are not known to be durable: %s", count, error)
         for pile in piles:
             self._settle(pile, (), error)
-
-    def _give_up_kept(self, error: TieredError) -> None:
-        """Have the next flush raise: what was answered may not be durable, and is not sent again."""
-        for pile in self._kept:
-            self._give_up(pile, error)
-        self._released += len(self._kept)
-        self._kept.clear()
-        self._kept_bytes = 0
-
-    def _give_up(self, pile: Pile, error: TieredError) -> None:
-        pile.settle((), error)
-        pile.forget()
-        self._failed.append(pile)
 
     def _close_stream(self) -> None:
         stream, self._stream = self._stream, None

@@ -14,6 +14,7 @@ import pyarrow.flight as fl
 from ..errors import Backpressure, ServerUnavailable, StoreClosed, TieredError
 from .auth import token_headers
 from .flight_errors import client_errors
+from .messages import Ticket
 from .options import Address, ConnectOptions
 from .wire import decode_answer, encode_json
 
@@ -99,7 +100,23 @@ class Connection:
         return self._retried(call)
 
     def rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; tried again as long as nothing of it has come."""
+        """Yield the rows of a split; where the connection is lost between them, it goes on behind those that came."""
+        left = Ticket.decode(ticket)
+        while True:
+            begun = left
+            try:
+                for batch in self._rows(left.encode()):
+                    left = left.behind(batch)
+                    yield batch
+                return
+            except ServerUnavailable:
+                if left is begun:
+                    raise
+                if left.start_offset == left.end_offset:
+                    return
+
+    def _rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a ticket; tried again as long as nothing of it has come."""
         stream, batch = self._retried(lambda: self._first(ticket))
         try:
             while batch is not None:

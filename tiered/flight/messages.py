@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
+
+import pyarrow as pa
 
 from ..errors import CorruptionError
 from ..format.manifest import ObjectEntry
@@ -132,6 +134,17 @@ class Ticket:
     def query(self) -> Query:
         """What the reader filters and narrows by."""
         return Query(self.columns, self.start_timestamp_us, self.end_timestamp_us, self.key, self.key_column)
+
+    def behind(self, batch: pa.RecordBatch) -> Ticket:
+        """Return the ticket of what follows a batch of its rows; this one where they do not tell how far that was."""
+        if "offset" in self.columns:
+            reached = batch.column("offset")[-1].as_py() + 1
+        elif not self.query.filters:
+            reached = self.start_offset + batch.num_rows  # offsets are dense (promise P1)
+        else:
+            return self
+        limit = None if self.limit is None else self.limit - batch.num_rows
+        return replace(self, start_offset=reached, limit=limit)
 
     def encode(self) -> bytes:
         """Return the JSON document."""

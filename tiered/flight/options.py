@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..settings import Settings
 
+DEFAULT_LISTEN = "127.0.0.1:8815"
 TOKEN_VARIABLE = "TIERED_FLIGHT_TOKEN"  # noqa: S105 (a name, not a secret)
 _URL = re.compile(r"grpc(?P<tls>\+tls)?://(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#]+):(?P<port>\d{1,5})/?")
 

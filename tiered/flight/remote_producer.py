@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RecordTooLarge, SchemaMismatch
-from ..format.block import split_batch
+from ..format.pieces import split_batch
 from ..format.schema import to_batches
 from ..ingest import Headers, check_records
 from ..producer import Producer
@@ -83,7 +83,7 @@ class RemoteProducer(Producer):
                 for batch, timestamps in to_batches(data, topic.schema):
                     body, limit = topic._body(batch, timestamps), topic._record_bytes_max
                     # Before the first piece of it is sent.
-                    check_records([body], limit)
+                    check_records(body, limit)
                     for piece in split_batch(body, PILE_BYTES_MAX):
                         ranges += self._appended(Pile.of_batch(partition, sync, piece), number)
                         number += piece.num_rows

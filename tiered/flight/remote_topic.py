@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..appends import checked_record
-from ..errors import ConfigError, OffsetOutOfRange, SchemaMismatch, ServerUnavailable, TieredError
-from ..format.block import split_batch
+from ..errors import ConfigError, SchemaMismatch, TieredError
+from ..format.pieces import split_batch
 from ..format.schema import TIMESTAMP, to_batches
 from ..hot.buffer import RECORD_OVERHEAD_BYTES
 from ..hot.partition_writer import check_record_size
@@ -27,16 +27,16 @@ from ..ingest import (
     values_batch,
 )
 from ..producer import Producer
-from ..reader.rows import coalesce, limited
 from ..reader.scan import Scan
-from ..records import Appended, OffsetRange, Record, merged_ranges, records_of
+from ..records import Appended, OffsetRange, Record, merged_ranges
 from ..selecting import Offsets, check_bounds, check_limit, chosen_partitions, query_of
 from ..topic import Topic
 from ..warm.catalog import TopicMeta
 from .appender import PILE_BYTES_MAX, Appender
-from .messages import ScanCommand, Ticket
+from .messages import ScanCommand
 from .piles import OnItsWay, Pile
 from .remote_producer import RemoteProducer
+from .remote_reads import followed, records
 from .remote_scan import RemoteScan
 from .same_topic import named
 from .wire import encode_schema
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from .remote_store import RemoteStore
 
 _CHUNK_ROWS = 1 << 16
-_FOLLOW_SECONDS = 1.0
-_POLL_SECONDS = 0.1
 
 
 class RemoteTopic(Topic):
@@ -190,7 +188,7 @@ class RemoteTopic(Topic):
     ) -> list[OffsetRange]:
         body = self._body(batch, timestamps)
         # Before the first piece of it is sent.
-        check_records([body], self._record_bytes_max)
+        check_records(body, self._record_bytes_max)
         name = self._meta.key if self._typed else "key"
         keys = batch.column(name) if name is not None else None
         parts: list[tuple[int | None, pa.RecordBatch]]
@@ -304,72 +302,9 @@ class RemoteTopic(Topic):
     def _records(
         self, partition: int, offset: int | None, limit: int | None, follow: bool
     ) -> Iterator[Record]:
-        left = limit
-        if left == 0:
-            return
-        if not follow:
-            end = offset + left if offset is not None and left is not None else None
-            log = self.offsets()[partition]
-            self._check_there(log, offset)
-            scan = self.scan(
-                partition, offset, end, columns=["offset", "timestamp", *self.schema.names], limit=limit
-            )
-            for batch in scan.to_batches():
-                yield from self._of(batch, partition)
-            return
-        found = self._wait(partition, 0, seconds=0.0)
-        log = OffsetRange(partition, found["start"], found["end"])
-        at = self._check_there(log, offset)
-        while left is None or left > 0:
-            self._store._check()
-            found = self._wait(partition, at)
-            if found["end"] <= at:
-                if not found["waits"]:
-                    self._store._pause(_POLL_SECONDS)
-                continue
-            rows, begin = self._connection.rows(self._ticket(partition, at, found["end"])), at
-            try:
-                for batch in coalesce(limited(rows, left)):
-                    yield from self._of(batch, partition)
-                    left = None if left is None else left - batch.num_rows
-                    at = batch.column("offset")[-1].as_py() + 1
-            except ServerUnavailable:
-                if at == begin:
-                    raise
-                # Some of them came: it goes on behind those once the server is there again.
-                continue
-            at = found["end"]
-
-    def _check_there(self, log: OffsetRange, offset: int | None) -> int:
-        """Return where reading begins in what a partition has.
-
-        Raises
-        ------
-        OffsetOutOfRange
-            The offset is beyond the end.
-        """
-        if offset is not None and not log.start <= offset <= log.end:
-            missing = "is gone" if offset < log.start else "is not there yet"
-            raise OffsetOutOfRange(
-                f"offset {offset} of topic {self.name!r} partition {log.partition} {missing}; the log has "
-                f"{log.start} to {log.end}",
-                start=log.start,
-                end=log.end,
-            )
-        return log.start if offset is None else offset
-
-    def _of(self, batch: pa.RecordBatch, partition: int) -> Iterator[Record]:
-        return records_of(batch, self.name, partition, typed=self._typed, key_column=self._meta.key)
-
-    def _ticket(self, partition: int, start: int, end: int) -> bytes:
-        columns = ("offset", "timestamp", *self.schema.names)
-        return Ticket(self.name, self._meta.topic_id, partition, start, end, columns).encode()
-
-    def _wait(self, partition: int, offset: int, *, seconds: float = _FOLLOW_SECONDS) -> dict[str, Any]:
-        values = {**named(self._meta), "partition": partition, "offset": offset, "seconds": seconds}
-        found = self._connection.action("wait", values)
-        self._grow(found)
-        return found
+        if follow:
+            return followed(self, partition, offset, limit)
+        return records(self, partition, offset, limit)
 
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from .options import ServeOptions, chosen_token, read_file
+from .options import DEFAULT_LISTEN, ServeOptions, chosen_token, read_file
 from .server import FlightServer
 
 if TYPE_CHECKING:
     from ..store import Store
-
-DEFAULT_LISTEN = "127.0.0.1:8815"
 
 
 def serve(

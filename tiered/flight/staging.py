@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ..errors import ServerUnavailable, TieredError
-from ..format.block import split_batch
+from ..errors import ConfigError, ServerUnavailable, TieredError
+from ..format.pieces import split_batch
 from ..staging.stage_file import Staged
 from ..staging.staging import Staging
 from ..warm.catalog import TopicMeta
@@ -71,7 +71,10 @@ def stage_stream(store: Store, command: PutCommand, reader: Any, writer: Any, wo
             if batch is not None:
                 yield batch
 
-    query, attempt = text(options.get("query")), text(options.get("attempt"))
+    try:
+        query, attempt = text(options.get("query")), text(options.get("attempt"))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"rows are staged for a query, as an attempt: {error}") from None
     staged = stage_of(store).stage(command.topic, query, attempt, batches())
     if not answered(writer, dump({"rows": staged.rows, "bytes": staged.bytes})):
         # Nobody knows what there is to commit.

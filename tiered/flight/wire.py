@@ -95,6 +95,7 @@ def text(value: Any) -> str:
     """Return text."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
+    value.encode()  # JSON can say what has no UTF-8: a ValueError
     return value
 
 

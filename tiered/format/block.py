@@ -157,13 +157,25 @@ def padding(length: int) -> int:
     return -length % ALIGNMENT
 
 
-def encode_body(batch: pa.RecordBatch, codec: Codec = Codec.NONE, level: int = ZSTD_LEVEL) -> Body:
+def encode_body(
+    batch: pa.RecordBatch,
+    codec: Codec = Codec.NONE,
+    level: int = ZSTD_LEVEL,
+    *,
+    size: int | None = None,
+    bounds: tuple[int, int] | None = None,
+) -> Body:
     """Encode one body batch (column 0 is the timestamp; a last column ``offset`` if not dense).
+
+    Parameters
+    ----------
+    size, bounds
+        Its bytes, and minimum and maximum of its timestamps in µs, where they are known.
 
     Raises
     ------
     RecordTooLarge
-        The batch is larger than a block may be; split it first (`split_batch`).
+        The batch is larger than a block may be; split it first (`split`).
     """
     if codec is Codec.NONE:
         runs = [(0, batch.num_columns, batch)]
@@ -179,7 +191,7 @@ def encode_body(batch: pa.RecordBatch, codec: Codec = Codec.NONE, level: int = Z
     parts: list[Any] = []
     raw_total = 0
     for first, count, columns in runs:
-        raw = _serialize(columns)
+        raw = _serialize(columns, size if codec is Codec.NONE else None)
         raw_total += raw.size
         if raw_total > RAW_BYTES_MAX:
             raise RecordTooLarge(f"{batch.num_rows} records of over {RAW_BYTES_MAX} bytes do not fit a block")
@@ -191,7 +203,7 @@ def encode_body(batch: pa.RecordBatch, codec: Codec = Codec.NONE, level: int = Z
         position += size + len(pad)
     directory += _ZEROS[: padding(HEADER_BYTES + directory_bytes)]
     directory_crc = crc32c(directory)
-    low, high = timestamp_bounds(batch.column(0))
+    low, high = bounds or timestamp_bounds(batch.column(0))
     flags = FLAG_OFFSETS if batch.schema.names[-1] == OFFSET_FIELD.name else 0
     return Body(
         batch.num_rows, low, high, codec, len(runs), directory_crc,
@@ -213,9 +225,12 @@ def replace_chunk(body: Body, chunk: pa.Buffer, timestamp_us: int) -> Body:
     )  # fmt: skip
 
 
-def _serialize(columns: pa.RecordBatch) -> pa.Buffer:
+def _serialize(columns: pa.RecordBatch, size: int | None) -> pa.Buffer:
     raw = columns.serialize()
-    if raw.size > _BLOATED_BYTES and raw.size > 2 * columns.nbytes + _BLOATED_BYTES:
+    if (
+        raw.size > _BLOATED_BYTES
+        and raw.size > 2 * (columns.nbytes if size is None else size) + _BLOATED_BYTES
+    ):
         # Arrow cuts buffers to a slice, but not those of a nested child of which the slice has no value.
         raw = columns.take(pa.array(range(columns.num_rows), pa.int32())).serialize()
     return raw
@@ -226,9 +241,8 @@ def timestamp_bounds(column: pa.Array) -> tuple[int, int]:
     if len(column) == 1:  # what every synced append writes: a kernel call costs ten times as much
         value = column[0].value
         return (0, 0) if value is None else (value, value)
-    bounds = pc.min_max(column.view(pa.int64()))
-    low = bounds["min"].as_py()
-    return (0, 0) if low is None else (low, bounds["max"].as_py())
+    low, high = pc.min_max(column).values()
+    return (0, 0) if low.value is None else (low.value, high.value)
 
 
 def encode_header(
@@ -399,29 +413,3 @@ def _directory(
     if sum(entry[2] for entry in entries) != header.raw_length:
         raise corrupt("chunk directory contradicts the header", HEADER_BYTES)
     return entries
-
-
-def split_batch(batch: pa.RecordBatch, block_bytes: int) -> list[pa.RecordBatch]:
-    """Split a body batch into slices of about `block_bytes` raw, each of which fits a block.
-
-    Raises
-    ------
-    RecordTooLarge
-        One record alone is over `RECORD_BYTES_MAX`.
-    """
-    # A slice may have twice the target, and encoding adds padding to each of its buffers.
-    target = min(block_bytes, RAW_BYTES_MAX // 4)
-    size = batch.nbytes
-    if batch.num_rows == 0 or size <= target:
-        return [batch] if batch.num_rows else []
-    if batch.num_rows == 1:
-        if size > RECORD_BYTES_MAX + (1 << 16):
-            raise RecordTooLarge(f"a record of {size} bytes is over the limit of {RECORD_BYTES_MAX}")
-        return [batch]
-    rows = max(1, min(batch.num_rows - 1, batch.num_rows * target // size))
-    pieces: list[pa.RecordBatch] = []
-    for start in range(0, batch.num_rows, rows):
-        piece = batch.slice(start, rows)
-        # Rows of uneven size: a slice that is still far over the target is split again.
-        pieces.extend([piece] if piece.nbytes <= 2 * target else split_batch(piece, target))
-    return pieces

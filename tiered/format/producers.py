@@ -7,7 +7,7 @@ the other in the log.
 The least recently seen producers are forgotten beyond `PRODUCERS_MAX` a partition, and, whenever a segment is
 sealed, those that the partition has not heard of for `PRODUCER_AGE_US`, by the append times of the log itself: a
 partition in which nobody appends forgets nobody. Those whose repeat is bound to come are pinned, and outlive both;
-those whose name nobody will use again (`PASSING_EPOCH`) make room first.
+those whose name nobody will use again (`PASSING_EPOCH`) make room first, but for the last that were seen.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from .block import BlockHeader
 from .facts import ProducerState
 
 PRODUCERS_MAX = 1024
+LATEST_PARTS = 16
+"""One in so many of the producers, those seen last, makes no room: what they sent may be sent again at any moment."""
 PRODUCER_AGE_US = 7 * 24 * 3600 * 1_000_000
 RUNS_MAX = 64
 """Of so many stretches of each producer the offsets are remembered, by the process that wrote or scanned them."""
@@ -262,19 +264,22 @@ class ProducerTable:
     def _seen(self, producer_id: int, epoch: int, append_us: int) -> Known:
         """Return a producer, as the one that was seen last."""
         self._snapshot = None
-        known = self._known.pop(producer_id, None)
+        known = self._known.get(producer_id)
         if known is None:
             known = Known(epoch, -1, append_us)
         known.stored = None
         known.epoch = max(known.epoch, epoch)
         known.last_append_us = max(known.last_append_us, append_us)
+        if producer_id in self._known:
+            # Ctrl-C cannot come between the two.
+            del self._known[producer_id]
         self._known[producer_id] = known
         self._forget_beyond_max()
         return known
 
     def _forget_beyond_max(self) -> None:
         while len(self._known) > PRODUCERS_MAX:
-            *earlier, _ = self._known
+            earlier = list(self._known)[: -max(1, PRODUCERS_MAX // LATEST_PARTS)]
             free = [number for number in earlier if number not in self.pinned] or earlier
             passing = (number for number in free if self._known[number].epoch == PASSING_EPOCH)
             del self._known[next(passing, free[0])]

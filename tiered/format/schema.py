@@ -295,23 +295,34 @@ def nulls(count: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(count, kind)
 
 
-def _unknown_field(given: pa.DataType, kind: pa.DataType) -> str | None:
-    """Return a field of a struct within `given` that `kind` does not have."""
+def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> str | None:
+    """Return what of `given` gets lost without a word where Arrow casts it to `kind`; None where nothing does."""
     if pt.is_struct(given) and pt.is_struct(kind):
         pairs = []
         for field in (given.field(i) for i in range(given.num_fields)):
             at = kind.get_field_index(field.name)
             if at < 0:
-                return str(field.name)
+                return f"has a field {field.name!r}, which {kind} has not"
             pairs.append((field.type, kind.field(at).type))
     elif pt.is_map(given) and pt.is_map(kind):
         pairs = [(given.key_type, kind.key_type), (given.item_type, kind.item_type)]
     elif pt.is_list(kind) and not pt.is_map(given) and given.num_fields == 1:
         pairs = [(given.field(0).type, kind.value_type)]
+    elif pt.is_temporal(given) and not pt.is_date(given) and pt.is_integer(kind):
+        return f"is {given}, whose unit {kind} would not keep; cast it first"
+    elif nested and (_narrows(given, kind) or (pt.is_integer(given) and pt.is_timestamp(kind))):
+        return f"has {given} where {kind} belongs; cast it first"
     else:
         return None
-    found = (_unknown_field(inner, wanted) for inner, wanted in pairs)
-    return next((name for name in found if name is not None), None)
+    found = (_misfit(inner, wanted, nested=True) for inner, wanted in pairs)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _narrows(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether Arrow's cast drops something without a word: the time of day, or which number it was that is not 0."""
+    if pt.is_boolean(kind):
+        return bool(pt.is_integer(given) or pt.is_floating(given) or pt.is_decimal(given))
+    return bool(pt.is_date(kind) and pt.is_timestamp(given))
 
 
 def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -321,10 +332,9 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     array = batch.column(index)
     if array.type.equals(field.type):
         return array
-    unknown = _unknown_field(array.type, field.type)
-    if unknown is not None:
-        # Arrow's cast drops it.
-        raise SchemaMismatch(f"column {field.name!r} has a field {unknown!r}, which {field.type} has not")
+    misfit = _misfit(array.type, field.type)
+    if misfit is not None:
+        raise SchemaMismatch(f"column {field.name!r} {misfit}")
     try:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
@@ -342,7 +352,10 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if _holds_list_view(array.type):
             # Arrow's own cast of list views was seen to lose elements (pyarrow 26).
             return pa.array(array.to_pylist(), field.type)
-        return array.cast(field.type, safe=True)
+        cast = array.cast(field.type, safe=True)
+        if _narrows(array.type, field.type) and not cast.cast(array.type).equals(array):
+            raise pa.ArrowInvalid("that would lose what a value says")
+        return cast
     except (pa.ArrowException, NotImplementedError, OverflowError) as error:
         reason = str(error).splitlines()[0].partition(". If ")[0]  # without Arrow's advice to its own callers
         raise SchemaMismatch(

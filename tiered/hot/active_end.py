@@ -118,11 +118,10 @@ class ActiveEnd:
     def _roll(self, meta: TopicMeta | None = None, *, created_us: int | None = None) -> SegmentFacts:
         old = self._segment
         try:
-            # By times ahead of the clock nobody is forgotten.
-            kept = None if created_us is None else old.producers.snapshot()
-            facts = old.facts or old.seal(self.start_offset, kept)
+            now_us = self._options.clock()
+            facts = old.facts or old.seal(self.start_offset, now_us)
             if created_us is None:
-                created_us = max(self._options.clock(), facts.last_append_us)
+                created_us = max(now_us, facts.last_append_us)
             header = following_header(old.header, facts, meta or self.meta, created_us, old.writer_epoch)
             fresh = SegmentWriter.create(self._options.fs, self.directory, header)
             fresh.producers.pinned = self._options.pinned

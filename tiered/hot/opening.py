@@ -91,7 +91,7 @@ def open_active(
     if newest.header.schema_id == meta.schema_id:
         return segment
     # The last writer died between growing the schema and rolling.
-    facts = segment.seal(start_offset)
+    facts = segment.seal(start_offset, options.clock())
     segment.close()
     return _follow(
         options, directory, meta, replace(segment.header, writer_epoch=segment.writer_epoch), facts

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-import pyarrow as pa
-
 from ..errors import Fenced, PartitionPoisoned, RecordTooLarge, StoreClosed, TieredError, TopicNotFound, again
-from ..format.block import encode_body
+from ..format.block import Body
 from ..format.facts import ProducerState
 from ..format.segment import BlockIndex, SegmentHeader
 from ..warm.asking import drop_asked
@@ -169,17 +167,23 @@ class PartitionWriter(NumberedRows):
                 raise
             return buffer.base_offset + row
 
-    def append_batches(self, pieces: Sequence[pa.RecordBatch], column_count: int) -> tuple[int, int]:
-        """Write body batches as a block each, after the pending rows; return their offsets ``[start, end)``.
+    def append_bodies(self, bodies: Iterable[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
+        """Write encoded blocks after the pending rows; return their offsets ``[start, end)``.
 
         Each block is atomic. Offsets are assigned while the pending buffer is held, so that a failed
-        write leaves no hole. The blocks of a bulk load are not kept in memory: they are in the page cache,
-        and encoding each into the memory of the one before is twice as fast as into new pages.
+        write leaves no hole.
+
+        Parameters
+        ----------
+        column_count
+            Of the bodies, their timestamp included.
+        keep
+            Whether they stay readable from memory; those of a bulk load are in the page cache anyway.
 
         Raises
         ------
         SchemaGrew
-            The schema has not `column_count` columns any more; nothing was written.
+            The schema has not `column_count` columns any more; nothing was written, and no body taken.
         """
         with self._write_lock:
             self._check_fault()
@@ -191,8 +195,8 @@ class PartitionWriter(NumberedRows):
                 self._drain_held()
                 start = self._segment.end_offset
                 try:
-                    for piece in pieces:
-                        self._append_body(encode_body(piece), keep=len(pieces) == 1)
+                    for body in bodies:
+                        self._append_body(body, keep=keep)
                 finally:
                     self.buffer.base_offset = self._segment.end_offset
                 return start, self._segment.end_offset
@@ -254,12 +258,13 @@ class PartitionWriter(NumberedRows):
 
     def _release(self) -> None:
         with self._sync_lock, self._write_lock, self.lock:
-            self._closed = True
             self._fail(StoreClosed("the store is closed"))
             for segment in (*self._retired, self._segment):
                 segment.close()
             self.recent.clear()
             self._file_lock.release()
+            # At last: what Ctrl-C keeps from being done here, the next close does.
+            self._closed = True
 
     def abandon(self, fault: TieredError) -> None:
         """In a forked child: refuse everything and let go of the parent's descriptors."""

@@ -6,8 +6,9 @@ import threading
 import time
 from pathlib import Path
 
-from ..format.block import RAW_BYTES_MAX, encode_body, split_batch
+from ..format.block import RAW_BYTES_MAX, encode_body
 from ..format.facts import SegmentFacts
+from ..format.pieces import split_batch
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..warm.catalog import TopicMeta
 from ..warm.segment_writer import SegmentWriter

@@ -12,11 +12,20 @@ import pyarrow as pa
 import pyarrow.types as pt
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import DateType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..flight.options import connect_options
 from ..flight.staging import StageClient
+from ..format.schema import SYSTEM_FIELDS
 from ..settings import Settings
 from ..staging.stage_file import Staged
 from ..warm.catalog import TopicMeta
@@ -92,20 +101,35 @@ def _check_zones(meta: TopicMeta, columns: SinkColumns, schema: StructType) -> N
     ------
     SchemaMismatch
     """
-    instants = {item.name for item in meta.schema if pt.is_timestamp(item.type) and item.type.tz is not None}
-    local = {item.name for item in meta.schema if pt.is_temporal(item.type)} - instants
+    kinds = {field.name: field.type for field in (*SYSTEM_FIELDS, *meta.schema)}
     for index, name in zip(columns.indices, columns.names, strict=True):
-        kind = schema[index].dataType
-        refused = (
-            isinstance(kind, DateType | TimestampNTZType)
-            if name in instants | {"timestamp"}
-            else isinstance(kind, TimestampType) and name in local
-        )
-        if refused:
+        found = _other_time(schema[index].dataType, kinds[name])
+        if found is not None:
             raise SchemaMismatch(
-                f"column {name!r} is {kind.simpleString()} in the frame, and {'' if name in local else 'not '}local time "
-                f"in topic {meta.name!r}: cast it in Spark, which knows the session's time zone"
+                f"column {name!r} has {found.simpleString()} in the frame where topic {meta.name!r} has "
+                f"{'local time' if isinstance(found, TimestampType) else 'no local time'}: cast it in Spark, which "
+                "knows the session's time zone"
             )
+
+
+def _other_time(given: DataType, wanted: pa.DataType) -> DataType | None:
+    """Return what, at any depth, is a local time in the frame and an instant in the topic, or the reverse."""
+    pairs: list[tuple[DataType, pa.DataType]] = []
+    if isinstance(given, StructType) and pt.is_struct(wanted):
+        known = [item for item in given if wanted.get_field_index(item.name) >= 0]
+        pairs = [(item.dataType, wanted.field(item.name).type) for item in known]
+    elif isinstance(given, ArrayType) and pt.is_list(wanted):
+        pairs = [(given.elementType, wanted.value_type)]
+    elif isinstance(given, MapType) and pt.is_map(wanted):
+        pairs = [(given.keyType, wanted.key_type), (given.valueType, wanted.item_type)]
+    elif isinstance(given, MapType) and pt.is_list(wanted):
+        entry = StructType().add("key", given.keyType).add("value", given.valueType)
+        pairs = [(entry, wanted.value_type)]
+    elif pt.is_timestamp(wanted) and wanted.tz is not None:
+        return given if isinstance(given, DateType | TimestampNTZType) else None
+    elif pt.is_temporal(wanted):
+        return given if isinstance(given, TimestampType) else None
+    return next((found for pair in pairs if (found := _other_time(*pair)) is not None), None)
 
 
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -42,6 +42,8 @@ _LOOK_SECONDS_REMOTE = 0.05
 _LOOK_SECONDS_BUCKET = 2.0
 # An evicted file that is held open keeps its disk space so long.
 _HOLD_SECONDS = 10.0
+# What is lost, and stays lost, is said again after so long.
+_SAY_AGAIN_SECONDS = 60.0
 # How often retention may move the start offset while a plan is made that takes what is left.
 _ATTEMPTS = 5
 
@@ -83,6 +85,8 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tidied_at = 0.0
         self._target: Offsets | None = None
         self._batch_at: float | None = None
+        self._missed_at: float | None = None
+        self._said_at: dict[str, float] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return TieredStreamReader, (self._options, self._schema)
@@ -175,11 +179,17 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _available(self) -> _Log | None:
         """Return the log's bounds; None where there is no log."""
+        now = self._clock()
+        if self._missed_at is not None and now - self._missed_at < self._look_seconds():
+            return None
         try:
-            return self._look()
+            found = self._look()
         except TopicNotFound as gone:
             self._report(str(gone), gone)
+            self._missed_at = now
             return None
+        self._missed_at = None
+        return found
 
     def _wanted(self, partition: int) -> bool:
         return self._options.partitions is None or partition in self._options.partitions
@@ -341,7 +351,13 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report(self, what: str, at: OffsetRange | OffsetOutOfRange | TopicNotFound) -> None:
         """Raise what was found, or log it, as the user chose."""
         if not self._options.fail_on_data_loss:
-            _log.warning("failOnDataLoss is off, going on with what is there: %s", what)
+            now = self._clock()
+            self._said_at = {
+                text: then for text, then in self._said_at.items() if now - then < _SAY_AGAIN_SECONDS
+            }
+            if what not in self._said_at:
+                self._said_at[what] = now
+                _log.warning("failOnDataLoss is off, going on with what is there: %s", what)
             return
         message = f"{what}: {_LOST}"
         if isinstance(at, TopicNotFound):

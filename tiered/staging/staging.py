@@ -41,7 +41,7 @@ from ..errors import (
     TopicNotFound,
     rebuilt,
 )
-from ..format.block import split_batch
+from ..format.pieces import split_batch
 from ..format.producers import producer_number
 from ..format.schema import SYSTEM_FIELDS, to_batches
 from ..ingest import body_of, by_partition, check_records
@@ -152,7 +152,7 @@ class Staging:
         for body, stamps in to_batches(batch, schema):
             if body.num_rows == 0:
                 continue
-            check_records([body], limit)
+            check_records(body, limit)
             staged = body_of(body, stamps, topic._meta.timestamp, self._store._clock())
             if places is not None:
                 part = places.slice(first, body.num_rows)

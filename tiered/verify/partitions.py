@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
@@ -53,12 +54,8 @@ class Tiers:
 def look_at_partition(
     tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, *, deep: bool, notes: Notes
 ) -> PartitionFacts:
-    """Look at a partition and check its invariants; what is found goes into `notes`.
-
-    While a writer, a tierer or retention moves things, a look can catch a moment between two of their steps. So
-    what a look finds is looked for again, and counts if it is there in two looks, one after the other.
-    """
-    facts = _settled(tiers, meta, partition, directory, notes)
+    """Look at a partition and check its invariants; what is found goes into `notes`."""
+    facts = settled_facts(tiers, meta, partition, directory, notes)
     if deep:
         notes.segments = notes.blocks = notes.objects = notes.bytes = 0
         segments = _deep_segments(directory, notes) if directory is not None else ()
@@ -70,9 +67,14 @@ def look_at_partition(
     return facts
 
 
-def _settled(
+def settled_facts(
     tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
 ) -> PartitionFacts:
+    """Return what a partition has, its bytes not read, and check its invariants.
+
+    While a writer, a tierer or retention moves things, a look can catch a moment between two of their steps. So
+    what a look finds is looked for again, and counts if it is there in two looks, one after the other.
+    """
     facts = PartitionFacts(str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas)
     before: set[Problem] | None = None
     found = notes.inner()
@@ -256,8 +258,9 @@ def _known_damage(
             if look.header is not None and look.header.segment_id in entry.segment_ids:
                 unread = Notes()
                 newest = look is (facts.segments or ())[-1]
-                look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=unread)
-                twins += [look] if not unread.problems else []
+                with suppress(Gone):
+                    look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=unread)
+                    twins += [look] if not unread.problems else []
         look_at_object(cold, meta, entry, twins, notes)
 
 

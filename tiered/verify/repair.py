@@ -27,7 +27,7 @@ from .aside import Workshop
 from .documents import look_at_store_document
 from .invariants import PartitionFacts
 from .notes import Gone, Notes, Progress
-from .partitions import Tiers, look_at_partition
+from .partitions import Tiers, settled_facts
 from .remembering import Memory, wall_clock_us
 from .repair_bucket import rebuild_head, repair_page, upload_again
 from .repair_documents import repair_bucket_document, repair_document
@@ -183,7 +183,7 @@ class _Round:
         directory = self._root / TOPICS_DIRECTORY / topic / str(partition)
         access = self._shop.access
         tiers = Tiers(self._root, access.object_store if access.has_cold else None, self._shop.store_id)
-        return meta, look_at_partition(tiers, meta, partition, directory, deep=False, notes=Notes())
+        return meta, settled_facts(tiers, meta, partition, directory, Notes())
 
     def _document(self, problem: Problem) -> Repair:
         assert self._root is not None

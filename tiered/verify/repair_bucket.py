@@ -6,17 +6,20 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..cold.commit import Committer
+from ..cold.file_store import FileStore
 from ..cold.parquet_format import object_schema
 from ..cold.parquet_object import write_object
 from ..cold.partition import ColdPartition
 from ..cold.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
-from ..errors import CorruptionError
+from ..cold.whole_object import copy_object
+from ..errors import CorruptionError, ObjectNotFound
 from ..format.facts import ProducerState, SegmentFacts
 from ..format.manifest import Head, ObjectEntry
 from ..format.producers import states_before
 from ..format.schema import schema_to_text
 from ..format.segment import SegmentHeader
 from ..gather import LocalSegments
+from ..places import COPIES_DIRECTORY
 from ..reader.snapshot import open_listed
 from ..warm.catalog import TopicMeta
 from ..warm.directory import list_segments, read_lineage, read_start_offset, write_marks
@@ -76,12 +79,14 @@ def rebuild_head(
     # A head of this disk's lineage would fence a store that was restored elsewhere since.
     shop.claims.check_owner()
     start = _start_offset(directory)
+    created_us = next((look.header.created_us for look in segments if look.header is not None), shop.clock())
     planned = plan_rebuild(
         cold,
         store_id=shop.store_id,
         schemas={i: schema_to_text(item) for i, item in enumerate(meta.schemas)},
         lineage_epoch=read_lineage(directory),
         start_offset=start,
+        local=(segments[0].name.base_offset, created_us) if segments else None,
     )
     _check_lineage(planned.head.inline, planned.head.end_offset, segments)
     if planned.problems:
@@ -185,18 +190,20 @@ def upload_again(
     entry: ObjectEntry,
     segments: tuple[SegmentLook, ...],
 ) -> Repair:
-    """Upload a damaged or missing object again from the sound local segment, under a new name, and publish it.
+    """Upload a damaged or missing object again from what the disk has of it, under a new name, and publish it.
+
+    That is the sound local segment or, where it was evicted, the copy that a rule or a pin had made of the object.
 
     Raises
     ------
     CorruptionError
-        The local segment is not there, or is no better.
+        The disk has neither, or nothing better.
     Fenced, ColdStorageError
     """
     where = cold.where(cold.keys.data(entry.name))
     looks = _sources(entry, segments)
     if not looks:
-        raise CorruptionError("the disk does not have its records any more", where=where)
+        return _upload_copy(shop, cold, meta, entry)
     again = [_look_again(look, newest=look is segments[-1]) for look in looks]
     facts = [_facts(again[0], entry)] if len(again) == 1 else [_sealed_facts(look) for look in again]
     if len(again) == 1 and again[0].end_offset < entry.end_offset:
@@ -215,6 +222,26 @@ def upload_again(
     committer.publish_objects(fresh, schemas)
     source = ", ".join(look.path.name for look in looks)
     return Repair(where, f"uploaded again as {', '.join(names)} from {source}", "done", kept=where)
+
+
+def _upload_copy(shop: Workshop, cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry) -> Repair:
+    root = shop.access.places.root
+    assert root is not None
+    where = cold.where(cold.keys.data(entry.name))
+    copies = ColdPartition(FileStore(root / COPIES_DIRECTORY), meta.name, meta.topic_id, cold.partition)
+    try:
+        copies.store.stat(cold.keys.data(entry.name))
+    except ObjectNotFound:
+        raise CorruptionError("the disk does not have its records any more", where=where) from None
+    committer = committer_of(shop, meta, cold.partition)
+    name = committer.new_object_name(entry.base_offset)
+    try:
+        fresh = copy_object(copies, entry, name, cold.store, "")
+    except BaseException:
+        committer.release([name])
+        raise
+    committer.publish_objects([fresh])
+    return Repair(where, f"uploaded again as {name} from its local copy", "done", kept=where)
 
 
 def _sources(entry: ObjectEntry, segments: tuple[SegmentLook, ...]) -> list[SegmentLook]:

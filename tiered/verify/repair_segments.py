@@ -19,10 +19,11 @@ from ..cold.parquet_inspect import read_facts
 from ..cold.parquet_reader import read_object
 from ..cold.partition import ColdPartition
 from ..errors import CorruptionError
-from ..format.block import encode_body, encode_header, split_batch
+from ..format.block import encode_body, encode_header
 from ..format.codec import Codec
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry
+from ..format.pieces import split_batch
 from ..format.schema import body_schema
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
 from ..warm.catalog import TopicMeta

@@ -62,8 +62,11 @@ class FileSystem(Protocol):
         ...
 
     def truncate(self, fd: int, length: int) -> None: ...
-    def reserve(self, fd: int, length: int) -> None:
-        """Lengthen the file to `length` by allocated zeros, where the system can do so at once; never fails."""
+    def reserve(self, fd: int, position: int, length: int) -> None:
+        """Lengthen the file by `length` allocated zeros from `position` on, where the system can do so at once.
+
+        Never fails.
+        """
         ...
 
     def close(self, fd: int) -> None: ...
@@ -124,10 +127,10 @@ class OsFileSystem:
         """See `FileSystem.truncate`."""
         os.ftruncate(fd, length)
 
-    def reserve(self, fd: int, length: int) -> None:
+    def reserve(self, fd: int, position: int, length: int) -> None:
         """See `FileSystem.reserve`; Linux alone."""
         if _fallocate is not None:
-            _fallocate(fd, 0, 0, length)
+            _fallocate(fd, 0, position, length)
 
     def close(self, fd: int) -> None:
         """See `FileSystem.close`."""

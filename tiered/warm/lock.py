@@ -66,10 +66,12 @@ class FileLock:
             os.ftruncate(fd, 0)
             with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
                 os.pwrite(fd, _description(), 0)
+            held = cls(path, fd)
         except BaseException:
+            # Ctrl-C too: the lock of a file that nobody knows of would be held as long as the process lives.
             os.close(fd)
             raise
-        return cls(path, fd)
+        return held
 
     @property
     def held(self) -> bool:
@@ -80,11 +82,13 @@ class FileLock:
         """Give the lock up; may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with suppress(OSError):  # a disk that became read-only: the name stays, and means nothing
-                os.ftruncate(fd, 0)
-            # A child that was forked behind Python's back would keep the lock by its copy of the descriptor.
-            fcntl.flock(fd, fcntl.LOCK_UN)
-            os.close(fd)
+            try:
+                with suppress(OSError):  # a disk that became read-only: the name stays, and means nothing
+                    os.ftruncate(fd, 0)
+                # A child that was forked behind Python's back would keep the lock by its copy of the descriptor.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            finally:
+                os.close(fd)
 
     def abandon(self) -> None:
         """Close an inherited descriptor in a forked child; the parent keeps the lock."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..format.block import MARK, Body, encode_header
-from ..format.facts import ProducerState, SegmentFacts
+from ..format.facts import SegmentFacts
 from ..format.producers import PRODUCER_AGE_US, ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
 from .directory import SegmentName
@@ -173,7 +173,8 @@ class SegmentWriter:
         """Keep zeros ahead of the blocks: a sync of a file that need not grow has no metadata to write."""
         if end > self._reserved:
             self._reserved = end + min(max(end // 4, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX)
-            self._fs.reserve(self._fd, self._reserved)
+            # From here on alone: some systems look at every page of the range.
+            self._fs.reserve(self._fd, self.position, self._reserved - self.position)
 
     def _give_back(self) -> None:
         # Also where nothing was reserved: Ctrl-C may have kept a block without room from being cut off.
@@ -210,20 +211,20 @@ class SegmentWriter:
             self._give_back()
             self._sync_file()
 
-    def seal(self, start_offset: int, producers: tuple[ProducerState, ...] | None = None) -> SegmentFacts:
+    def seal(self, start_offset: int, now_us: int | None = None) -> SegmentFacts:
         """Write footer and trailer, durably; the segment takes no more blocks.
 
         Parameters
         ----------
-        producers
-            Those to be remembered; default all that were seen in time (`PRODUCER_AGE_US`).
+        now_us
+            The time: where the last append is ahead of it, producers that were not seen in time (`PRODUCER_AGE_US`) are
+            those of before then. Default that append's.
         """
         if self.synced_through < self.position:
             # A footer that outlived a block in front of it would vouch for records that are not there.
             self.sync()
-        if producers is None:
-            self.producers.forget_before(self.last_append_us - PRODUCER_AGE_US)
-            producers = self.producers.snapshot()
+        seen_us = self.last_append_us if now_us is None else min(self.last_append_us, now_us)
+        self.producers.forget_before(seen_us - PRODUCER_AGE_US)
         content = self._content.hexdigest()
         head, index = self.header, self.index
         facts = SegmentFacts(
@@ -245,7 +246,7 @@ class SegmentWriter:
             origin_hash=content,
             prev_origin_hash=head.prev_origin_hash,
             content_hash=content,
-            producers=producers,
+            producers=self.producers.snapshot(),
         )
         try:
             self._give_back()
