@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tiered
-from tests.fast_s3 import FastS3, fast_s3
+from tests.s3_server import S3Process, s3_process
 from tiered.cold.bucket import Bucket
 from tiered.cold.open import open_object_store
 from tiered.cold.options import ColdOptions
@@ -84,14 +84,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _server() -> Iterator[FastS3]:
+def _server() -> Iterator[S3Process]:
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}
-    with fast_s3() as server:
+    with s3_process() as server:
         boto3.client("s3", endpoint_url=server.url).create_bucket(Bucket="bucket")
         yield server
 
 
-def _settings(server: FastS3, tail_interval: str, **rules: Any) -> tiered.Settings:
+def _settings(server: S3Process, tail_interval: str, **rules: Any) -> tiered.Settings:
     offload = {"after": "10m", "tail_interval": tail_interval}
     return tiered.Settings.model_validate(
         {
@@ -105,7 +105,7 @@ def _settings(server: FastS3, tail_interval: str, **rules: Any) -> tiered.Settin
 # -- lag ---------------------------------------------------------------------------------------------
 
 
-def lag(server: FastS3, options: argparse.Namespace) -> list[dict[str, Any]]:
+def lag(server: S3Process, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row of figures for each rate."""
     rows = []
     for rate in options.rate or [1, 100, 10_000]:
@@ -114,7 +114,7 @@ def lag(server: FastS3, options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def _lag_at(server: FastS3, folder: Path, rate: int, options: argparse.Namespace) -> dict[str, Any]:
+def _lag_at(server: S3Process, folder: Path, rate: int, options: argparse.Namespace) -> dict[str, Any]:
     """Append at a rate, and ask the bucket how far it is."""
     url = f"{URL}-{rate}-{time.time_ns()}"
     chosen = _settings(server, options.tail_interval)
@@ -162,7 +162,7 @@ def _lag_at(server: FastS3, folder: Path, rate: int, options: argparse.Namespace
 
 
 def _watch(
-    server: FastS3,
+    server: S3Process,
     url: str,
     ended: threading.Event,
     starts: list[float],
@@ -186,7 +186,7 @@ def _watch(
 # -- a cold read beside appends ------------------------------------------------------------------------
 
 
-def beside(server: FastS3, options: argparse.Namespace) -> list[dict[str, Any]]:
+def beside(server: S3Process, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a row of figures for each kind of company, from several turns."""
     rate = (options.rate or [1000])[0]
     found: dict[str, list[float]] = {"nobody reads": [], "another process reads": [], "a thread reads": []}
@@ -255,7 +255,7 @@ with tiered.open(sys.argv[1], settings=settings) as store:
 
 
 @contextmanager
-def _company(name: str, server: FastS3, topic: tiered.Topic) -> Iterator[Any]:
+def _company(name: str, server: S3Process, topic: tiered.Topic) -> Iterator[Any]:
     """Read everything again and again meanwhile; yield what returns the records that were read."""
     if name == "nobody reads":
         yield lambda: 0

@@ -18,6 +18,7 @@ from tiered.errors import ConfigError
 from tiered.places import cold_options
 from tiered.policies.rules import PRESETS, Policy
 from tiered.settings import Settings
+from tiered.toml_lines import key_lines
 from tiered.units import (
     approximate_size,
     format_duration,
@@ -371,6 +372,43 @@ def test_unreadable_files_are_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TIERED_STORE", "sync=always")
     with pytest.raises(ConfigError, match="environment TIERED_STORE: is not JSON"):
         Settings.load()
+
+
+DEEP = ".".join(["a"] * 5000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 5000 + "]" * 5000,
+        f"{DEEP} = 1",
+        f"store.sync.{DEEP} = 1",
+        f"[cold.tags.{DEEP}]",
+    ],
+    ids=["arrays", "keys", "shown", "tags"],
+)
+def test_what_is_nested_too_deeply_is_a_mistake_like_any_other(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tiered.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"tiered\.toml: tables are nested too deeply"):
+        Settings.load(path)
+
+
+def test_a_variable_that_is_nested_too_deeply_is_a_mistake_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_POLICIES", "[" * 100_000)
+    with pytest.raises(ConfigError, match="environment .* nested too deeply"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+12:00", "9999-12-31T23:00:00-12:00"])
+def test_a_time_that_no_calendar_has_in_utc_is_refused(moment: str) -> None:
+    with pytest.raises(ConfigError, match=r"pin\.since: .* beyond the years 1 to 9999"):
+        Settings.model_validate({"policies": {"default": {"pin": {"since": moment}}}})
+
+
+def test_the_lines_of_a_file_are_looked_for_once() -> None:
+    """`tiered config show` asks for the line of each setting, and a file takes a parse a line."""
+    assert key_lines("a = 1") is key_lines("a = " + "1")
 
 
 def test_to_json_reads_back(tmp_path: Path) -> None:

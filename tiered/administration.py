@@ -21,7 +21,7 @@ def delete_before(topic: Topic, offset: int, partition: int) -> None:
     topic._check_partition(partition)
     writer = topic._writer(partition)
     writer.flush()
-    if not isinstance(offset, int) or not 0 <= offset <= writer.durable_offset:
+    if type(offset) is not int or not 0 <= offset <= writer.durable_offset:
         raise OffsetOutOfRange(
             f"cannot delete before offset {offset} of topic {topic.name!r} partition {partition}; the log has "
             f"{writer.start_offset} to {writer.durable_offset}",

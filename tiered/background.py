@@ -16,7 +16,7 @@ class Ticker:
 
     def __init__(self, name: str, interval_seconds: float, work: Callable[[], None]) -> None:
         self._work = work
-        self._interval_seconds = interval_seconds
+        self._interval_seconds = min(interval_seconds, threading.TIMEOUT_MAX)  # the system's longest wait
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._last_error = ""

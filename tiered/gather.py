@@ -271,14 +271,13 @@ def _segment_fact(
     facts, header, index = item.facts, item.header, item.index
     segment_id: UUID = header.segment_id
     own = [entry for entry in entries if segment_id in entry.segment_ids]
-    sealed = facts is not None
+    # A crash may come between a segment's footer and the next file: until a writer made that, nothing but its tail moves.
+    sealed = facts is not None and not newest
     codec = _codec(item)
     size = item.bytes
     # A tail may happen to hold all of it. It is no whole yet: it would never be merged, scrubbed or moved.
     wholes = [entry for entry in own if entry.sealed]
-    last_append_us = (
-        facts.last_append_us if facts else (item.scan.last_append_us if item.scan else header.created_us)
-    )
+    last_append_us = facts.last_append_us if facts else append_time_us(item, item.end_offset - 1)
     # An open one may have waited empty for long; a sealed one is not asked how long it was open.
     first_append_us = None if sealed else append_time_us(item, header.base_offset)
     return SegmentFact(
@@ -296,7 +295,7 @@ def _segment_fact(
         newest=newest,
         in_manifest=sealed and covers(wholes, segment_id, header.base_offset, item.end_offset),
         created_us=header.created_us if first_append_us is None else first_append_us,
-        last_append_us=last_append_us,
+        last_append_us=header.created_us if last_append_us is None else last_append_us,
         max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
         where=str(item.path),
         block_count=len(index),

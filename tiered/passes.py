@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from .errors import ColdStorageError, Fenced, StoreLocked, TieredError
 from .pass_history import PassHistory
@@ -86,9 +86,18 @@ class Backoff:
         """Return when it may be tried again; 0 where nothing failed."""
         return self._failed.get(key, (0, 0.0))[1]
 
-    def succeed(self, key: Hashable) -> None:
-        """Forget what failed."""
-        self._failed.pop(key, None)
+    def settle(
+        self, failed: Collection[Hashable], begun: float, now: float, tried: Callable[[Any], bool]
+    ) -> None:
+        """Take note of a pass that had `begun` then: what `failed`, and that the rest of what was `tried` did not.
+
+        What nothing is asked of any more, such as a deleted topic, counts as tried. What was held back was not.
+        """
+        for key in [item for item in self._failed if tried(item) and not self.holds(item, begun)]:
+            if key not in failed:
+                del self._failed[key]
+        for key in failed:
+            self.fail(key, now)
 
     def __len__(self) -> int:
         return len(self._failed)
@@ -213,7 +222,8 @@ class Passes:
             cycle.wake.set()
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
+                # The system has a longest wait.
+                thread.join(min(threading.TIMEOUT_MAX, max(0.0, until - time.monotonic())))
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late:
             log.warning("%s did not end within %g s", " and ".join(late), deadline_seconds)
@@ -338,7 +348,8 @@ class Passes:
         finally:
             self._full_due = self._monotonic() + self._schedule()
         if report is not None:
-            self._note(report, self._full_backoff, _group)
+            failed = {_group(action) for action, _ in report.failed}
+            self._full_backoff.settle(failed, begun, self._monotonic(), lambda _: True)
             errors += [message for _, message in report.failed]
         self._ended(self._full, started_us, begun, report, errors)
 
@@ -369,7 +380,7 @@ class Passes:
             if not self._is_back(begun):
                 return
             due = frozenset(self._tails_due)  # all that waits is shipped by this pass
-        wanted = due - self._paused
+        wanted, known = due - self._paused, frozenset(self._tails_due)
         report: TierReport | None = None
         errors: list[str] = []
         try:
@@ -383,9 +394,11 @@ class Passes:
             errors = [_line(error)]
         else:
             report = found.report
-            self._note(report, self._tail_backoff, _place)
-            for place, problem in found.problems.items():
-                self._tail_backoff.fail(place, self._monotonic())
+            failed = {_place(action) for action, _ in report.failed} | set(found.problems)
+            self._tail_backoff.settle(
+                failed, begun, self._monotonic(), lambda place: place[0] in wanted or place[0] not in known
+            )
+            for problem in found.problems.values():
                 if not isinstance(problem, Fenced):  # said once, by who found out, and for good
                     errors.append(_line(problem))
             errors += [message for _, message in report.failed]
@@ -412,15 +425,6 @@ class Passes:
         return True
 
     # -- figures ---------------------------------------------------------------------------------
-
-    def _note(self, report: TierReport, backoff: Backoff, key_of: Callable[[Action], Hashable]) -> None:
-        now = self._monotonic()
-        failed = {key_of(action) for action, _ in report.failed}
-        for key in failed:
-            backoff.fail(key, now)
-        for action, _ in report.done:
-            if key_of(action) not in failed:
-                backoff.succeed(key_of(action))
 
     def _ended(
         self, cycle: _Cycle, started_us: int, begun: float, report: TierReport | None, errors: list[str]

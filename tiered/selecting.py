@@ -67,13 +67,13 @@ def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -
         return list(range(meta.partitions))
     if not isinstance(partitions, (int, Iterable)):
         raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}")
-    wanted = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
+    wanted = [partitions] if isinstance(partitions, int) else list(partitions)
     for partition in wanted:
         check_partition(meta, partition)
-    return wanted
+    return list(dict.fromkeys(wanted))
 
 
-def check_bounds(meta: TopicMeta, *bounds: Offsets) -> None:
+def check_bounds(meta: TopicMeta, *bounds: int | Mapping[int, int | None] | None) -> None:
     """Raise `ConfigError` for what is no bound on offsets."""
     for offsets in bounds:
         by_partition = offsets if isinstance(offsets, Mapping) else {}

@@ -66,6 +66,7 @@ from .units import (
 )
 
 _ENV_PREFIX = "TIERED_"
+_TOO_DEEP = "tables are nested too deeply"
 PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
 
 
@@ -363,11 +364,14 @@ class Settings(_Section):
     def _say_it_in_one_line(
         cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
+        sources = info.context if isinstance(info.context, Sources) else Sources()
         try:
-            return handler(data)
-        except ValidationError as error:
-            sources = info.context if isinstance(info.context, Sources) else Sources()
-            raise ConfigError(_one_line(error, sources)) from None
+            try:
+                return handler(data)
+            except ValidationError as error:
+                raise ConfigError(_one_line(error, sources)) from None
+        except RecursionError:
+            raise ConfigError(f"{sources.path or 'settings'}: {_TOO_DEEP}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Self:
@@ -475,6 +479,8 @@ def _read_environment() -> dict[str, Any]:
         raise ConfigError(
             f"environment {name}: is not JSON; write an object, or {name}__KEY for one key"
         ) from None
+    except RecursionError:
+        raise ConfigError(f"environment {_ENV_PREFIX}…: {_TOO_DEEP}") from None
 
 
 def _read_toml(path: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any]]:
@@ -487,6 +493,8 @@ def _read_toml(path: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any]
         raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"{os.fspath(path)}: is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{os.fspath(path)}: {_TOO_DEEP}") from None
 
 
 def _merge(under: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,16 +82,22 @@ class Store:
     # -- opening and closing ---------------------------------------------------------------------
 
     def _use(self, settings: Settings) -> None:
-        """Go by other policies, limits and times of sweeping from the next action on; all else stays as it is."""
+        """Go by other policies, limits and times of sweeping from the next action on; all else stays as it is.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, OSError
+            What the store remembers of its bucket cannot be read: everything stays as it is.
+        """
+        root = self._access.places.root
+        if root is not None:
+            self._access.look_again(partial(places_of, root, settings))
         limits = [
             (item.daemon.upload_bytes_per_second, item.daemon.requests_per_second)
             for item in (self._settings, settings)
         ]
         self._settings = settings
         Brakes.change_limits(*limits)
-        root = self._access.places.root
-        if root is not None:
-            self._access.look_again(partial(places_of, root, settings))
 
     def _writers(self) -> list[PartitionWriter]:
         with self._lock:
@@ -290,6 +296,7 @@ class Store:
                 writer.fault = gone
             self._topics.pop(name, None)
             self._catalog.delete_topic(name)
+            self._write_counters.forget(name)
 
     # -- tiering ---------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 # Each beginning is parsed anew, so the time grows with the square.
@@ -12,10 +13,11 @@ _LINES_MAX = 2000
 Location = tuple[str, ...]
 
 
-def key_lines(text: str) -> dict[Location, int]:
+@lru_cache(maxsize=1)
+def key_lines(text: str) -> Mapping[Location, int]:
     """Return the line, counted from 1, on which each key and each table begins.
 
-    A file with more than 2000 lines gives none.
+    A file with more than 2000 lines gives none. The last answer is kept: every setting asks anew.
 
     Raises
     ------

@@ -326,7 +326,7 @@ class Topic:
                 )
             partition = 0
         self._check_partition(partition)
-        check_bounds(self._meta, offset)
+        check_bounds(self._meta, {partition: offset})
         check_limit(limit)
         return self._records(partition, offset, limit, follow)
 

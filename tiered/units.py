@@ -220,7 +220,10 @@ def parse_moment(value: object) -> datetime:
         return found.replace(tzinfo=UTC)
     if found.tzinfo is None:
         raise ValueError(f"{str(value)!r} has no zone; {hint}")
-    return found.astimezone(UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{str(value)!r} is beyond the years 1 to 9999; {hint}") from None
 
 
 def _parse_floor_or_off(value: object) -> Floor | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +17,7 @@ from crc32c import crc32c
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 import tiered
+from tests.s3_server import s3_process
 
 from ..data import flights, open_topic, settings
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
@@ -72,7 +71,6 @@ def cold_scan(bench: Bench) -> Case:
     )
 
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _RANGE_BYTES = 8 << 20
 _UNDER_WAY = 8
 
@@ -124,15 +122,7 @@ def serve(stack: ExitStack) -> str:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "benchmark")
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-    command = [sys.executable, "-m", "tests.cold.small_s3"]
-    server = stack.enter_context(
-        subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    # It serves until this is closed.
-    stack.callback(server.stdin.close)
-    return server.stdout.readline().strip()
+    return stack.enter_context(s3_process()).url
 
 
 def _bare_loop(client: Any, pool: ThreadPoolExecutor, objects: list[tuple[str, Any]]) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import tiered
-from tests.fast_s3 import FastS3, fast_s3
+from tests.s3_server import S3Process, s3_process
 from tiered.cold.commit import Committer
 from tiered.cold.layout import ObjectName
 from tiered.cold.partition import ENTRIES_CACHED_MAX, ColdPartition
@@ -32,7 +32,7 @@ _PAGES_WEIGHED = 8
 def manifest(bench: Bench) -> Case:
     """100,000 objects of 200 MiB in one partition, 20 TB, in a bucket on this machine; none of them is read."""
     count = bench.size(100_000, 500)
-    server = bench.exit.enter_context(fast_s3())
+    server = bench.exit.enter_context(s3_process())
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "benchmark")
     reached = tiered.Settings.model_validate({"cold": {"endpoint_url": server.url, "region": "us-east-1"}})
@@ -112,7 +112,7 @@ def _entry_bytes(cold: ColdPartition, head: Head) -> int:
     return held // max(1, sum(map(len, pages)))
 
 
-def _timed(server: FastS3, work: Callable[[], object], times: int) -> Callable[[Path], Sample]:
+def _timed(server: S3Process, work: Callable[[], object], times: int) -> Callable[[Path], Sample]:
     def measure(_: Path) -> Sample:
         server.reset()
         begun = time.perf_counter()

@@ -36,6 +36,7 @@ def test_serve_until_a_signal_with_commands_through_it(
     output, errors = process.communicate(timeout=30)
     assert (process.returncode, output) == (0, "")
     assert "serving" in errors
+    assert "made a new one, which is empty" in errors
     assert "Traceback" not in errors
     assert tiered_("read", "orders").stdout == "a\nb\n"
 

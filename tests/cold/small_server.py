@@ -1,6 +1,6 @@
 """An HTTP server that answers what a test says, down to the byte: moto never breaks off, lies or refuses.
 
-For a server that keeps objects, fast and with counts of the requests, see ``tests/fast_s3.py``.
+For a server that keeps objects, see ``tests/s3_server.py``.
 """
 
 from __future__ import annotations
@@ -8,16 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Request:
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
+
+    @cached_property
+    def place(self) -> str:
+        """Bucket and key, with a slash between them."""
+        return unquote(urlsplit(self.path).path[1:])
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +36,7 @@ class Answer:
     """``length``: what Content-Length claims; a shorter body is broken off there."""
 
     status: int = 200
-    body: bytes = b""
+    body: bytes | memoryview = b""
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
 
@@ -33,6 +44,11 @@ class Answer:
 def refusal(status: int, code: str, message: str = "no") -> Answer:
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     return Answer(status, body, {"Content-Type": "application/xml"})
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
 
 
 @contextmanager
@@ -72,8 +88,7 @@ def serving(answer: Callable[[Request], Answer], *, keep: bool = True) -> Iterat
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import count
 
 import pytest
 
+from tests.hot.test_interrupts import Interrupted, interrupting
+from tiered.cold import ahead
 from tiered.cold.ahead import read_ahead
 
 
@@ -70,3 +73,23 @@ def test_closing_ends_the_items_and_the_thread() -> None:
     assert threads() == []
     source.close()
     assert ended.is_set()
+
+
+def test_ctrl_c_leaves_no_thread_behind() -> None:
+    """Also while the thread begins: one that waits for room for ever would keep the process from ending."""
+    codes = {ahead._made_on_a_thread.__code__, threading.Thread.start.__code__}
+    for point in count():
+        with (
+            interrupting(codes, point) as left,
+            suppress(Interrupted),
+            closing(read_ahead(range(8))) as items,
+        ):
+            list(items)
+        for thread in threading.enumerate():
+            if thread.name == "tiered-read-ahead" and thread.ident is not None:
+                thread._started.wait()  # type: ignore[attr-defined]
+                thread.join(timeout=10)
+                assert not thread.is_alive(), f"at point {point}"
+        if left[0] != -1:
+            break
+    assert point > 20

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 import pytest
 
 from tests.cold.memory_store import MemoryStore
+from tests.hot.test_interrupts import Interrupted, interrupting
 from tiered.cold import fetch_ahead
 from tiered.cold.fetch import Fetcher
 from tiered.cold.fetch_ahead import FetchAhead
@@ -142,3 +145,24 @@ def test_an_error_of_what_was_fetched_ahead_reaches_the_reader_in_its_turn() -> 
                 ahead.load(reads[1], unit)
         assert ahead.load(reads[2], reads[2].units[0]) == (2, 0)
     fetcher.close()
+
+
+def test_ctrl_c_sets_no_memory_aside_for_good() -> None:
+    """Wherever it comes: what is left aside would be missing to every reader until the store is closed."""
+    fetcher, loaded = fetcher_of(), list[tuple[int, int]]()
+    codes = {method.__code__ for method in (FetchAhead.load, FetchAhead._taken, FetchAhead._go_ahead)}
+    for point in count():
+        reads = [FakeRead(number, loaded) for number in range(2)]
+        with (
+            interrupting(codes, point) as left,
+            suppress(Interrupted),
+            FetchAhead(fetcher, reads, eager=True) as ahead,
+        ):
+            for read in reads:
+                for unit in read.units:
+                    ahead.load(read, unit)
+        assert under_way(fetcher) == 0, f"at point {point}"
+        if left[0] != -1:
+            break
+    fetcher.close()
+    assert point > 50

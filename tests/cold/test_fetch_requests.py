@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.cold.small_s3 import SmallS3, small_s3
 from tests.cold.small_server import Answer, Request, refusal
 from tests.conftest import ROOT
+from tests.s3_server import S3, s3_thread
 from tiered.cold import parquet_object, parquet_reader
 from tiered.format import manifest
 from tiered.format.manifest_codec import decode_head, encode_head
@@ -70,7 +70,7 @@ class Log:
 class World:
     folder: Path
     endpoint: str
-    server: SmallS3
+    server: S3
     log: Log
 
     def settings(self, **store: object) -> tiered.Settings:
@@ -94,7 +94,7 @@ def values(number: int) -> list[bytes]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store of one partition whose records lie in four objects of several row groups, named by two pages."""
     log, folder = Log([]), tmp_path_factory.mktemp("requests")
-    with pytest.MonkeyPatch.context() as patch, small_s3(SmallS3(fault=log)) as (endpoint, server):
+    with pytest.MonkeyPatch.context() as patch, s3_thread(S3(fault=log)) as (endpoint, server):
         patch.setattr(manifest, "INLINE_ENTRIES_MAX", 2)
         patch.setitem(parquet_object.write_object.__kwdefaults__, "row_group_bytes", GROUP_BYTES)
         patch.setattr(parquet_reader, "SMALL_OBJECT_BYTES", 10_000)

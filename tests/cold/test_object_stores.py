@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.cold.contract import ObjectStoreContract
-from tests.cold.small_s3 import small_s3
+from tests.s3_server import s3_thread
 from tiered.cold.open import ColdOptions, open_object_store
 from tiered.errors import ColdStorageError
 
@@ -44,7 +44,7 @@ class TestSmallServer(ObjectStoreContract):
 
     @pytest.fixture
     def store(self):
-        with small_s3() as (endpoint, _):
+        with s3_thread() as (endpoint, _):
             options = ColdOptions(
                 endpoint_url=endpoint,
                 region="us-east-1",
@@ -65,7 +65,7 @@ class TestSmallServer(ObjectStoreContract):
 class TestS3WithoutPrefixAndConditions(ObjectStoreContract):
     @pytest.fixture
     def store(self):
-        with small_s3() as (endpoint, _):
+        with s3_thread() as (endpoint, _):
             options = ColdOptions(
                 endpoint_url=endpoint,
                 region="us-east-1",

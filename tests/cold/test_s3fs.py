@@ -12,8 +12,8 @@ import botocore.endpoint
 import pytest
 
 from tests.cold.contract import ObjectStoreContract
-from tests.cold.small_s3 import small_s3
 from tests.cold.small_server import Answer, Request, refusal, serving
+from tests.s3_server import s3_thread
 from tiered.cold.fsspec_store import FsspecStore
 from tiered.cold.open import ColdOptions
 from tiered.cold.s3 import S3Store
@@ -99,7 +99,7 @@ class TestS3fs(ObjectStoreContract):
 
     @pytest.fixture
     def store(self):
-        with small_s3() as (endpoint, _):
+        with s3_thread() as (endpoint, _):
             options = ColdOptions(
                 endpoint_url=endpoint,
                 region="us-east-1",
@@ -111,7 +111,7 @@ class TestS3fs(ObjectStoreContract):
 
 
 def test_each_reads_what_the_other_wrote() -> None:
-    with small_s3() as (endpoint, _):
+    with s3_thread() as (endpoint, _):
         one, other = both(endpoint_url=endpoint, region="us-east-1", access_key="k", secret_key="s")
         one.put("a/by boto3", b"1")
         other.put("a/by s3fs", b"2")

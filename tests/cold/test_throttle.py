@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import botocore.endpoint
 import pytest
 
-from tests.cold.small_s3 import SmallS3, small_s3
 from tests.cold.small_server import refusal
+from tests.s3_server import S3, s3_thread
 from tiered.cold.open import ColdOptions, open_object_store
 from tiered.cold.throttle import AdaptivePace, Brakes, PacedBody, TokenBucket
 from tiered.errors import ColdStorageError
@@ -178,14 +178,14 @@ def test_a_burst_of_refusals_slows_all_threads_down_and_then_passes(
         return None
 
     brakes = braked(monkeypatch, time)
-    with small_s3(SmallS3(fault=crowded)) as (endpoint, server):
+    with s3_thread(S3(fault=crowded)) as (endpoint, server):
         store = open_object_store("s3://bucket", options(endpoint))
         with store.upload("key") as upload:
             upload.write(bytes(23 * MIB))
             assert upload.commit().size == 23 * MIB
         counts = store.counts
         store.close()
-    assert len(server.objects["key"].data) == 23 * MIB
+    assert len(server.objects["bucket/key"].data) == 23 * MIB
     assert counts.requests == {
         "CreateMultipartUpload": 1, "UploadPart": 11, "CompleteMultipartUpload": 1, "HeadObject": 1
     }  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_server_that_always_refuses_is_given_up_as_retryable(
     monkeypatch: pytest.MonkeyPatch, time: FakeTime
 ) -> None:
     braked(monkeypatch, time)
-    with small_s3(SmallS3(fault=lambda request: refusal(503, "SlowDown"))) as (endpoint, _):
+    with s3_thread(S3(fault=lambda request: refusal(503, "SlowDown"))) as (endpoint, _):
         store = open_object_store("s3://bucket", options(endpoint))
         with pytest.raises(ColdStorageError, match="SlowDown") as caught:
             store.put("key", b"x")
@@ -211,7 +211,7 @@ def test_limits_hold_over_all_requests_and_spare_ranged_reads(
     monkeypatch: pytest.MonkeyPatch, time: FakeTime
 ) -> None:
     braked(monkeypatch, time, bytes=MIB, requests=2)
-    with small_s3() as (endpoint, _):
+    with s3_thread() as (endpoint, _):
         store = open_object_store("s3://bucket", options(endpoint, upload_threads=1))
         with store.upload("key") as upload:
             upload.write(bytes(11 * MIB))

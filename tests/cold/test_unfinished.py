@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 import tiered
-from tests.cold.small_s3 import SmallS3, Unfinished, small_s3
 from tests.cold.small_server import refusal
 from tests.format.manifest_values import STORE, TOPIC
+from tests.s3_server import S3, Unfinished, s3_thread
 from tiered.cold.commit import Committer
 from tiered.cold.layout import ObjectName, PartitionKeys
 from tiered.cold.object_store import UnfinishedUpload
@@ -54,7 +54,7 @@ def test_what_is_due(key: str, begun: float, due: bool) -> None:
 class Shop:
     """One partition on a server, with uploads under way."""
 
-    def __init__(self, endpoint: str, server: SmallS3) -> None:
+    def __init__(self, endpoint: str, server: S3) -> None:
         self.server = server
         options = ColdOptions(
             endpoint_url=endpoint, region="us-east-1", access_key="k", secret_key="s", attempts=1
@@ -70,16 +70,16 @@ class Shop:
 
     def begin(self, key: str, begun: float = OLD) -> str:
         moment = datetime.fromtimestamp(begun, UTC)
-        self.server.uploads[uuid4().hex] = Unfinished(f"p/{key}", moment, {})
+        self.server.uploads[uuid4().hex] = Unfinished(f"bucket/p/{key}", moment, {})
         return key
 
     def left(self) -> list[str]:
-        return sorted(upload.key.removeprefix("p/") for upload in self.server.uploads.values())
+        return sorted(upload.key.removeprefix("bucket/p/") for upload in self.server.uploads.values())
 
 
 @pytest.fixture
 def shop():
-    with small_s3() as (endpoint, server):
+    with s3_thread() as (endpoint, server):
         made = Shop(endpoint, server)
         yield made
         made.store.close()
@@ -149,7 +149,7 @@ def test_other_backends_have_none(tmp_path) -> None:
 
 def test_the_sweep_of_a_store_aborts_what_a_killed_pass_left(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    with small_s3() as (endpoint, server):
+    with s3_thread() as (endpoint, server):
         settings = tiered.Settings.model_validate(
             {
                 "cold": {"endpoint_url": endpoint},
@@ -170,6 +170,6 @@ def test_the_sweep_of_a_store_aborts_what_a_killed_pass_left(tmp_path, monkeypat
             for dry_run in (True, False):
                 report = store.sweep(dry_run=dry_run)
                 assert not report.problems
-                assert [part.uploads for part in report.parts] == [(left.removeprefix("p/"),)]
+                assert [part.uploads for part in report.parts] == [(left.removeprefix("bucket/p/"),)]
                 assert ("abandoned" in server.uploads) == dry_run
             assert "young" in server.uploads

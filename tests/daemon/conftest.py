@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fast_endpoint import fast_server, s3_endpoint
-from tests.fast_s3 import FastS3
+from tests.s3_server import S3Process
 from tests.torture.crew import Child, Zygote
 
 __all__ = ["fast_server", "s3_endpoint"]
@@ -110,7 +110,7 @@ def _toml(value: Any) -> str:
 
 
 @pytest.fixture(scope="session")
-def zygote(fast_server: FastS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def zygote(fast_server: S3Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """Forked children find the S3 endpoint in their environment."""
     with (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
         # Only while it starts: other folders' tests have another endpoint in this process.

@@ -29,6 +29,7 @@ from tiered.policies.actions import WHOLE_STORE, Offload, Sweep
 from tiered.policies.executor import Outcome
 from tiered.schedules import first_seconds, schedule_of
 from tiered.settings import DaemonSettings
+from tiered.warm.cold_url import COLD_FILE
 from tiered.web import read_token
 
 
@@ -297,6 +298,27 @@ def test_limits_change_under_connections_that_are_open(tmp_path: Path) -> None:
     assert other.bytes is not None
     assert (held.bytes._per_second, other.bytes._per_second) == (3 << 20, 2 << 20)
     assert Brakes.shared(place, 3 << 20) is held
+
+
+def test_a_reload_that_fails_changes_nothing_and_ends_nothing(tmp_path: Path) -> None:
+    """Whatever cannot be read: the file, or what the store remembers of its bucket (promise P11)."""
+    before, after = (
+        tiered.Settings.model_validate({"daemon": {"upload_bytes_per_second": rate}})
+        for rate in ("1MiB", "3MiB")
+    )
+
+    def unreadable() -> tiered.Settings:
+        raise PermissionError(13, "Permission denied")
+
+    for load in (unreadable, lambda: after):
+        daemon = Daemon(load, settings=before)
+        with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/cold", settings=before) as store:
+            places, remembered = store._access.places, (tmp_path / "data" / COLD_FILE).read_bytes()
+            (tmp_path / "data" / COLD_FILE).write_bytes(b"damaged")
+            daemon._store = store
+            daemon._reload()
+            assert (daemon._settings, store._settings, store._access.places) == (before, before, places)
+            (tmp_path / "data" / COLD_FILE).write_bytes(remembered)
 
 
 def test_a_token_comes_from_its_file(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from tests.budget import rounds, seconds_of, thinned
-from tests.fast_s3 import fast_s3
 from tests.faults.proxy import STRIKES, Proxy, Rule, proxying
 from tests.faults.workload import Life
+from tests.s3_server import s3_process
 from tiered.cold.open import ColdOptions, open_object_store
 from tiered.cold.s3 import S3Store
 
@@ -54,7 +54,7 @@ UNVERIFIABLE = {("flipped", "list-type"), ("flipped, no checksum", "list-type"),
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    with fast_s3() as server, proxying(server.url) as proxy:
+    with s3_process() as server, proxying(server.url) as proxy:
         yield proxy
     for connections in (DIRECT, FAULTY):
         connections.clear()

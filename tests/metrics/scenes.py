@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tiered
 from tests.conftest import Clock
-from tests.fast_s3 import FastS3
+from tests.s3_server import S3Process
 from tiered.host import Host
 from tiered.metrics import exposition, registry_for
 from tiered.passes import Passes, every
@@ -64,7 +64,7 @@ def scraped(store: tiered.Store, passes: Passes | None = None) -> dict[tuple[str
     }
 
 
-def requests_of(server: FastS3) -> dict[str, int]:
+def requests_of(server: S3Process) -> dict[str, int]:
     """What the server was asked; refusals are under their own names."""
     return {name: count for name, count in server.counts().items() if not name.startswith("bytes")}
 

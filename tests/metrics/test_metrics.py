@@ -12,8 +12,8 @@ pytest.importorskip("prometheus_client")
 
 import tiered
 from tests.conftest import Clock
-from tests.fast_s3 import FastS3
 from tests.metrics.scenes import families, requests_of, run, scene, scraped
+from tests.s3_server import S3Process
 from tiered.durations import Durations
 from tiered.metrics import METRICS
 from tiered.pass_history import RECENT_ERRORS_MAX, PassHistory
@@ -66,7 +66,9 @@ def test_every_metric_is_exported_explained_and_documented(
         assert metric.name.endswith("_total") == (metric.kind == "counter")
 
 
-def test_figures_are_what_was_done(tmp_path: Path, s3_bucket: str, clock: Clock, fast_server: FastS3) -> None:
+def test_figures_are_what_was_done(
+    tmp_path: Path, s3_bucket: str, clock: Clock, fast_server: S3Process
+) -> None:
     """Records, bytes, syncs, requests, actions, reads and cost of a store whose every step is known."""
     fast_server.reset()
     with scene(tmp_path / "data", s3_bucket, clock) as (store, passes):
@@ -173,7 +175,7 @@ def test_a_reader_claims_no_lag_by_what_it_saw_once(tmp_path: Path, clock: Clock
 
 
 def test_a_scrape_asks_the_bucket_nothing_and_waits_for_no_writer(
-    tmp_path: Path, s3_bucket: str, clock: Clock, fast_server: FastS3
+    tmp_path: Path, s3_bucket: str, clock: Clock, fast_server: S3Process
 ) -> None:
     """Also while a writer hangs over a disk that does not answer."""
     with scene(tmp_path / "data", s3_bucket, clock) as (store, passes):

@@ -12,9 +12,9 @@ from typing import Any
 
 import tiered
 from tests.conftest import Clock
-from tests.fast_s3 import FastS3
 from tests.metrics import chromium
 from tests.metrics.scenes import requests_of, run, scene
+from tests.s3_server import S3Process
 from tiered.status_page import page, page_state
 from tiered.web import Views, Web
 
@@ -78,7 +78,7 @@ def document(partitions: list[dict[str, Any]], errors: list[dict[str, Any]] | No
 
 
 def test_the_state_is_what_the_store_holds(
-    tmp_path: Path, s3_bucket: str, clock: Clock, fast_server: FastS3
+    tmp_path: Path, s3_bucket: str, clock: Clock, fast_server: S3Process
 ) -> None:
     """Ranges by tier, sizes, lag, the next action; plain JSON; and the bucket is asked nothing."""
     with scene(tmp_path / "data", s3_bucket, clock) as (store, passes):

@@ -18,7 +18,7 @@ import pytest
 
 import tiered
 from tests.conftest import ROOT
-from tests.fast_s3 import fast_s3
+from tests.s3_server import s3_process
 
 pytest.importorskip("pyspark")
 import pyspark
@@ -57,7 +57,7 @@ def awaited(log: Path, pattern: str) -> str:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
     """URL of a master with two workers, and of a bucket that they can read."""
     with ExitStack() as running:
-        server = running.enter_context(fast_s3())
+        server = running.enter_context(s3_process())
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         boto3.client("s3").create_bucket(Bucket="cluster")
         environment = os.environ | {

@@ -220,6 +220,7 @@ QUERIES = [
     case("read limit", lambda t: t.read(0, limit=-1), tiered.ConfigError, "number of rows, not -1"),
     case("partition", lambda t: t.scan(partitions=4), tiered.TopicNotFound, "partitions 0 to 3, not 4"),
     case("partitions", lambda t: t.scan(partitions=[0, 7]), tiered.TopicNotFound, "partitions 0 to 3, not 7"),
+    case("partitions of lists", lambda t: t.scan(partitions=[[0]]), tiered.TopicNotFound, r"partitions 0 to 3, not \[0\]"),
     case("naive bound", lambda t: t.scan(start_timestamp=NAIVE), tiered.SchemaMismatch, "no time zone"),
     case("bound out of range", lambda t: t.scan(end_timestamp=10**18), tiered.SchemaMismatch, "out of range"),
     case("key", lambda t: t.scan(key=1.5), tiered.SchemaMismatch, "bytes, str or int"),
@@ -229,6 +230,7 @@ QUERIES = [
     case("read: offset", lambda t: next(t.read(0, 5)), tiered.OffsetOutOfRange, "not there yet.*0 to 0"),
     case("delete_before", lambda t: t.delete_before(1), tiered.OffsetOutOfRange, "cannot delete.*0 to 0"),
     case("delete_before str", lambda t: t.delete_before("1"), tiered.OffsetOutOfRange, "cannot delete"),
+    case("delete_before bool", lambda t: t.delete_before(False), tiered.OffsetOutOfRange, "cannot delete"),
     case("delete_before: partition", lambda t: t.delete_before(0, 4), tiered.TopicNotFound, "partitions 0 to 3"),
     case("offset_at", lambda t: t.offset_at("now"), tiered.SchemaMismatch, "aware datetime"),
     case("offset_at: partition", lambda t: t.offset_at(0, 4), tiered.TopicNotFound, "partitions 0 to 3"),
@@ -245,6 +247,7 @@ QUERIES = [
             ("offset of no partition", lambda t: t.scan(start_offset={9: 1}), "partition"),
             ("partitions float", lambda t: t.scan(partitions=1.5), "partition"),
             ("read: offset str", lambda t: next(t.read(0, "5")), "offset"),
+            ("read: offset dict", lambda t: next(t.read(0, {0: 5})), "offset"),
         )
     ),
 ]  # fmt: skip

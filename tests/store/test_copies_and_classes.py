@@ -12,7 +12,7 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.fast_s3 import fast_s3
+from tests.s3_server import s3_process
 from tests.store.helpers import open_store, values
 from tests.store.watched import Killed, WatchedBucket, away, host
 from tiered.cli.verify import _access
@@ -224,7 +224,7 @@ def test_an_old_object_moves_once_whatever_kills_the_pass(tmp_path: Path, clock:
 
 def test_a_rebuilt_manifest_knows_in_which_class_an_object_is(tmp_path: Path, clock: Clock) -> None:
     """Else the rule would move it once more, and pay for that again."""
-    with fast_s3() as server:
+    with s3_process() as server:
         cold = {"endpoint_url": server.url, "region": "us-east-1"}
         chosen = settings(**RULE).to_json()
         chosen["store"]["path"] = str(tmp_path / "s")

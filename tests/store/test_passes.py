@@ -16,6 +16,7 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
 from tests.store.watched import Killed, WatchedBucket, away, host, open_at, published, settings
+from tiered.background import Ticker
 from tiered.host import Host
 from tiered.pass_state import PassEvent
 from tiered.passes import Passes, every
@@ -169,6 +170,30 @@ def test_one_partition_in_trouble_backs_off_and_the_others_go_on(tmp_path: Path,
         loop.go(31)
         assert published(bucket, partition=1) == [b"%d" % number for number in range(20)]
         assert loop.passes.state().tails.waiting == 0
+
+
+def test_nothing_of_a_deleted_topic_is_waited_for(tmp_path: Path, clock: Clock) -> None:
+    """What failed is forgotten once nothing is asked of it any more, and what was counted goes with the topic."""
+    with looping(tmp_path, clock) as (bucket, topic, loop):
+        store = topic._store
+        store.create_topic("other")
+
+        def refuse(request: str) -> None:
+            if request.startswith("put") and "/t/" in f"/{request.split()[1]}":
+                raise tiered.ColdStorageError("403 for this one")
+
+        bucket.hook = refuse
+        topic.append(b"1", sync=True)
+        loop.passes.trigger()
+        loop.go(11)
+        assert (loop.passes.state().full.waiting, loop.passes.state().tails.waiting) == (1, 1)
+        bucket.hook = lambda request: None
+        store.delete_topic("t")
+        loop.go(31)
+        loop.passes.reschedule(lambda: 0.0)
+        loop.passes.run_due()
+        assert (loop.passes.state().full.waiting, loop.passes.state().tails.waiting) == (0, 0)
+        assert store._write_counters.partitions() == []
 
 
 def test_a_disk_that_does_not_read_one_partition_holds_up_no_other(
@@ -529,7 +554,12 @@ def test_a_wait_longer_than_the_system_s_longest_ends_no_thread() -> None:
         passes._threads[0].join(0.05)
         assert passes.gone() == []
     finally:
-        assert passes.stop()
+        assert passes.stop(deadline_seconds=1e15)
+    ticker = Ticker("idle", 1e15, lambda: None)
+    ticker.start()
+    ticker._thread.join(0.05)
+    assert ticker._thread.is_alive()
+    ticker.stop()
 
 
 def test_a_clock_that_was_once_ahead_puts_no_tail_off(tmp_path: Path, clock: Clock) -> None:
@@ -544,3 +574,50 @@ def test_a_clock_that_was_once_ahead_puts_no_tail_off(tmp_path: Path, clock: Clo
         topic.append(b"2", sync=True)
         store.tier()
         assert published(bucket) == [b"1", b"2"]
+
+
+def test_an_active_segment_is_as_old_as_its_last_append_in_its_writer_too(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """A busy log is not sealed every `offload.after`, nor every `retention.age`: its ages begin with each append."""
+    bucket = WatchedBucket()
+    rules = tiered.Settings.model_validate(
+        {
+            "policies": {
+                "default": {
+                    "roll": "off",
+                    "offload": {"after": "10m", "tail_interval": "off"},
+                    "retention": {"age": "20m"},
+                }
+            }
+        }
+    )
+    with open_at(tmp_path / "data", bucket, clock, settings=rules) as store:
+        topic = store.create_topic("t")
+        for _ in range(6):
+            topic.append(b"x", sync=True)
+            assert store.plan().actions == ()
+            clock.advance(5 * 60)
+        clock.advance(5 * 60)
+        assert [action.kind for action in store.plan().actions] == ["seal"]
+
+
+@pytest.mark.parametrize("tail", ["10s", "off"])
+def test_a_roll_that_a_crash_cut_short_keeps_nothing_from_the_bucket(
+    tmp_path: Path, clock: Clock, tail: str
+) -> None:
+    """The newest file has its footer and no successor, and no writer is there to make one."""
+    bucket = WatchedBucket()
+    offload = {"after": "10m", "tail_interval": tail}
+    rules = tiered.Settings.model_validate({"policies": {"default": {"compress": "off", "offload": offload}}})
+    with open_at(tmp_path / "data", bucket, clock, settings=rules) as store:
+        topic = store.create_topic("t")
+        topic.append(b"x", sync=True)
+        topic.roll()
+    *_, fresh = sorted((tmp_path / "data").rglob("*.log"))
+    fresh.unlink()
+    clock.advance(20 * 60)
+    with open_at(tmp_path / "data", bucket, clock, settings=rules) as store:
+        done = [action.kind for _ in range(3) for action, _ in store.tier().done]
+        assert done == (["ship_tail"] if tail != "off" else ["seal", "offload"])
+        assert published(bucket) == [b"x"]

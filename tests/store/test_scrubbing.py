@@ -9,7 +9,7 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.fast_s3 import fast_s3
+from tests.s3_server import s3_process
 from tests.store.helpers import HOUR_US, local_segments, open_store, tier
 from tests.store.test_merging import entries_of, fill, head_of, kinds, merging, names_in, offload_all
 from tiered.cli.verify import _access
@@ -123,7 +123,7 @@ def test_what_the_server_keeps_a_checksum_of_is_read_every_fourth_round_only(
     tmp_path: Path, clock: Clock
 ) -> None:
     """Its word costs no byte, and tells an object that was replaced by another of its size."""
-    with fast_s3() as server:
+    with s3_process() as server:
         url = "s3://bucket/prefix"
         settings = tiered.Settings.model_validate(
             {**scrubbing().to_json(), "cold": {"endpoint_url": server.url, "region": "us-east-1"}}
@@ -266,7 +266,7 @@ def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
 
 def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path, clock: Clock) -> None:
     """The server keeps the checksum that it was given, and the bytes rot: three rounds of four ask it alone."""
-    with fast_s3() as server:
+    with s3_process() as server:
         cold = {"endpoint_url": server.url, "region": "us-east-1"}
         plain = merging(merge="off", scrub={"every": "30d"}).to_json()
         settings = tiered.Settings.model_validate({**plain, "cold": cold})

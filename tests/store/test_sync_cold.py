@@ -21,7 +21,7 @@ import pytest
 
 import tiered
 from tests.conftest import ROOT, Clock
-from tests.fast_s3 import fast_s3
+from tests.s3_server import s3_process
 from tests.store.helpers import local_segments, values
 from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
 from tiered import tier_actions
@@ -350,7 +350,7 @@ def test_after_kill_9_and_without_the_disk_every_acknowledged_record_is_there(
         if kind == "s3":
             import boto3
 
-            endpoint, url = stack.enter_context(fast_s3()).url, "s3://bucket/prefix"
+            endpoint, url = stack.enter_context(s3_process()).url, "s3://bucket/prefix"
             boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="bucket")
         acknowledged: dict[tuple[int, int], str] = {}
         chosen = tiered.Settings.model_validate({"cold": {"endpoint_url": endpoint or None}})

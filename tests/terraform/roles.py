@@ -20,7 +20,7 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.fast_s3 import fast_s3
+from tests.s3_server import s3_process
 from tests.store.helpers import HOUR_US
 from tiered.cli.verify import _access
 from tiered.cold import sweep
@@ -223,7 +223,7 @@ def recorded(folder: Path) -> dict[str, set[Asked]]:
     """Play every role against a server of its own; return what each asked."""
     found: dict[str, set[Asked]] = {}
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(fast_s3())
+        server = stack.enter_context(s3_process())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("AWS_ENDPOINT_URL", server.url)
         # A handful of objects has pages, as a large store has.

@@ -10,7 +10,7 @@ import pytest
 
 import tiered
 from tests.fast_endpoint import fast_server, s3_endpoint
-from tests.fast_s3 import FastS3
+from tests.s3_server import S3Process
 from tests.torture.crew import Zygote
 from tests.torture.place import Place
 
@@ -18,7 +18,7 @@ __all__ = ["fast_server", "s3_endpoint"]
 
 
 @pytest.fixture(scope="session")
-def zygote(fast_server: FastS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def zygote(fast_server: S3Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     """Forked children find the S3 endpoint in their environment."""
     with (tmp_path_factory.mktemp("zygote") / "log").open("wb") as log:
         # Only while it starts: other folders' tests have another endpoint in this process.

@@ -14,8 +14,8 @@ import typer
 from ..flight.options import read_token
 from ..opening import open_store
 from ..settings import Settings
+from ..warm.catalog import STORE_FILE
 from .options import ColdUrl, ConfigFile, StorePath, Verbose, overrides_of
-from .output import stderr
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -62,14 +62,18 @@ def serve(
         overrides["flight"] = named
     settings = Settings.load(config, **overrides)
     token = read_token(token_file)
+    root = settings.store.path
+    made = "://" not in root and not (Path(root) / STORE_FILE).exists()
     with (
         _signals() as asked,
-        open_store(settings.store.path, settings=settings, daemon=daemon) as store,
+        open_store(root, settings=settings, daemon=daemon) as store,
         store.serve(token=token, allow_remote=allow_remote) as server,
     ):
         # The only line on standard output: what a script has to know.
         typer.echo(server.location)
-        stderr().print(f"serving {store.url}; Ctrl-C ends it", highlight=False)
+        if made:
+            typer.echo(f"no store was at {store.url}: made a new one, which is empty", err=True)
+        typer.echo(f"serving {store.url}; Ctrl-C ends it", err=True)
         asked.get()
 
 

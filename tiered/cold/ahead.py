@@ -44,8 +44,9 @@ def _made_on_a_thread(iterator: Iterable[T], depth: int) -> Generator[T, None, N
             ready.release()
 
     thread = threading.Thread(target=make, name="tiered-read-ahead")
-    thread.start()
     try:
+        # Within the try: the thread may be running when Ctrl-C comes before `start` has returned.
+        thread.start()
         while True:
             ready.acquire()
             if not made:
@@ -56,6 +57,7 @@ def _made_on_a_thread(iterator: Iterable[T], depth: int) -> Generator[T, None, N
     finally:
         stopped.set()
         free.release()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
     if failure:
         raise failure[0]

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError, again
@@ -40,6 +41,13 @@ class Admission(enum.Enum):
 
     NARROW = "kept in memory and on the disk; the least recently used makes room"
     SCAN = "kept on the disk where a scan reads it again, in room that is free, and first to go"
+
+
+@dataclass(slots=True)
+class Reserved:
+    """Memory that is set aside for one reader."""
+
+    bytes: int = 0
 
 
 class Fetcher:
@@ -149,17 +157,20 @@ class Fetcher:
         """Do some fetching on another thread; None where the interpreter or the store is ending."""
         return self._pool.submit(work)
 
-    def reserve(self, size: int) -> bool:
+    def reserve(self, held: Reserved, size: int) -> bool:
         """Set memory aside for what is fetched ahead; False where there is none left."""
         with self._lock:
             if size > self._ahead_bytes_left:
                 return False
+            # No call between the two, hence no Ctrl-C.
             self._ahead_bytes_left -= size
+            held.bytes += size
             return True
 
-    def release(self, size: int) -> None:
+    def release(self, held: Reserved, size: int) -> None:
         """Give back what `reserve` set aside."""
         with self._lock:
+            held.bytes -= size
             self._ahead_bytes_left += size
 
     def drain(self) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from .fetch import Fetcher
+from .fetch import Fetcher, Reserved
 from .fetch_plan import Unit
 
 _FIRST_BYTES = 16 << 20
@@ -46,7 +46,7 @@ class FetchAhead(Generic[Loaded_co]):
         self._fetcher = fetcher
         self._units = ((read, unit) for read in reads for unit in read.units)
         self._ahead: deque[tuple[Read[Loaded_co], Unit, Future[Loaded_co]]] = deque()
-        self._ahead_bytes = 0
+        self._reserved = Reserved()
         self._window_bytes = _FIRST_BYTES if eager else 0
         # Taken from the order, but not begun: it found no memory.
         self._next: tuple[Read[Loaded_co], Unit] | None = None
@@ -80,8 +80,7 @@ class FetchAhead(Generic[Loaded_co]):
         """Take a unit out of the order, and what the reader left out before it."""
         while self._ahead:
             _, first, future = self._ahead.popleft()
-            self._ahead_bytes -= first.bytes
-            self._fetcher.release(first.bytes)
+            self._fetcher.release(self._reserved, first.bytes)
             if first is unit:
                 return future
             self._give_up(future)
@@ -96,15 +95,16 @@ class FetchAhead(Generic[Loaded_co]):
         while self._next is not None or self._advance():
             assert self._next is not None
             read, unit = self._next
-            if self._ahead_bytes + unit.bytes > self._window_bytes or not self._fetcher.reserve(unit.bytes):
+            if self._reserved.bytes + unit.bytes > self._window_bytes:
+                return
+            if not self._fetcher.reserve(self._reserved, unit.bytes):
                 return
             future = self._fetcher.submit(partial(read.load, unit))
             if future is None:
-                self._fetcher.release(unit.bytes)
+                self._fetcher.release(self._reserved, unit.bytes)
                 return
             self._fetcher.counters.add(ahead=1)
             self._ahead.append((read, unit, future))
-            self._ahead_bytes += unit.bytes
             self._next = None
 
     def _advance(self) -> bool:
@@ -121,7 +121,7 @@ class FetchAhead(Generic[Loaded_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Also for what Ctrl-C kept from getting under way.
+        self._fetcher.release(self._reserved, self._reserved.bytes)
         while self._ahead:
-            _, unit, future = self._ahead.popleft()
-            self._fetcher.release(unit.bytes)
-            self._give_up(future)
+            self._give_up(self._ahead.popleft()[2])

@@ -321,20 +321,20 @@ class Daemon:
             new = self._load()
             check_can_change(self._settings, new)
             token = read_token(new.daemon.token_file)
-        except TieredError as error:
+            if self._store is not None:
+                self._store._use(new)
+        except (TieredError, OSError) as error:
             log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (a line, no traceback)
         else:
             before, self._settings = self._settings.daemon, new
             self._health.stuck_seconds = new.daemon.stuck_after.total_seconds()
             if self._web is not None:
                 self._web.use_token(token)
-            if self._store is not None and self._passes is not None:
-                self._store._use(new)
-                if (before.cron, before.interval, before.jitter) != (
-                    new.daemon.cron, new.daemon.interval, new.daemon.jitter,
-                ):  # fmt: skip
-                    # Only then: each time begins the wait for the next pass anew.
-                    self._passes.reschedule(schedule_of(new.daemon, self._clock))
+            # Only then: each time begins the wait for the next pass anew.
+            if self._passes is not None and (before.cron, before.interval, before.jitter) != (
+                new.daemon.cron, new.daemon.interval, new.daemon.jitter,
+            ):  # fmt: skip
+                self._passes.reschedule(schedule_of(new.daemon, self._clock))
             log.info("the configuration was read again")
         self._notify.ready()
 

@@ -50,6 +50,11 @@ class WriteCounters:
         """Return the counts of a partition; the same ones for every writer that it has, one after the other."""
         return self._partitions.setdefault((topic, partition), PartitionCounts())
 
+    def forget(self, topic: str) -> None:
+        """Let go of the partitions of a topic that was deleted."""
+        for place in [item for item in list(self._partitions) if item[0] == topic]:
+            self._partitions.pop(place, None)
+
     def partitions(self) -> list[tuple[str, int, PartitionCounts]]:
         """Return the partitions that had a writer."""
         return [(topic, partition, counts) for (topic, partition), counts in list(self._partitions.items())]

@@ -136,8 +136,8 @@ class TierAccess:
 
     def look_again(self, find_places: Callable[[], Places]) -> None:
         """Take limits and the like from elsewhere, for connections that are made from now on."""
-        self._find_places = find_places
         self.places = find_places()
+        self._find_places = find_places
 
     @property
     def object_store(self) -> ObjectStore:
