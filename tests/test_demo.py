@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError
 from typer.testing import CliRunner
 
 import tiered
@@ -28,6 +29,7 @@ from tiered.demo.flights import (
     load_flights,
     months,
 )
+from tiered.demo.spark_queries import _readable_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = [sys.executable, "-m", "tiered", "demo"]
@@ -106,6 +108,16 @@ def test_what_is_missing_is_said(
     assert result.exit_code == 1
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_stays_ctrl_c_where_pyspark_fails_to_clean_up(tmp_path: Path) -> None:
+    """Py4J is in the middle of a call then, and the next one finds no answer."""
+    (tmp_path / "log").touch()
+    with pytest.raises(KeyboardInterrupt), _readable_errors(tmp_path / "log"):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JNetworkError("Answer from Java side is empty")
 
 
 @pytest.mark.slow

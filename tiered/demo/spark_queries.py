@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,10 @@ def check_in_spark(stage: Stage, folder: Path, topics: tuple[str, ...], flights:
     with _stderr_to(log), _readable_errors(log):
         with stage.step("start", "Spark and its Java, on this machine"), _signals_deferred():
             spark = tiered_spark.session("tiered-demo", **{"spark.master": "local[2]"})
-        try:
+        with _stopped(spark):
             _load(stage, spark, folder / "store", topics)
             _check_typed(stage, spark, flights)
             _check_records(stage, spark, flights)
-        finally:
-            spark.stop()
 
 
 def _load(stage: Stage, spark: SparkSession, path: Path, topics: tuple[str, ...]) -> None:
@@ -129,6 +127,21 @@ def _signals_deferred() -> Iterator[None]:
 
 
 @contextmanager
+def _stopped(spark: SparkSession) -> Iterator[None]:
+    """Stop a session at the end."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except BaseException:
+        # The first error is the one to be told.
+        with suppress(Py4JError):
+            spark.stop()
+        raise
+    spark.stop()
+
+
+@contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
     """Let file descriptor 2, which child processes inherit, lead to a file."""
     sys.stderr.flush()
@@ -151,6 +164,10 @@ def _readable_errors(log: Path) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        before = error.__context__
+        if before is not None and not isinstance(before, Exception):
+            # Ctrl-C leaves Py4J in the middle of a call, and what PySpark then does to clean up fails.
+            raise before from None
         last = next(
             (line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), ""
         )
