@@ -35,7 +35,8 @@ def test_ctrl_c_ends_it_quietly_and_nothing_is_left(started: Run, data: Path) ->
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    # Both are 130 to a shell: CPython ends by the signal itself where it struck in code made of text, as of a dataclass.
+    assert process.wait(60) in (130, -signal.SIGINT)
     assert process.stderr.read() == b""
     assert list(data.iterdir()) == []
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -32,7 +34,13 @@ class Command:
     def __init__(self, process: subprocess.Popen[bytes], log: Path, manager: socket.socket) -> None:
         self.process = process
         self.log = log
-        self.manager = manager
+        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # As systemd does: the system keeps some ten messages for who does not take them.
+        threading.Thread(target=self._hear, args=(manager,), daemon=True).start()
+
+    def _hear(self, manager: socket.socket) -> None:
+        while message := manager.recv(4096).decode():
+            self._heard.put(message)
 
     def said(self, text: str, count: int = 1) -> dict[str, Any]:
         def found() -> list[dict[str, Any]]:
@@ -44,7 +52,7 @@ class Command:
         return found_lines[0]
 
     def heard(self, prefix: str) -> None:
-        while not self.manager.recv(4096).decode().startswith(prefix):
+        while not self._heard.get(timeout=60).startswith(prefix):
             pass
 
     def get(self, path: str) -> tuple[int, str]:
@@ -68,7 +76,6 @@ def running(site: Site, config: Path) -> Iterator[Command]:
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, log.open("wb") as stderr:
         manager.bind(str(address))
-        manager.settimeout(30)
         command = [sys.executable, "-m", "tiered", "daemon", "--config", str(config), "--log", "json"]
         process = subprocess.Popen(command, stderr=stderr, env=environment)
         try:
@@ -76,6 +83,7 @@ def running(site: Site, config: Path) -> Iterator[Command]:
         finally:
             process.kill()
             process.wait()
+            manager.shutdown(socket.SHUT_RD)
 
 
 def test_a_life_of_the_command(site: Site) -> None:

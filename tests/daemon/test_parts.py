@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import socket
+import threading
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -121,6 +122,21 @@ def test_systemd_is_told_what_it_asks_for(tmp_path: Path, abstract: bool) -> Non
         with pytest.raises(TimeoutError):
             manager.recv(1000)
     assert Notifier.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}).watchdog_seconds is None
+
+
+def test_a_slow_systemd_misses_a_pat_but_no_state(tmp_path: Path) -> None:
+    """The system keeps some ten messages for it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        notify = Notifier(str(tmp_path / "notify"), 1.0)
+        for _ in range(1000):
+            notify.alive()
+        telling = threading.Thread(target=notify.ready)
+        telling.start()
+        while manager.recv(1000) != b"READY=1":
+            pass
+        telling.join()
 
 
 # -- log -------------------------------------------------------------------------------------------

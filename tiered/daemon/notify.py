@@ -8,6 +8,9 @@ import socket
 import time
 from collections.abc import Mapping
 
+# For a state that the manager has to hear of.
+_PATIENCE_SECONDS = 1.0
+
 log = logging.getLogger("tiered.daemon.notify")
 
 
@@ -37,16 +40,16 @@ class Notifier:
 
     def ready(self) -> None:
         """Say that the service is up, or is done with a reload."""
-        self._send("READY=1")
+        self._send("READY=1", _PATIENCE_SECONDS)
 
     def reloading(self) -> None:
         """Say that the configuration is being read again; `ready` ends that."""
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}")
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", _PATIENCE_SECONDS)
 
     def stopping(self) -> None:
         """Say that the service is about to end."""
-        self._send("STOPPING=1")
+        self._send("STOPPING=1", _PATIENCE_SECONDS)
 
     def alive(self) -> None:
         """Pat the watchdog."""
@@ -59,15 +62,15 @@ class Notifier:
             self._status = text
             self._send("STATUS=" + " ".join(text.split()))
 
-    def _send(self, message: str) -> None:
+    def _send(self, message: str, patience_seconds: float = 0.0) -> None:
         if not self._address:
             return
         try:
             with socket.socket(
                 socket.AF_UNIX, socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0)
             ) as peer:
-                # Who does not listen must not hold up the passes.
-                peer.setblocking(False)
+                # Who does not listen must not hold up the passes; some ten messages wait for who is slow.
+                peer.settimeout(patience_seconds)
                 peer.sendto(message.encode(), self._address)
         except OSError as error:
             log.debug("%s was not told %s: %s", self._address, message.partition("=")[0], error)
