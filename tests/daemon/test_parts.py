@@ -134,6 +134,7 @@ def test_a_slow_systemd_misses_a_pat_but_no_state(tmp_path: Path) -> None:
             notify.alive()
         telling = threading.Thread(target=notify.ready)
         telling.start()
+        telling.join(0.1)  # it has nowhere to put it yet
         while manager.recv(1000) != b"READY=1":
             pass
         telling.join()
