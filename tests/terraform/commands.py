@@ -89,7 +89,7 @@ provider "aws" {{
   region                      = "{REGION}"
   access_key                  = "testing"
   secret_key                  = "testing"
-  max_retries                 = 1
+  max_retries                 = 5
   s3_use_path_style           = true
   skip_credentials_validation = true
   skip_metadata_api_check     = true
