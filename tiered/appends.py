@@ -17,7 +17,6 @@ from .ingest import (
     body_of,
     body_pieces,
     by_partition,
-    check_pieces,
     check_records,
     chunked,
     header_pairs,
@@ -178,7 +177,8 @@ def _append_sticky(topic: Topic, body: pa.RecordBatch) -> list[OffsetRange]:
 
 def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int) -> list[OffsetRange]:
     writer = topic._writers.get(partition) or topic._open_writer(partition)
-    check_pieces(pieces, topic._record_bytes_max)
+    for piece in pieces:
+        check_records(piece.batch, topic._record_bytes_max, piece.size)
     ranges: list[OffsetRange] = []
     # A few blocks at a time, so that other threads can append to the partition in between.
     for first in range(0, len(pieces), _BLOCKS_AT_ONCE):

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from .errors import ConfigError
+from .format.pieces import Piece
 from .format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
 from .format.schema import to_batches
 from .hot.pending import SchemaGrew
@@ -81,8 +81,7 @@ def append_idempotent(
     number, start, end = producer_number(producer_id), None, None
     for batch, timestamps in to_batches(data, topic.schema):
         if batch.num_rows:
-            split = body_pieces(batch, timestamps, topic._meta.timestamp, topic._clock(), topic._block_bytes)
-            pieces = [piece.batch for piece in split]
+            pieces = body_pieces(batch, timestamps, topic._meta.timestamp, topic._clock(), topic._block_bytes)
             found = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
             start, end = found.start if start is None else start, found.end
             sequence += batch.num_rows
@@ -107,29 +106,30 @@ def append_pieces(
     partition: int,
     number: int,
     epoch: int,
-    pieces: Sequence[pa.RecordBatch],
+    pieces: Sequence[Piece],
     numbers: Sequence[np.ndarray[Any, Any]],
 ) -> OffsetRange:
-    """Append body batches of one partition under the numbers of their rows."""
+    """Append pieces of one partition under the numbers of their rows."""
     writer = topic._writer(partition)
     for piece in pieces:
-        check_records(piece, topic._record_bytes_max)
+        check_records(piece.batch, topic._record_bytes_max, piece.size)
+    batches = [piece.batch for piece in pieces]
     while True:
         try:
-            start, end = writer.append_numbered_batches(number, epoch, pieces, numbers)
+            start, end = writer.append_numbered_batches(number, epoch, batches, numbers)
         except SchemaGrew:
             writer.change_schema(topic._meta)
-            pieces = [widened(piece, writer.meta.schema) for piece in pieces]
+            batches = [widened(batch, writer.meta.schema) for batch in batches]
             continue
         return OffsetRange(partition, start, end)
 
 
-def numbered(pieces: Sequence[pa.RecordBatch], number: int) -> list[np.ndarray[Any, Any]]:
+def numbered(pieces: Sequence[Piece], number: int) -> list[np.ndarray[Any, Any]]:
     """Return the numbers of the rows of pieces that follow each other."""
     numbers = []
     for piece in pieces:
-        numbers.append(np.arange(number, number + piece.num_rows))
-        number += piece.num_rows
+        numbers.append(np.arange(number, number + piece.batch.num_rows))
+        number += piece.batch.num_rows
     return numbers
 
 

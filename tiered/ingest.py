@@ -269,21 +269,16 @@ def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
         yield chunk
 
 
-def check_records(batch: pa.RecordBatch, limit: int) -> None:
-    """Raise `RecordTooLarge` where one record of Arrow data is over the limit."""
-    if batch.nbytes > limit:
-        _check_largest(batch, limit)
+def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) -> None:
+    """Raise `RecordTooLarge` where one record of Arrow data is over the limit: its strings and binaries count.
 
-
-def check_pieces(pieces: Iterable[Piece], limit: int) -> None:
-    """Do as `check_records` for each of the pieces."""
-    for piece in pieces:
-        if piece.size > limit:
-            _check_largest(piece.batch, limit)
-
-
-def _check_largest(batch: pa.RecordBatch, limit: int) -> None:
-    """Check the bytes of the largest record's strings and binaries."""
+    Parameters
+    ----------
+    size
+        Bytes of the whole batch, where they are known (`Piece`).
+    """
+    if (batch.nbytes if size is None else size) <= limit:
+        return
     sizes = [
         pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
         for column in batch.columns

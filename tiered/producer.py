@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from .appends import row_of
 from .errors import ConfigError, Fenced, OutOfOrderSequence, RecordTooLarge, SchemaMismatch
-from .format.pieces import split_batch
+from .format.pieces import split
 from .format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
 from .format.schema import to_batches
 from .hot.buffer import RECORD_OVERHEAD_BYTES
@@ -244,8 +244,7 @@ class Producer:
         if partition is None and self._partitions == 1:
             partition = 0
         if partition is not None:
-            split = body_pieces(batch, timestamps, stamp, now_us, topic._block_bytes)
-            pieces = [piece.batch for piece in split]
+            pieces = body_pieces(batch, timestamps, stamp, now_us, topic._block_bytes)
             numbers = numbered(pieces, number)
             return [append_pieces(topic, partition, self._number, self.epoch, pieces, numbers)]
         body = body_of(batch, timestamps, stamp, now_us)
@@ -258,9 +257,12 @@ class Producer:
         found = []
         for place, rows in by_partition(with_numbers, column, self._partitions, self._home):
             assert place is not None
-            parts = split_batch(rows, topic._block_bytes)
-            pieces = [pa.RecordBatch.from_arrays(part.columns[:-1], schema=body.schema) for part in parts]
-            numbers = [part.columns[-1].to_numpy() for part in parts]
+            parts = split(rows, topic._block_bytes)
+            pieces = [
+                part._replace(batch=pa.RecordBatch.from_arrays(part.batch.columns[:-1], schema=body.schema))
+                for part in parts
+            ]
+            numbers = [part.batch.columns[-1].to_numpy() for part in parts]
             found.append(append_pieces(topic, place, self._number, self.epoch, pieces, numbers))
         return found
 

@@ -91,8 +91,13 @@ def writer_at(
 
 def flush_in_background(store: Store) -> None:
     """Write or sync what waits in every open writer, and do what other processes asked of it."""
-    flush = _write_dirty if store._settings.store.sync == "never" else _flush_dirty
+    never = store._settings.store.sync == "never"
     failed: Exception | None = None
+
+    def flush(writer: PartitionWriter) -> None:
+        if writer.dirty:
+            writer.write_pending() if never else writer.flush()
+
     for writer in store._writers():
         # Each by itself: where a full disk keeps records from being written, what is asked may be what makes room.
         for work in (PartitionWriter.roll_if_old, flush, do_what_is_asked):
@@ -105,16 +110,6 @@ def flush_in_background(store: Store) -> None:
                 failed = error
     if failed is not None:
         raise failed
-
-
-def _write_dirty(writer: PartitionWriter) -> None:
-    if writer.dirty:
-        writer.write_pending()
-
-
-def _flush_dirty(writer: PartitionWriter) -> None:
-    if writer.dirty:
-        writer.flush()
 
 
 def _check_can_publish(store: Store, topic: str) -> None:
