@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from .errors import SchemaMismatch
-from .format.block import Body, encode_body
+from .format.block import encode_body
 from .format.pieces import Piece, split
 from .format.schema import to_batches
 from .hot.partition_writer import FULL, PartitionWriter, check_record_size
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _MANY_ROWS_MAX = 1 << 16
 _MANY_ROWS_MIN = 256
-_BLOCKS_AT_ONCE = 16
+_RUN_BYTES = 4 << 20
 
 
 def append_row(
@@ -179,27 +180,34 @@ def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int) -> lis
     writer = topic._writers.get(partition) or topic._open_writer(partition)
     for piece in pieces:
         check_records(piece.batch, topic._record_bytes_max, piece.size)
+    keep = len(pieces) == 1
     ranges: list[OffsetRange] = []
-    # A few blocks at a time, so that other threads can append to the partition in between.
-    for first in range(0, len(pieces), _BLOCKS_AT_ONCE):
-        group = pieces[first : first + _BLOCKS_AT_ONCE]
+    first = 0
+    while first < len(pieces):
+        run = _run(pieces, first)
+        # Into the memory of the run before, twice as fast as into new pages; a write of a few blocks is faster than
+        # one of each, because the system has fewer pages of which it gets a part.
+        bodies = [encode_body(piece.batch, size=piece.size, bounds=piece.bounds) for piece in run]
         try:
-            # Each is encoded when it is written, into the memory of the one before: twice as fast as into new pages.
-            start, end = writer.append_bodies(
-                map(_encode, group), group[0].batch.num_columns, keep=len(group) == 1
-            )
+            start, end = writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
         except SchemaGrew:
             writer.change_schema(topic._meta)
-            grown = [
-                piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in pieces[first:]
-            ]
-            return ranges + _append_pieces(topic, grown, partition)
+            pieces = [piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in pieces]
+            continue
         ranges.append(OffsetRange(partition, start, end))
+        first += len(run)
     return merged_ranges(ranges)
 
 
-def _encode(piece: Piece) -> Body:
-    return encode_body(piece.batch, size=piece.size, bounds=piece.bounds)
+def _run(pieces: Sequence[Piece], first: int) -> list[Piece]:
+    """Return the next pieces, of `_RUN_BYTES` or a little more."""
+    run, size = [], 0
+    for piece in islice(pieces, first, None):
+        run.append(piece)
+        size += piece.size
+        if size >= _RUN_BYTES:
+            break
+    return run
 
 
 def _by_bytes(values: list[bytes], bytes_max: int = 32 << 20) -> Iterator[list[bytes]]:

@@ -25,7 +25,6 @@ from .hot.partition_writer import check_record_size
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICROSECOND = timedelta(microseconds=1)
-_TIMESTAMP_BYTES = 8
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -158,18 +157,23 @@ def body_pieces(
     """
     if timestamps is not None or timestamp_column is not None:
         return split(body_of(batch, timestamps, timestamp_column, now_us), block_bytes)
-    pieces = split(batch, block_bytes)
-    # One short column serves all pieces and stays in the processor's cache.
-    stamps = _repeated(now_us, max((piece.batch.num_rows for piece in pieces), default=0))
+    # A column that is the same in every row: one short array serves all pieces and stays in the processor's cache.
+    some = [i for i, column in enumerate(batch.columns) if column.null_count < batch.num_rows] or [0]
+    varying = batch.select(some)
+    pieces = split(varying, max(1, block_bytes * varying.nbytes // max(1, batch.nbytes)))
+    longest = max((piece.batch.num_rows for piece in pieces), default=0)
     schema, bounds = body_schema(batch.schema), (now_us, now_us)
-    return [
-        Piece(
-            pa.RecordBatch.from_arrays([stamps.slice(0, rows.num_rows), *rows.columns], schema=schema),
-            size + _TIMESTAMP_BYTES * rows.num_rows,
-            bounds,
-        )
-        for rows, size, _ in pieces
-    ]
+    columns = [_repeated(now_us, longest), *(nulls(longest, kind) for kind in batch.schema.types)]
+    row_bytes = sum(column.nbytes for i, column in enumerate(columns) if i - 1 not in some) / max(longest, 1)
+    found = []
+    for rows, size, _ in pieces:
+        count = rows.num_rows
+        arrays = [column.slice(0, count) for column in columns]
+        for i, column in zip(some, rows.columns, strict=True):
+            arrays[i + 1] = column
+        body = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        found.append(Piece(body, size + int(row_bytes * count), bounds))
+    return found
 
 
 def _repeated(time_us: int, count: int) -> pa.Array:

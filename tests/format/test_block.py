@@ -184,6 +184,16 @@ def test_what_is_known_of_a_piece_is_true(sizes: list[int], block_bytes: int, ow
         assert encode_body(piece.batch, size=piece.size, bounds=piece.bounds) == encode_body(piece.batch)
 
 
+def test_columns_without_a_value_count_as_any_others() -> None:
+    """Many of them beside a narrow one: a block stays as long as it should be."""
+    count = 50_000
+    empty = {f"c{i}": pa.nulls(count, pa.string()) for i in range(60)}
+    rows = pa.record_batch({"n": pa.array(range(count), pa.int32()), **empty})
+    pieces = body_pieces(rows, None, None, 1_700_000_000_000_000, 1 << 20)
+    assert sum(piece.batch.num_rows for piece in pieces) == count
+    assert max(piece.batch.nbytes for piece in pieces) <= 2 << 20
+
+
 @pytest.mark.parametrize("block_bytes", [1 << 20, RAW_BYTES_MAX])
 @pytest.mark.parametrize(
     "sizes", [[1 << 20] * 100, [RECORD_BYTES_MAX - 100] * 3, [10] * 5 + [RECORD_BYTES_MAX - 100]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_no_room_at_any_step_of_anything(operation: str, tmp_path: Path) -> None
             call: Callable[[], object] = {
                 "roll": writer.roll,
                 "flush": writer.flush,
-                "batch": lambda: append_batch(writer, [b"x" * 2_000]),
+                "batch": lambda: append_batch(writer, [b"x" * 2_000], [b"y"]),
                 "append": lambda: [append(writer, b"y" * 100) for _ in range(30)],
                 "start offset": lambda: writer.set_start_offset(1),
             }[operation]
@@ -112,7 +113,7 @@ def test_no_room_at_any_step_of_anything(operation: str, tmp_path: Path) -> None
                 done = 0
             disk.step = -1
             count = writer.end_offset
-            assert count - before - done == {"batch": 1, "append": 30}.get(operation, 0)
+            assert count - before - done == {"batch": 2, "append": 30}.get(operation, 0)
             append(writer, b"after")
         found = list(read_partition(directory).values())
         assert found[:5] == [b"before"] * 5
@@ -387,8 +388,9 @@ def test_death_at_every_step_keeps_what_was_acknowledged(tmp_path: Path) -> None
                 for i in range(3):
                     written.append(b"%d-%d" % (number, i) * 5)
                     append(writer, written[-1])
-                written.append(b"batch %d" % number)
-                append_batch(writer, [written[-1]])
+                batches = [[b"batch %d" % number], [b"a block", b"with it"], [b"another"]]
+                written += itertools.chain(*batches)
+                append_batch(writer, *batches)
                 writer.flush()
                 acknowledged = list(written)
             writer.roll()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conftest import Clock
 from tests.hot.writers import (
@@ -157,6 +161,30 @@ def test_segments_roll_by_bytes_and_form_a_chain(tmp_path: Path) -> None:
         assert after.header.prev_origin_hash == before.facts.origin_hash
         assert after.header.segment_id != before.header.segment_id
     assert len(read_partition(tmp_path)) == 300
+
+
+@given(st.lists(st.integers(0, 900), min_size=1, max_size=12), st.integers(0, 3))
+def test_blocks_that_come_together_are_one_write_where_a_segment_takes_them(
+    sizes: list[int], before: int
+) -> None:
+    """Else each goes where it would go alone: no segment of more than one block is longer than it may be."""
+    with tempfile.TemporaryDirectory() as name:
+        directory, disk = Path(name), FailingDisk()
+        with writing(directory, fs=disk, roll_bytes=6_000) as writer:
+            for _ in range(before):
+                append_batch(writer, [b"before"])
+            disk.calls.clear()
+            assert append_batch(writer, *([bytes(size)] for size in sizes)) == (before, before + len(sizes))
+            writes = disk.calls.count("write")
+        segments = [
+            SegmentFile.open(directory / str(item), use_mmap=False)
+            for item in list_segments(directory).segments
+        ]
+        assert writes == 1 or len(segments) > 1
+        assert len(read_partition(directory)) == before + len(sizes)
+        for segment in segments:
+            ends = [segment.index.positions[i] + segment.index.lengths[i] for i in range(len(segment.index))]
+            assert len(ends) <= 1 or ends[-1] <= 6_000
 
 
 def test_segments_roll_by_age(tmp_path: Path, clock: Clock) -> None:

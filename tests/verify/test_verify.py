@@ -253,7 +253,7 @@ def look_is_deep_enough(tmp_path: Path, body: Body, schema: pa.Schema) -> str:
     """A deep look finds what is wrong with a block, a quick one does not read it; return what is wrong."""
     (tmp_path / "0").mkdir()
     writer = SegmentWriter.create(OsFileSystem(), tmp_path / "0", header_of(schema))
-    writer.append(body, 2000, (-1, 0, 0))
+    writer.append([body], 2000)
     writer.seal(0)
     writer.close()
     found = {}

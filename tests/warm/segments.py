@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from tiered.format.block import NO_PRODUCER, Body, encode_body
+from tiered.format.block import Body, encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
 from tiered.format.segment import SegmentHeader
 from tiered.warm.directory import list_segments
@@ -44,7 +44,7 @@ def body_of(values: Iterable[bytes], first_us: int = 0) -> Body:
 
 def append(writer: SegmentWriter, *values: bytes, now_us: int = 2_000) -> None:
     """Append one block."""
-    writer.append(body_of(values, writer.end_offset), now_us, (NO_PRODUCER, 0, 0))
+    writer.append([body_of(values, writer.end_offset)], now_us)
 
 
 def write_segment(

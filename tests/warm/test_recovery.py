@@ -16,7 +16,7 @@ from tests.format.blocks import crafted
 from tests.warm.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import BODY, append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import CorruptionError, DiskFull, UnsupportedFormat
-from tiered.format.block import HEADER_BYTES, NO_PRODUCER, encode_header
+from tiered.format.block import HEADER_BYTES, encode_header
 from tiered.warm.filesystem import FileSystem, OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -337,7 +337,7 @@ def test_an_interrupt_at_any_line_of_an_append_keeps_or_drops_the_block(tmp_path
         previous = sys.gettrace()
         sys.settrace(trace)  # type: ignore[arg-type]
         try:
-            writer.append(body, 5, (NO_PRODUCER, 0, 0))
+            writer.append([body], 5)
         except Interrupted:
             pass
         finally:

@@ -14,7 +14,7 @@ from tests.format.arrow_values import bodies, plain_types, schemas
 from tests.warm.disks import FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import body_of, header_of, read, read_directory, write_segment
 from tiered.errors import CorruptionError, DiskFull
-from tiered.format.block import NO_PRODUCER, encode_body
+from tiered.format.block import encode_body
 from tiered.format.codec import Codec
 from tiered.format.schema import normalize_schema
 from tiered.warm.directory import SegmentName, list_segments, remove_half_written
@@ -54,8 +54,8 @@ def test_the_records_stay_and_the_old_file_goes(codec: Codec, tmp_path: Path) ->
 def test_the_last_append_and_the_producers_are_kept(tmp_path: Path) -> None:
     """Ages in policies count from them, and a repeated sequence number is recognised by them."""
     writer = SegmentWriter.create(FS, tmp_path, header_of())
-    writer.append(body_of([b"a"]), 7_000, (5, 1, 0))
-    writer.append(body_of([b"b"]), 9_000, (5, 1, 1))
+    writer.append([body_of([b"a"])], 7_000, (5, 1, 0))
+    writer.append([body_of([b"b"])], 9_000, (5, 1, 1))
     producers = writer.seal(0).producers
     assert [item.producer_id for item in producers] == [5]
     writer.close()
@@ -75,7 +75,7 @@ def test_any_records_of_any_schema_survive(tmp_path: Path, data: st.DataObject, 
     directory.mkdir()
     writer = SegmentWriter.create(FS, directory, header_of(batches[0].schema))
     for batch in batches:
-        writer.append(encode_body(batch), 1, (NO_PRODUCER, 0, 0))
+        writer.append([encode_body(batch)], 1)
     writer.seal(0)
     writer.close()
     wanted = pa.concat_batches(batches)

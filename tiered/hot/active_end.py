@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -97,6 +98,15 @@ class ActiveEnd:
 
     # -- blocks ----------------------------------------------------------------------------------
 
+    def _append_bodies(self, bodies: Sequence[Body], *, keep: bool) -> None:
+        """Append blocks: by one write where the active segment takes them all."""
+        segment, length = self._segment, sum(body.length for body in bodies)
+        if segment.facts is None and segment.position + length <= self._options.roll_bytes:
+            self._write(bodies, keep=keep)
+            return
+        for body in bodies:
+            self._append_body(body, keep=keep)
+
     def _append_body(
         self, body: Body, *, keep: bool, producer: Number = _NO_PRODUCER, last_sequence: int | None = None
     ) -> None:
@@ -105,15 +115,22 @@ class ActiveEnd:
         sealed = segment.facts is not None
         if sealed or (len(segment.index) and segment.position + body.length > self._options.roll_bytes):
             self._roll()
-            segment = self._segment
+        self._write([body], keep=keep, producer=producer, last_sequence=last_sequence)
+
+    def _write(
+        self, bodies: Sequence[Body], *, keep: bool, producer: Number = _NO_PRODUCER, last_sequence: int | None = None
+    ) -> None:  # fmt: skip
+        segment = self._segment
         base = segment.end_offset
         try:
-            segment.append(body, self._options.clock(), producer, last_sequence)
+            segment.append(bodies, self._options.clock(), producer, last_sequence)
         except OSError as error:
             raise self._poison(error) from error
-        self._counts.add(body.record_count, body.length)
-        if keep:
-            self.recent.add(RecentBlock(base, segment.end_offset, body.parts[1], self._body_schema))
+        for body in bodies:
+            self._counts.add(body.record_count, body.length)
+            if keep:
+                self.recent.add(RecentBlock(base, base + body.record_count, body.parts[1], self._body_schema))
+            base += body.record_count
 
     def _roll(self, meta: TopicMeta | None = None, *, created_us: int | None = None) -> SegmentFacts:
         old = self._segment

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -167,11 +167,11 @@ class PartitionWriter(NumberedRows):
                 raise
             return buffer.base_offset + row
 
-    def append_bodies(self, bodies: Iterable[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
+    def append_bodies(self, bodies: Sequence[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
         """Write encoded blocks after the pending rows; return their offsets ``[start, end)``.
 
-        Each block is atomic. Offsets are assigned while the pending buffer is held, so that a failed
-        write leaves no hole.
+        All or none of them, but where a segment ends in between: there each is atomic. Offsets are assigned while the
+        pending buffer is held, so that a failed write leaves no hole.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class PartitionWriter(NumberedRows):
         Raises
         ------
         SchemaGrew
-            The schema has not `column_count` columns any more; nothing was written, and no body taken.
+            The schema has not `column_count` columns any more; nothing was written.
         """
         with self._write_lock:
             self._check_fault()
@@ -195,8 +195,7 @@ class PartitionWriter(NumberedRows):
                 self._drain_held()
                 start = self._segment.end_offset
                 try:
-                    for body in bodies:
-                        self._append_body(body, keep=keep)
+                    self._append_bodies(bodies, keep=keep)
                 finally:
                     self.buffer.base_offset = self._segment.end_offset
                 return start, self._segment.end_offset

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ..format.block import MARK, Body, encode_header
+from ..format.block import MARK, NO_PRODUCER, Body, encode_header
 from ..format.facts import SegmentFacts
 from ..format.producers import PRODUCER_AGE_US, ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
@@ -96,14 +98,18 @@ class SegmentWriter:
         return writer
 
     def append(
-        self, body: Body, append_us: int, producer: tuple[int, int, int], last_sequence: int | None = None
-    ) -> bytes:
-        """Write one block at the end and return its header; on failure all is as before, the file too.
+        self,
+        bodies: Sequence[Body],
+        append_us: int,
+        producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0),
+        last_sequence: int | None = None,
+    ) -> None:
+        """Write blocks at the end with one write; on failure all is as before, the file too.
 
         Parameters
         ----------
         producer, last_sequence
-            Id, epoch, and the numbers of the first and the last record; see `encode_header`.
+            For one block: id, epoch, and the numbers of the first and the last record; see `encode_header`.
 
         Raises
         ------
@@ -114,7 +120,7 @@ class SegmentWriter:
         """
         position, content, base = self.position, self._content.copy(), self.end_offset
         try:
-            return self._append(body, append_us, producer, last_sequence)
+            self._append(bodies, append_us, producer, last_sequence)
         except BaseException:
             # Ctrl-C too: a block left behind could be read, and its offsets given out once more.
             if self.position == position:
@@ -126,36 +132,46 @@ class SegmentWriter:
             raise
 
     def _append(
-        self, body: Body, append_us: int, producer: tuple[int, int, int], last_sequence: int | None
-    ) -> bytes:
+        self, bodies: Sequence[Body], append_us: int, producer: tuple[int, int, int], last_sequence: int | None
+    ) -> None:  # fmt: skip
         append_us = max(append_us, self.last_append_us)
-        header = encode_header(
-            body,
-            segment_id=self.header.segment_id.bytes,
-            schema_id=self.header.schema_id,
-            base_offset=self.end_offset,
-            append_us=append_us,
-            writer_epoch=self.writer_epoch,
-            synced_through=self.synced_through,
-            producer=producer,
-            last_sequence=last_sequence,
-        )
-        self._reserve(self.position + body.length)
-        self._fs.write(self._fd, self.position, [header, *body.parts])
-        if body.record_count:
-            self.index.append_row(
-                self.end_offset, self.position, body.length, body.record_count,
-                body.min_timestamp_us, body.max_timestamp_us,
-            )  # fmt: skip
-            self._content.add(header)
-            if self.first_append_us is None:
-                self.first_append_us = append_us
+        base = end = self.end_offset
+        headers: list[bytes] = []
+        parts: list[Any] = []
+        for body in bodies:
+            header = encode_header(
+                body,
+                segment_id=self.header.segment_id.bytes,
+                schema_id=self.header.schema_id,
+                base_offset=end,
+                append_us=append_us,
+                writer_epoch=self.writer_epoch,
+                synced_through=self.synced_through,
+                producer=producer,
+                last_sequence=last_sequence,
+            )
+            headers.append(header)
+            parts += (header, *body.parts)
+            end += body.record_count
+        self._reserve(self.position + sum(body.length for body in bodies))
+        self._fs.write(self._fd, self.position, parts)
+        position, end = self.position, base
+        for body, header in zip(bodies, headers, strict=True):
+            if body.record_count:
+                self.index.append_row(
+                    end, position, body.length, body.record_count,
+                    body.min_timestamp_us, body.max_timestamp_us,
+                )  # fmt: skip
+                self._content.add(header)
+            position += body.length
+            end += body.record_count
+        if self.first_append_us is None and end > base:
+            self.first_append_us = append_us
         self.last_append_us = append_us
-        # One statement: the block is there from here on, and nothing can come between the two.
-        self.position, self.end_offset = self.position + body.length, self.end_offset + body.record_count
+        # One statement: the blocks are there from here on, and nothing can come between the two.
+        self.position, self.end_offset = position, end
         if producer[0] >= 0:
-            self._note(producer, last_sequence, self.end_offset - body.record_count)
-        return header
+            self._note(producer, last_sequence, base)
 
     def _note(self, producer: tuple[int, int, int], last_sequence: int | None, base_offset: int) -> None:
         """Take note of the producer of the last block; twice is once."""
@@ -207,7 +223,7 @@ class SegmentWriter:
     def mark_clean(self) -> None:
         """Write a mark that proves all before it durable, so later damage is never taken for a torn tail."""
         if self.index.base_offsets and self.facts is None:
-            self.append(MARK, self.last_append_us, (-1, 0, 0))
+            self.append([MARK], self.last_append_us)
             self._give_back()
             self._sync_file()
 
