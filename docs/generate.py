@@ -18,7 +18,7 @@ from tiered.cli import app
 from tiered.metrics import METRICS
 from tiered.policies.rules import PRESETS, Policy
 from tiered.reader.scan import TierShare
-from tiered.settings import PolicyTable
+from tiered.settings import PRESETS_LEAVE, PolicyTable
 from tiered.spark import TieredDataSource, session
 from tiered.status import PartitionStatus, TierHoldings
 from tiered.verify.report import Problem, Repair, Unknown
@@ -251,7 +251,10 @@ def _settings() -> Lines:
     yield "### Every setting and its default"
     yield ""
     yield 'As `tiered.toml` has them. `[policies."glob"]` tables take the same keys as `[policies.default]`; the first'
-    yield "glob that matches a topic's name wins. For what to change and why see [tuning](tuning.md)."
+    yield "glob that matches a topic's name wins, and rules that it does not have are those of `[policies.default]`. A rule is"
+    yield "taken whole: a key that it leaves out does not come from another table but has its default, which is"
+    yield '`"off"` for `age` and `bytes` of `local_retention`: `{ age = "6h" }` sets no limit in bytes. `tiered config show`'
+    yield "shows what holds for a topic. For what to change and why see [tuning](tuning.md)."
     yield ""
     defaults = tiered.Settings(policies={"default": PolicyTable(**dict(Policy()))})
     text = "\n".join(_toml(defaults))
@@ -259,9 +262,7 @@ def _settings() -> Lines:
     yield from ("```toml", text.strip(), "```", "")
     for name, preset in PRESETS.items():
         yield from (f'`preset = "{name}"` stands for these rules:', "", "```toml", "[policies.default]")
-        yield from _rules(
-            {key: rule for key, rule in preset.model_dump(mode="json").items() if key != "retention"}
-        )
+        yield from _rules(preset.model_dump(mode="json", exclude=set(PRESETS_LEAVE)))
         yield from ("```", "")
 
 

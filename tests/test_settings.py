@@ -374,6 +374,19 @@ def test_unreadable_files_are_one_line(tmp_path: Path, monkeypatch: pytest.Monke
         Settings.load()
 
 
+def test_a_mark_in_front_of_utf_8_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "tiered.toml"
+    path.write_text('[store]\nsync = "always"\n', encoding="utf-8-sig")
+    assert Settings.load(path).store.sync == "always"
+
+
+def test_a_path_may_begin_at_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = Settings.load(write(tmp_path, '[store]\npath = "~/data"\n[flight]\ntoken_file = "~/token"\n'))
+    assert (found.store.path, found.flight.token_file) == (f"{tmp_path}/data", f"{tmp_path}/token")
+    assert Settings.load(store={"path": "./~"}).store.path == "./~"
+
+
 DEEP = ".".join(["a"] * 5000)
 
 

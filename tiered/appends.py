@@ -21,6 +21,7 @@ from .ingest import (
     check_records,
     chunked,
     header_pairs,
+    joined,
     key_bytes,
     partition_of,
     timestamp_us,
@@ -137,8 +138,14 @@ def checked_record(topic: Topic, record: Any) -> tuple[Any, dict[str, Any]]:
 
 def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetRange]:
     """Append Arrow data without waiting for it; see `Topic.append_batch`."""
+    if partition is not None:
+        topic._check_partition(partition)
     ranges: list[OffsetRange] = []
-    for batch, timestamps in to_batches(data, topic.schema):
+    batches = to_batches(data, topic.schema)
+    if isinstance(data, pa.Table):
+        # All of it is there: a stream's first batch may be needed long before its next one comes.
+        batches = joined(batches, topic._block_bytes)
+    for batch, timestamps in batches:
         if batch.num_rows:
             ranges += _append_columns(topic, batch, timestamps, partition)
     return merged_ranges(ranges)

@@ -15,7 +15,7 @@ from .cold.commit import FIRST_LINEAGE, Committer
 from .cold.object_store import ObjectStore
 from .cold.open import check_conditional_writes
 from .cold.partition import ColdPartition
-from .errors import ColdStorageError, CorruptionError, Fenced, UnsupportedFormat
+from .errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
 from .format.manifest import Head
 from .gather import LocalSegments
 from .hot.partition_writer import PartitionWriter
@@ -40,6 +40,7 @@ class Claims:
         self._turns: dict[tuple[UUID, int], threading.RLock] = {}
         self._ends: dict[tuple[UUID, int], int] = {}
         self._announced: dict[UUID, TopicMeta] = {}
+        self._without_lineage: set[tuple[UUID, int]] = set()
         self._owns_prefix = False
         self._unreachable = False
         self._lock = threading.Lock()
@@ -71,11 +72,14 @@ class Claims:
         ConfigError, ColdStorageError
         """
         with self._lock:
-            announced = self._announced.get(meta.topic_id) == meta
+            announced = self._owns_prefix and self._announced.get(meta.topic_id) == meta
             if not announced:
                 self.check_store(meta, partition, writer)
                 self._announce(meta)
         known = self._committers.get((meta.topic_id, partition))
+        if (meta.topic_id, partition) in self._without_lineage:
+            with self.turn(meta, partition):
+                self._remember_lineage(meta, partition)
         if known is not None and announced and not fresh:
             return known
         loaded = self._access.cold(meta, partition).load()
@@ -186,10 +190,22 @@ class Claims:
             self._mark(meta, partition, writer, str(newer))
             raise
         if lineage is None:
-            # The one that was claimed in: by now the head may say another, of a restore elsewhere.
-            write_lineage(self._fs, directory, FIRST_LINEAGE)
+            self._remember_lineage(meta, partition)
         self._committers[meta.topic_id, partition] = committer
         return committer
+
+    def _remember_lineage(self, meta: TopicMeta, partition: int) -> None:
+        """Write down the lineage that was claimed in: by now the head may say another, of a restore elsewhere.
+
+        On a full disk that waits for the next call: what is claimed for may be what makes room.
+        """
+        key = meta.topic_id, partition
+        try:
+            write_lineage(self._fs, self._directory(meta, partition), FIRST_LINEAGE)
+            self._without_lineage.discard(key)
+        except DiskFull as error:
+            self._without_lineage.add(key)
+            log.info("the lineage of %s/%d is not remembered yet: %s", meta.name, partition, error)
 
     def check_not_behind(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
         """Refuse to append to an old image of a disk, which would use offsets again that the bucket has.
@@ -312,9 +328,12 @@ class Claims:
             bucket.claim_store(self._store_id, self._lineage)
             root = self._access.places.root
             if root is not None and not (place := read_cold_place(root)).claimed:
-                write_cold_place(
-                    self._fs, root, replace(place, url=self._access.places.cold_url, claimed=True)
-                )
+                claimed = replace(place, url=self._access.places.cold_url, claimed=True)
+                try:
+                    write_cold_place(self._fs, root, claimed)
+                except DiskFull as error:  # as in `_remember_lineage`
+                    log.info("that the bucket was claimed is not remembered yet: %s", error)
+                    return
             self._owns_prefix = True
 
     def _fence(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str) -> None:

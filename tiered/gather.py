@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from .reader.access import TierAccess
 from .reader.snapshot import open_listed
 from .scrub_state import ScrubState
 from .warm.catalog import TopicMeta
-from .warm.directory import list_segments, read_start_offset
+from .warm.directory import read_start_offset
 from .warm.segment_reader import SegmentFile
 
 SMALL_MANIFEST_PAGES = 16
@@ -130,7 +132,7 @@ def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter 
     """Open every segment of a partition; the active one as its writer in this process knows it."""
     view = writer.view(flush=False) if writer is not None and writer.fault is None else None
     found = []
-    for name in list_segments(directory).segments:
+    for name in access.list_segments(directory):
         if view is not None and directory / str(name) == view.active:
             found.append(active_segment(view))
         elif view is None or name.base_offset < view.active_header.base_offset:
@@ -170,8 +172,11 @@ def partition_facts(
     cold_start = head.start_offset if head else 0
     if lineage_end is not None:
         cold_start = min(cold_start, lineage_end)
+    entries = _by_segment(published.entries)
     segments = tuple(
-        _segment_fact(meta, partition, item, published.entries, newest=item is local.segments[-1])
+        _segment_fact(
+            meta, partition, item, entries.get(item.header.segment_id, []), newest=item is local.segments[-1]
+        )
         for item in local.segments
     )
     here = {item.segment_id for item in segments}
@@ -265,12 +270,20 @@ def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str], held
     )
 
 
+def _by_segment(entries: Iterable[ObjectEntry]) -> Mapping[UUID, list[ObjectEntry]]:
+    """Return the objects that hold records of each segment."""
+    found: defaultdict[UUID, list[ObjectEntry]] = defaultdict(list)
+    for entry in entries:
+        for segment_id in set(entry.segment_ids):
+            found[segment_id].append(entry)
+    return found
+
+
 def _segment_fact(
-    meta: TopicMeta, partition: int, item: SegmentFile, entries: tuple[ObjectEntry, ...], *, newest: bool
+    meta: TopicMeta, partition: int, item: SegmentFile, own: list[ObjectEntry], *, newest: bool
 ) -> SegmentFact:
     facts, header, index = item.facts, item.header, item.index
     segment_id: UUID = header.segment_id
-    own = [entry for entry in entries if segment_id in entry.segment_ids]
     # A crash may come between a segment's footer and the next file: until a writer made that, nothing but its tail moves.
     sealed = facts is not None and not newest
     codec = _codec(item)

@@ -120,6 +120,32 @@ def partition_of(key: bytes, partitions: int) -> int:
     return zlib.crc32(key) % partitions
 
 
+def joined(
+    batches: Iterable[tuple[pa.RecordBatch, pa.Array | None]], bytes_max: int
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Join neighbours of together at most `bytes_max`: alone, each would become a block."""
+    parts: list[tuple[pa.RecordBatch, pa.Array | None]] = []
+    size = 0
+    for batch, stamps in batches:
+        more = batch.nbytes
+        if parts and size + more > bytes_max:
+            yield _concatenated(parts)
+            parts, size = [], 0
+        parts.append((batch, stamps))
+        size += more
+    if parts:
+        yield _concatenated(parts)
+
+
+def _concatenated(
+    parts: list[tuple[pa.RecordBatch, pa.Array | None]],
+) -> tuple[pa.RecordBatch, pa.Array | None]:
+    if len(parts) == 1:
+        return parts[0]
+    stamps = [stamps for _, stamps in parts if stamps is not None]
+    return pa.concat_batches([batch for batch, _ in parts]), pa.concat_arrays(stamps) if stamps else None
+
+
 def body_of(
     batch: pa.RecordBatch, timestamps: pa.Array | None, timestamp_column: str | None, now_us: int
 ) -> pa.RecordBatch:

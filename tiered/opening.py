@@ -80,7 +80,7 @@ def open_store(
     if _SERVED.match(text):
         if cold is not None or tierer or daemon:
             raise ConfigError(
-                f"{text} is served elsewhere, so cold=, tierer=True and daemon=True are the server's"
+                f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"
             )
         return network().connect(text, settings, host, read_only=read_only, token=token)
     if "://" in text:

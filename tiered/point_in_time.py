@@ -34,7 +34,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -44,6 +43,7 @@ from .cold.parquet_inspect import read_facts, rebuild_entry
 from .cold.partition import ColdPartition
 from .errors import ColdStorageError, CorruptionError, ObjectNotFound
 from .format.facts import SegmentFacts
+from .format.lineages import WHOLLY, shared_end
 from .format.manifest import Head, ObjectEntry, Origin
 from .policies.append_times import believed
 from .warm.catalog import TopicMeta
@@ -51,7 +51,6 @@ from .warm.catalog import TopicMeta
 log = logging.getLogger("tiered.restore")
 
 _CONNECTIONS = 8
-_WHOLLY = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +138,10 @@ def view_at(
 
 def _parts(head: Head, lineage: int, pieces: Iterable[Piece]) -> list[Piece]:
     """Return the pieces that are part of the log of `lineage`, of any time."""
-    shared = {epoch: _shared_end(head, epoch, lineage) for epoch, _ in head.lineages}
+    shared = {epoch: shared_end(head, epoch, lineage) for epoch, _ in head.lineages}
     # Of a head of an early release nobody knows what a restore adopted.
     said = {origin.epoch for origin in head.origins}.issuperset(epoch for epoch, _ in head.rewinds)
-    shared_now = shared[head.lineage_epoch] if said else _WHOLLY
+    shared_now = shared[head.lineage_epoch] if said else WHOLLY
 
     def shared_of(piece: Piece) -> int:
         if piece.entry is not None:
@@ -151,24 +150,6 @@ def _parts(head: Head, lineage: int, pieces: Iterable[Piece]) -> list[Piece]:
         return shared[max((epoch for epoch in shared if epoch <= piece.lineage), default=min(shared))]
 
     return [piece for piece in pieces if piece.end_offset <= shared_of(piece)]
-
-
-def _shared_end(head: Head, one: int, other: int) -> int:
-    """Return the offset below which the logs of two lineages are the same."""
-    first, second = _ancestors(head, one), _ancestors(head, other)
-    return max(min(first[epoch], second[epoch]) for epoch in first.keys() & second.keys())
-
-
-def _ancestors(head: Head, epoch: int) -> dict[int, int]:
-    """Return the lineages that one came from, and itself, with the offsets below which its log is theirs."""
-    came_from = {later: (earlier, start) for (earlier, _), (later, start) in pairwise(head.lineages)}
-    came_from |= {origin.epoch: (origin.parent, origin.end_offset) for origin in head.origins}
-    found = {epoch: _WHOLLY}
-    end = _WHOLLY
-    while epoch in came_from:
-        epoch, begin = came_from[epoch]
-        end = found[epoch] = min(end, begin)
-    return found
 
 
 def _origin(head: Head, lineage: int) -> Origin:

@@ -149,6 +149,10 @@ def _moment(at: object, settings: Settings, host: Host) -> int:
     return at_us
 
 
+def _iso(at_us: int) -> str:
+    return to_datetime(at_us).isoformat().replace("+00:00", "Z")
+
+
 def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
     """Return the store's id, once everything that a restore builds upon was read and verified.
 
@@ -174,7 +178,7 @@ def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
                 if at_us is not None and begins_after(cold, loaded.head, at_us):
                     emptied.append(f"{meta.name}/{partition}")
     if at_us is not None and emptied:
-        when = to_datetime(at_us).isoformat().replace("+00:00", "Z")
+        when = _iso(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
     return store_id
 
@@ -277,9 +281,9 @@ class _Restore:
         except FileNotFoundError:
             return
         if begun != self._at_us:
-            asked = "the newest state" if begun is None else f"at={begun // 1000}"
+            asked = "of the newest state" if begun is None else f"to {_iso(begun)}"
             raise ConfigError(
-                f"a restore of {asked} was cut short in {self._root}: repeat it, or restore into another directory"
+                f"a restore {asked} was cut short in {self._root}: repeat that one, or restore into another directory"
             )
 
     def _clear(self) -> None:

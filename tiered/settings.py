@@ -77,7 +77,9 @@ class _Section(BaseModel):
 def _path_text(path: object) -> object:
     if path == "":
         raise ValueError('is empty; write a directory such as "./data"')
-    return os.fspath(path) if isinstance(path, os.PathLike) else path
+    path = os.fspath(path) if isinstance(path, os.PathLike) else path
+    # No shell does it in a file, nor in `--path=~/data`.
+    return os.path.expanduser(path) if isinstance(path, str) else path  # noqa: PTH111 — "./data" stays as it is written
 
 
 class StoreSettings(_Section):
@@ -487,7 +489,8 @@ def _read_toml(path: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any]
     if path is None:
         return "", {}
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # Some editors put a mark in front of UTF-8.
+        text = Path(path).read_text(encoding="utf-8-sig")
         return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None

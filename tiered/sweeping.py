@@ -29,7 +29,7 @@ from .format.document import decode_document, encode_document
 from .pauses import Pauses
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
-from .warm.directory import read_lineage, read_marks, write_marks
+from .warm.directory import list_segments, read_lineage, read_marks, read_start_offset, write_marks
 from .warm.filesystem import FileSystem, read_whole, write_atomically
 
 if TYPE_CHECKING:
@@ -101,17 +101,28 @@ class StoreSweep:
             return PartSweep(meta.name, partition)
         directory = self._actions.directory(meta, partition)
         try:
+            first = next((name.base_offset for name in list_segments(directory).segments), 0)
             cold = self._access.cold(meta, partition)
-            if cold.load() is None and read_lineage(directory) is None:
+            loaded = cold.load()
+            if loaded is None and read_lineage(directory) is None:
                 return PartSweep(meta.name, partition)  # nothing was ever published
+            end = loaded.head.end_offset if loaded else first
+            if first > max(end, read_start_offset(directory)):
+                # They were published before the disk let go of them, so this head is an older one put in its place.
+                raise CorruptionError(
+                    "records are neither on the disk nor in the manifest, so nothing is swept",
+                    where=cold.where(cold.keys.head), offsets=(end, first),
+                )  # fmt: skip
             marks = read_marks(directory)
             sweeper = PartitionSweeper(cold, rules, marks)
             if self._dry_run:
                 return sweep_uploads(sweeper.preview(), cold, None, rules)
             committer = self._actions.committer(meta, partition)
-            swept = sweeper.sweep(committer)
-            if sweeper.marks != marks:
-                write_marks(self._fs, directory, sweeper.marks)
+            try:
+                swept = sweeper.sweep(committer)
+            finally:
+                if sweeper.marks != marks:
+                    write_marks(self._fs, directory, sweeper.marks)
             return sweep_uploads(swept, cold, committer, rules)
         except (TieredError, OSError) as error:
             return _problem(meta.name, partition, error)

@@ -162,6 +162,10 @@ class TierActions:
             if view.active_header.segment_id == action.segment_id:
                 return active_segment(view)
         directory = self.directory(meta, action.partition)
+        known = self._access.sealed_segment(directory, action.base_offset, action.end_offset)
+        if known is not None and known.header.segment_id == action.segment_id:
+            check_owner(known, meta)
+            return known
         for name in reversed(list_segments(directory).segments):
             if name.base_offset <= action.base_offset:
                 try:
@@ -295,6 +299,10 @@ class TierActions:
     def _sealed(self, meta: TopicMeta, action: Action) -> SegmentFile | None:
         """Find the sealed segment of an action, the newest file excepted; None where it is gone."""
         directory = self.directory(meta, action.partition)
+        # By the listing that the plan was made from: one for each of thousands of segments is quadratic.
+        known = self._access.sealed_segment(directory, action.base_offset, action.end_offset)
+        if known is not None and known.header.segment_id == action.segment_id:
+            return known
         for name in list_segments(directory).segments[:-1]:
             if name.base_offset == action.base_offset:
                 try:

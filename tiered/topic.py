@@ -19,6 +19,7 @@ from .hot.rows import RowChecker
 from .idempotent import append_idempotent
 from .ingest import Headers, header_pairs, key_bytes, partition_of, timestamp_us, value_bytes
 from .producer import Producer, open_producer
+from .reader.lineages import common_end, lineage_of
 from .reader.scan import Scan
 from .reads import offset_ranges, records, refresh, snapshots
 from .records import Appended, OffsetRange, Record
@@ -339,6 +340,15 @@ class Topic:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""
         refresh(self)
         return offset_ranges(self)
+
+    def _lineages(self) -> dict[int, int] | None:
+        """Return the epoch of each partition's lineage, as `offsets` has seen it; None where that is not known."""
+        access = self._store._access
+        return {key: lineage_of(access, self._meta, key) for key in range(self.partitions)}
+
+    def _common_end(self, partition: int, epoch: int) -> int:
+        """Return the offset below which the log is that of the lineage `epoch`."""
+        return common_end(self._store._access, self._meta, partition, epoch)
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""

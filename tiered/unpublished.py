@@ -15,7 +15,7 @@ from .policies.tails import unpublished
 from .reader.snapshot import check_owner, open_listed
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
-from .warm.directory import list_segments, read_fence, read_start_offset
+from .warm.directory import read_fence, read_start_offset
 from .warm.segment_reader import SegmentFile
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Unpublished:
     ) -> list[SegmentFile]:
         """Return the segments that hold records at or after `published`, in offset order."""
         view = writer.view(flush=False) if writer is not None else None
-        names = list_segments(directory).segments
+        names = self._access.list_segments(directory)
         bounds = [name.base_offset for name in names[1:]]
         found = []
         # Where there is no segment, there is one bound all the same.

@@ -100,7 +100,7 @@ def flush_in_background(store: Store) -> None:
 
     for writer in store._writers():
         # Each by itself: where a full disk keeps records from being written, what is asked may be what makes room.
-        for work in (PartitionWriter.roll_if_old, flush, do_what_is_asked):
+        for work in (PartitionWriter.roll_if_old, flush, do_what_is_asked, PartitionWriter.close_sealed):
             try:
                 work(writer)
             except StoreClosed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -125,6 +126,20 @@ def test_standard_streams_that_are_closed_are_no_files_of_the_store(program: Run
         stderr=subprocess.PIPE, timeout=60, check=False,
     )  # fmt: skip
     assert (closed.returncode, closed.stderr) == (0, b"")
+
+
+def test_names_that_the_output_cannot_encode_are_escaped(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"größe": "int64"}')
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    def run(*arguments: Any) -> bytes:
+        command = [*PROGRAM, *arguments, "--path", tmp_path / "dätä"]
+        return subprocess.run(command, env=ascii_only, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+
+    made = json.loads(run("create", "t", "--schema", schema, "--json"))
+    assert made["store"] == str(tmp_path / "dätä")
+    assert b"gr\\xf6\\xdfe" in run("topics")
 
 
 def test_damage_is_said_in_one_line(tiered_: Run, data: Path) -> None:

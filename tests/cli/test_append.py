@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import errno
 import io
 import json
 import signal
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 import tiered
 from tests.cli.test_app import one_error
 from tiered.bundled import flights_path
-from tiered.cli.sources import PIECE_BYTES, read_lines
+from tiered.cli.sources import PIECE_BYTES, read_csv, read_lines
 from tiered.errors import RecordTooLarge
 from tiered.ingest import partition_of
 
@@ -84,6 +86,48 @@ def test_a_long_line_is_copied_once_not_at_each_piece() -> None:
     (piece,) = read_lines(Pipe(bytes(16 << 20)), "stdin", 32 << 20)
     assert [len(line) for line in piece.lines] == [16 << 20]
     assert time.process_time() - started < 2  # it was 4,096 copies of up to 16 MiB
+
+
+@given(
+    rows=st.lists(st.lists(st.text('a,"\r\n\xe9 N', max_size=6), min_size=2, max_size=2), min_size=1),
+    step=st.integers(1, 9),
+    style=st.sampled_from(
+        [("\r\n", csv.QUOTE_MINIMAL), ("\r\n", csv.QUOTE_ALL), ("\n", csv.QUOTE_ALL), ("\r", csv.QUOTE_ALL)]
+    ),
+)
+def test_csv_is_cut_at_ends_of_rows_wherever_the_pipe_cuts(
+    rows: list[list[str]], step: int, style: tuple[str, Any]
+) -> None:
+    """Every row once, in order, and every byte counted; quotes hold what parts fields and rows elsewhere."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator=style[0], quoting=style[1])
+    writer.writerows([["x", "y"], *rows])
+    content = text.getvalue().encode()
+    schema = pa.schema([("x", "string"), ("y", "string")])
+    pieces = list(read_csv(Dribble(content, step), "stdin", schema, 1 << 20))
+    assert [[row["x"] or "", row["y"] or ""] for table, _ in pieces for row in table.to_pylist()] == rows
+    assert sum(read for _, read in pieces) == len(content)
+
+
+def test_a_csv_row_without_end_is_not_read_to_its_end() -> None:
+    stream = io.BytesIO(b'a\n"' + bytes(50 << 20))
+    with pytest.raises(RecordTooLarge, match="a quote may be open"):
+        list(read_csv(stream, "big", pa.schema([("a", "binary")]), 1 << 20))
+    assert stream.tell() < 4 << 20
+
+
+def test_csv_text_is_what_is_written_and_only_nothing_is_null(
+    tiered_: Run, data: Path, tmp_path: Path
+) -> None:
+    """A country that is written NA, a value that is the word null; of a number they say that there is none."""
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"s": "string", "b": "binary", "n": "int64"}')
+    tiered_("create", "t", "--schema", schema)
+    text = 's,b,n\nNA,null,NA\nnan,,1\n,"",2\n'
+    assert tiered_("append", "t", "--format", "csv", stdin=text).exit_code == 0
+    with tiered.open(data, read_only=True) as store:
+        rows = store.topic("t").scan(columns=["s", "b", "n"]).to_arrow().to_pylist()
+    assert [tuple(row.values()) for row in rows] == [("NA", b"null", None), ("nan", None, 1), (None, None, 2)]
 
 
 def test_a_line_is_a_value_whatever_its_bytes(tiered_: Run, data: Path) -> None:
@@ -182,6 +226,20 @@ def test_integer_times_in_json_are_milliseconds(tiered_: Run, data: Path, tmp_pa
     assert row["day"].isoformat() == "1970-01-02"
 
 
+def test_integer_times_that_the_first_lines_lack(tiered_: Run, data: Path, tmp_path: Path) -> None:
+    """The first line says nothing of a column that it lacks; a bad line is named by its own number."""
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"n": "int64", "at": "timestamp"}')
+    tiered_("create", "t", "--schema", schema)
+    text = '{"n": 1}\n{"n": 2, "at": null}\n{"n": 3, "at": 1500}\n'
+    assert tiered_("append", "t", "--format", "jsonl", stdin=text).exit_code == 0
+    with tiered.open(data, read_only=True) as store:
+        times = store.topic("t").scan().to_arrow().column("at").to_pylist()
+    assert [None if time is None else time.timestamp() for time in times] == [None, None, 1.5]
+    broken = one_error(tiered_("append", "t", "--format", "jsonl", stdin='{"n": 1}\n\n{"n": 2'))
+    assert "stdin line 3: not JSON" in broken
+
+
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_a_time_without_a_zone_is_refused(tiered_: Run, data: Path, tmp_path: Path, kind: str) -> None:
     """It would be read as UTC by some and as local time by others."""
@@ -199,7 +257,7 @@ def test_a_time_without_a_zone_is_refused(tiered_: Run, data: Path, tmp_path: Pa
     [
         ("not json", "stdin line 3: not JSON"),
         ("[1]", "stdin line 3: list instead of a JSON object"),
-        ('{"k": 1.5}', "stdin line 3: a key is bytes, str or int, not float"),
+        ('{"k": 1.5, "t": null}', "stdin line 3: a key is bytes, str or int, not float"),
         ('{"k": "x", "t": "yesterday"}', "stdin line 3: 'yesterday' is not a time"),
         (
             '{"k": "x", "t": "2024-01-01T00:00:00"}',
@@ -211,7 +269,19 @@ def test_a_time_without_a_zone_is_refused(tiered_: Run, data: Path, tmp_path: Pa
 def test_a_bad_line_is_named(tiered_: Run, data: Path, line: str, message: str) -> None:
     tiered_("create", "t")
     arguments = ("append", "t", "--format", "jsonl", "--key", "k", "--timestamp", "t")
-    assert message in one_error(tiered_(*arguments, stdin='{"k": "a"}\n\n' + line + "\n"))
+    assert message in one_error(tiered_(*arguments, stdin='{"k": "a", "t": null}\n\n' + line + "\n"))
+
+
+def test_a_field_that_lines_lack_is_said_once(tiered_: Run) -> None:
+    """A mistyped --key would leave a whole topic without keys, and nothing takes it back."""
+    tiered_("create", "t")
+    arguments = ("append", "t", "--format", "jsonl", "--key", "k", "--timestamp", "t")
+    result = tiered_(*arguments, stdin='{"k": "a", "t": 1}\n{"k": null, "T": 1}\n{"t": 1}\n{}\n')
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "warning: stdin line 2 has no field 't', as --key or --timestamp says",
+        "warning: stdin line 3 has no field 'k', as --key or --timestamp says",
+    ]
 
 
 def test_an_error_in_the_middle_says_how_much_is_there(tiered_: Run, data: Path, tmp_path: Path) -> None:
@@ -224,6 +294,28 @@ def test_an_error_in_the_middle_says_how_much_is_there(tiered_: Run, data: Path,
     count = int(message.rpartition("; ")[2].split()[0].replace(",", ""))
     assert message.endswith("records before that were appended")
     assert len(values(data)) == count > 200_000
+
+
+def test_a_file_that_cannot_be_read_says_how_much_is_there(
+    tiered_: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped name is found before anything is appended, a file that fails later is said with what was."""
+    tiered_("create", "t")
+    for name in ("first", "second"):
+        (tmp_path / name).write_text("a\nb\n")
+    assert "missing: No such file" in one_error(
+        tiered_("append", "t", tmp_path / "first", tmp_path / "missing")
+    )
+    assert values(data) == []
+
+    def fail_in_second(stream: Any, name: str, line_bytes_max: int) -> Any:
+        if name.endswith("second"):
+            raise OSError(errno.EIO, "Input/output error")
+        return read_lines(stream, name, line_bytes_max)
+
+    monkeypatch.setattr("tiered.cli.append.read_lines", fail_in_second)
+    message = one_error(tiered_("append", "t", tmp_path / "first", tmp_path / "second"))
+    assert message == "error: Input/output error; 2 records before that were appended"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +372,15 @@ def test_a_partition_can_be_chosen(tiered_: Run, data: Path, count: int) -> None
     assert "has partitions 0 to 2" in one_error(tiered_("append", "t", "--partition", 3, stdin="x\n"))
 
 
+def test_a_log_gets_no_progress_bar(tiered_: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services for continuous integration ask for colours where no terminal is."""
+    tiered_("create", "t")
+    (tmp_path / "lines").write_text("a\nb\n")
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert tiered_("append", "t", tmp_path / "lines").stderr == ""
+
+
 def test_an_empty_input_appends_nothing(tiered_: Run, data: Path) -> None:
     tiered_("create", "t")
     for kind in ("lines", "jsonl"):
@@ -296,15 +397,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+    ("number", "code", "kind"), [(signal.SIGINT, 130, "lines"), (signal.SIGTERM, 143, "csv")]
 )
 def test_a_pipe_is_appended_as_it_comes_and_an_end_by_signal_loses_nothing(
-    program: Run, started: Run, data: Path, number: int, code: int
+    program: Run, started: Run, data: Path, number: int, code: int, kind: str
 ) -> None:
     """What a pipe has delivered is there while it is still open, and after Ctrl-C, quietly."""
     program("create", "t")
-    process = started("append", "t")
-    process.stdin.write(b"first\n")
+    process = started("append", "t", "--format", kind)
+    process.stdin.write(b"value\nfirst\n" if kind == "csv" else b"first\n")
     process.stdin.flush()
     wait_for(lambda: values(data) == [b"first"])
     process.stdin.write(b"second\nunfinished")

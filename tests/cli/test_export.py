@@ -276,3 +276,12 @@ def test_the_command(writer: tiered.Store, tiered_: Run, catalog: Any, clock: Cl
 def test_a_local_store_is_refused(writer: tiered.Store) -> None:
     with pytest.raises(tiered.ConfigError, match="URL of its bucket"):
         export_iceberg(writer.topic("wide"), "logs.wide")
+
+
+def test_a_store_that_has_offloaded_nothing_is_told_from_a_wrong_url(tiered_: Run, tmp_path: Path) -> None:
+    assert tiered_("create", "t", "--cold", f"file://{tmp_path}/bucket").exit_code == 0
+    assert "has offloaded nothing yet" in one_error(tiered_("export", "t"))
+
+
+def test_a_server_is_no_bucket_without_objects(tiered_: Run) -> None:
+    assert "is a server" in one_error(tiered_("export", "t", "--path", "grpc://127.0.0.1:1", store=False))

@@ -404,6 +404,20 @@ def test_a_head_that_went_back_is_noticed(store: MemoryStore) -> None:
         one.commit(append(1))
 
 
+def test_an_older_head_of_the_same_epoch_is_not_built_upon(store: MemoryStore) -> None:
+    """As from an old version of the bucket: what was published since would be lost to the log, and swept."""
+    one = committer(store)
+    one.claim()
+    one.commit(append(1))
+    old = store.objects[HEAD]
+    one.commit(append(1, segment=2))
+    store.objects[HEAD] = (old[0], "other")
+    for look in (one.survey, lambda: one.commit(append(1, segment=3))):
+        with pytest.raises(CorruptionError, match="an older head"):
+            look()
+    assert store.objects[HEAD] == (old[0], "other")
+
+
 def test_a_change_that_breaks_the_manifest_is_not_published(store: MemoryStore) -> None:
     one = committer(store)
     one.claim()

@@ -165,6 +165,21 @@ def test_nothing_of_a_driver_escapes(other, failure, retryable):
         assert "\n" not in str(caught.value)
 
 
+def test_an_object_that_may_not_be_deleted_holds_up_no_other(other, monkeypatch):
+    def held(self, path):
+        if path.endswith("a"):
+            raise PermissionError("under a hold")
+        super(OtherFileSystem, self).rm_file(path)
+
+    monkeypatch.setattr(OtherFileSystem, "rm_file", held, raising=False)
+    store = open_object_store(f"other://{uuid4().hex}")
+    for key in "abc":
+        store.put(key, b"x")
+    with pytest.raises(ColdStorageError, match="under a hold"):
+        store.delete("abc")
+    assert [info.key for info in store.list("")] == ["a"]
+
+
 def test_an_upload_through_a_driver_that_damages_it_fails(other, monkeypatch):
     def damage(self, local, path, **kwargs):
         self.pipe_file(path, b"abX")

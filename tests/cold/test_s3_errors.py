@@ -29,6 +29,8 @@ ANSWERS = [
     (404, "NotFound", "get", PASSING, "check cold.endpoint_url"),
     (404, "NoSuchUpload", "upload", PASSING, "may pass"),
     (403, "AccessDenied", "get", FOR_GOOD, "grant them access"),
+    (403, "AccessDenied", "get", FOR_GOOD, "without s3:ListBucket"),
+    (403, "InvalidObjectState", "get", FOR_GOOD, "archive class"),
     (403, "InvalidAccessKeyId", "put", FOR_GOOD, "AWS_PROFILE"),
     (403, "SignatureDoesNotMatch", "put", FOR_GOOD, "secret key"),
     (400, "ExpiredToken", "list", FOR_GOOD, "renew"),
@@ -42,6 +44,7 @@ ANSWERS = [
     (405, "MethodNotAllowed", "upload", FOR_GOOD, 'cold.conditional_writes = "off"'),
     (400, "InvalidArgument", "put", FOR_GOOD, "words"),
     (301, "PermanentRedirect", "get", FOR_GOOD, "cold.region"),
+    (308, "308", "get", FOR_GOOD, "cold.endpoint_url"),
     (416, "InvalidRange", "get", FOR_GOOD, "shorter than expected"),
     (400, "BadDigest", "put", PASSING, "may pass"),
     (400, "RequestTimeout", "put", PASSING, ENDPOINT),
@@ -74,6 +77,7 @@ RAISED = [
     (boto.ParamValidationError(report="bad\n  bucket"), FOR_GOOD, "bad bucket"),
     (ResponseParserError("not XML"), PASSING, "not XML"),
     (ProtocolError("cut"), PASSING, ENDPOINT),
+    (ValueError("a time that is none"), PASSING, "a time that is none"),
     (ConnectionResetError("reset"), PASSING, ENDPOINT),
 ]
 

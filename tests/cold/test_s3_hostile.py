@@ -64,6 +64,17 @@ class TestKeys:
             renew("new")
             assert store.get("key").data == b"data"
 
+    @pytest.mark.parametrize(("status", "code"), [(400, "ExpiredToken"), (403, "InvalidAccessKeyId")])
+    def test_a_head_that_is_refused_is_told_with_its_reason(self, status, code):
+        """It has no body that could say it, so a session that had expired was a "Bad Request"."""
+
+        def answer(request):
+            return Answer(status) if request.method == "HEAD" else refusal(status, code)
+
+        with serving(answer) as (endpoint, _):
+            with pytest.raises(ColdStorageError, match=code):
+                store_at(endpoint).stat("key")
+
 
 class TestReading:
     def test_a_body_that_breaks_off_is_asked_for_again(self):
@@ -169,6 +180,46 @@ class TestAbsence:
         with serving(lambda request: answers.pop(0)) as (endpoint, _):
             assert store_at(endpoint).stat("key").size == 3
 
+    @pytest.mark.parametrize("left_out", ["Size", "LastModified", "prefix"])
+    def test_a_listing_of_something_else_is_an_error(self, left_out):
+        """What a sweep is told to be there it may delete, so a cache that drops the query must not answer it."""
+        row = {"Key": "prefix/a/x", "Size": "1", "LastModified": "2025-01-01T00:00:00Z"}
+        row = row | {"Key": "prefix/b/x"} if left_out == "prefix" else {**row, left_out: None}
+        fields = "".join(f"<{name}>{value}</{name}>" for name, value in row.items() if value)
+        page = f"<ListBucketResult><IsTruncated>false</IsTruncated><Contents>{fields}</Contents></ListBucketResult>"
+        with serving(lambda request: Answer(200, page.encode())) as (endpoint, _):
+            with pytest.raises(ColdStorageError, match="not asked for") as caught:
+                list(store_at(endpoint).list("a/"))
+        assert caught.value.retryable
+
+    def test_a_folder_that_two_pages_show_is_one(self):
+        folder = "<CommonPrefixes><Prefix>prefix/a/x/</Prefix></CommonPrefixes>"
+        last = f"<ListBucketResult><IsTruncated>false</IsTruncated>{folder}</ListBucketResult>"
+        more = last.replace("false", "true").replace(
+            folder, f"<NextContinuationToken>t</NextContinuationToken>{folder}"
+        )
+        pages = [Answer(200, more.encode()), Answer(200, last.encode())]
+        with serving(lambda request: pages.pop(0)) as (endpoint, _):
+            assert store_at(endpoint).folders("a/") == ["x"]
+
+    def test_what_others_put_under_empty_names_is_not_listed(self):
+        """It could not be deleted: one such key below a deleted topic ended every sweep of the store."""
+        rows = "".join(
+            f"<Contents><Key>prefix/a/{key}</Key><Size>1</Size><LastModified>2025-01-01T00:00:00Z</LastModified></Contents>"
+            for key in ("/x", "./x", "b/", "x")
+        )
+        page = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
+        with serving(lambda request: Answer(200, page.encode())) as (endpoint, _):
+            assert [info.key for info in store_at(endpoint).list("a/")] == ["a/x"]
+
+    @pytest.mark.parametrize("modified", [None, "yesterday"])
+    def test_an_object_of_no_time_is_an_error(self, modified):
+        headers = {"ETag": '"e"', **({"Last-Modified": modified} if modified else {})}
+        with serving(lambda request: Answer(200, b"", headers)) as (endpoint, _):
+            with pytest.raises(ColdStorageError, match="cannot stat s3://bucket/prefix/key") as caught:
+                store_at(endpoint).stat("key")
+        assert caught.value.retryable
+
     def test_a_listing_that_breaks_off_is_an_error(self):
         page = b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"
         with serving(lambda request: Answer(200, page)) as (endpoint, _):
@@ -192,6 +243,18 @@ class TestEndpoint:
             with pytest.raises(ColdStorageError, match=endpoint) as caught:
                 store_at(endpoint, read_timeout_seconds=0.1).put("key", b"x")
         assert caught.value.retryable
+
+    @pytest.mark.parametrize("status", [301, 307])
+    def test_a_redirect_is_told_with_its_target(self, status):
+        """As of a server that wants https: the SDK looked for the bucket's region until the stack was full."""
+        moved = Answer(status, b"<html>moved</html>", {"Location": "https://elsewhere/bucket"})
+        with serving(lambda request: moved) as (endpoint, requests):
+            store = store_at(endpoint)
+            for call in (store.get, store.stat):
+                with pytest.raises(ColdStorageError, match="redirect to https://elsewhere/") as caught:
+                    call("key")
+        assert not caught.value.retryable
+        assert len(requests) <= 4
 
     @pytest.mark.parametrize("status", [500, 503])
     def test_what_passes_is_repeated(self, status):
@@ -287,6 +350,14 @@ class TestWriting:
         with serving(lambda request: Answer(200, b"<DeleteResult/>")) as (endpoint, requests):
             store_at(endpoint).delete(f"key-{number}" for number in range(2001))
         assert [request.body.count(b"<Key>") for request in requests] == [1000, 1000, 1]
+
+    def test_an_object_that_may_not_be_deleted_holds_up_no_other(self):
+        held = b"<DeleteResult><Error><Key>prefix/key-0</Key><Code>AccessDenied</Code></Error></DeleteResult>"
+        answers = [Answer(200, held), Answer(200, b"<DeleteResult/>")]
+        with serving(lambda request: answers.pop(0)) as (endpoint, requests):
+            with pytest.raises(ColdStorageError, match="1 objects were not deleted"):
+                store_at(endpoint).delete(f"key-{number}" for number in range(1001))
+        assert len(requests) == 2
 
 
 class TestUpload:

@@ -368,6 +368,33 @@ def test_a_sweeper_of_a_lower_epoch_deletes_nothing(store: SweptStore, one: Proc
     assert store.deleted == []
 
 
+def test_an_object_that_may_not_be_deleted_holds_up_no_other(
+    store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under a legal hold. In a busy partition the others' grace began again at every run."""
+    monkeypatch.setattr("tiered.cold.sweep._BATCH", 1)
+    held = one.upload()
+    one.committer.release([held.name])
+
+    def meet(verb: str, key: str) -> None:
+        if (verb, key) == ("delete", KEYS.data(held.name)):
+            raise ColdStorageError("403")
+
+    store.meet = meet
+    store.now += GRACE
+    one.sweep()
+    other = one.upload()
+    one.committer.release([other.name])
+    for _ in range(4):
+        store.now += 0.6 * GRACE
+        one.append()
+        found = one.sweep()
+        assert ("403" in found.problem) == (found.left == 1)
+    assert found.left == 1
+    assert held.name in data_names(store)
+    assert store.deleted == [KEYS.data(other.name)]
+
+
 @pytest.mark.parametrize("broken", ["head", "no head", "page", "no page", "list", "page 503"])
 def test_what_cannot_be_read_means_that_nothing_is_deleted(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch, broken: str

@@ -104,13 +104,19 @@ def evict_by_offsets() -> Any:
     def covered(entries: Iterable[ObjectEntry], segment_id: object, base: int, end: int) -> bool:
         return any(entry.base_offset <= base and entry.end_offset >= end for entry in entries)
 
-    def fact_of(meta: Any, partition: int, item: Any, entries: Any, *, newest: bool) -> Any:
-        fact = segment_fact(meta, partition, item, entries, newest=newest)
-        found = covered(entries, None, fact.base_offset, fact.end_offset)
+    def by_segment(entries: Iterable[ObjectEntry]) -> Any:
+        everything[:] = entries
+        return real_by_segment(everything)
+
+    def fact_of(*arguments: Any, **options: Any) -> Any:
+        fact = segment_fact(*arguments, **options)
+        found = covered(everything, None, fact.base_offset, fact.end_offset)
         return replace(fact, in_manifest=fact.sealed and found)
 
-    segment_fact = gather._segment_fact
+    everything: list[ObjectEntry] = []
+    real_by_segment, segment_fact = gather._by_segment, gather._segment_fact
     with (
+        mock.patch.object(gather, "_by_segment", by_segment),
         mock.patch.object(gather, "_segment_fact", fact_of),
         mock.patch("tiered.cold.partition.covers", covered),
     ):

@@ -19,6 +19,8 @@ from tests.conftest import ROOT, Clock
 from tests.crash.conftest import SmallDisk
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
 from tests.tally import tally
+from tiered.warm.cold_url import read_cold_place
+from tiered.warm.directory import read_lineage
 
 ONE = bytes(900)
 
@@ -159,6 +161,28 @@ def test_a_pass_makes_room_on_a_full_disk(
         assert (report.failed, {action.kind for action, _ in report.done}) == ((), {"evict_local"})
         assert values(store.topic("t")) == kept
     assert sum(path.stat().st_size for path in data.glob("topics/t/0/*.log")) < 100_000
+
+
+def test_the_first_offload_of_all_makes_room_on_a_full_disk(
+    small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path
+) -> None:
+    """A bucket that was out of reach from the first day until the disk was full; what it then knows is remembered."""
+    options = stepwise(roll={"bytes": "64KiB", "age": "off"}, compress="off")
+    kept = [os.urandom(900) for _ in range(300)]
+    with open_store(data, f"file://{tmp_path}/bucket", clock, settings=options) as store:
+        store.create_topic("t")
+        for value in kept:
+            store.topic("t").append(value)
+        store.flush()
+        small_disk.fill()
+        assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
+        assert (read_lineage(data / "topics/t/0"), read_cold_place(data).claimed) == (None, False)
+        assert store.tier((clock() + EVICT_US) // 1000).failed == ()
+        assert store.topic("t").append(kept[0], sync=True).offset == len(kept)
+        assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
+        assert values(store.topic("t")) == [*kept, kept[0]]
+    assert read_lineage(data / "topics/t/0") == 1
+    assert read_cold_place(data).claimed
 
 
 def test_a_store_on_a_full_disk_can_be_read(small_disk: SmallDisk, data: Path, clock: Clock) -> None:

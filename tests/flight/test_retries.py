@@ -20,7 +20,7 @@ from tiered.flight import appender, appending, kept, remote_producer
 from tiered.flight.appender import PILE_BYTES_MIN, Appender
 from tiered.flight.connection import Connection
 from tiered.flight.put_stream import PutStream
-from tiered.flight.server import _cut_connections
+from tiered.flight.streams import cut_connections
 from tiered.format import producers
 from tiered.hot.partition_writer import PartitionWriter
 
@@ -278,7 +278,7 @@ def test_a_session_outlives_new_partitions_and_a_lost_connection(
     first = [session.append(b"1", sequence=0, key=b"k2"), session.append(b"2", sequence=1)]
     batch = session.append_batch(pa.table({"key": [b"k2"], "value": [b"3"]}), sequence=2)
     store.topic("orders").add_partitions(7)
-    _cut_connections(server._port)
+    cut_connections(server._port)
     assert [session.append(b"1", sequence=0, key=b"k2"), session.append(b"2", sequence=1)] == first
     assert session.append_batch(pa.table({"key": [b"k2"], "value": [b"3"]}), sequence=2) == batch
     assert values_of(store.topic("orders")) == [b"1", b"2", b"3"]

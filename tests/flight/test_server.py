@@ -9,10 +9,13 @@ import signal
 import socket
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -20,12 +23,14 @@ import pytest
 
 import tiered
 from tiered.errors import ServerUnavailable, TieredError
+from tiered.flight import streams
 from tiered.flight.appending import append_stream
 from tiered.flight.connection import Connection
 from tiered.flight.options import ConnectOptions, ServeOptions
 from tiered.flight.put_messages import PutCommand
 from tiered.flight.remote_store import RemoteStore, open_remote
-from tiered.flight.server import FlightServer, connections
+from tiered.flight.server import FlightServer
+from tiered.flight.streams import Streams, connections
 from tiered.host import Host
 
 from .conftest import SERVER, eventually
@@ -91,6 +96,8 @@ def test_tls(store: tiered.Store, tmp_path: Path) -> None:
         remote.create_topic("orders").append(b"x", sync=True)
     with pytest.raises(ServerUnavailable):
         tiered.open(server.location)  # nobody vouches for the certificate
+    with pytest.raises(tiered.ConfigError, match="no certificates"):
+        tiered.open(server.location, settings=tiered.Settings.load(flight={"tls_roots": key}))
     with pytest.raises(ServerUnavailable):
         tiered.open(server.location.replace("+tls", ""))
     with pytest.raises(tiered.ConfigError, match="together"):
@@ -132,6 +139,52 @@ def test_more_streams_than_allowed_are_told_to_come_again(store: tiered.Store) -
         assert remote.topic("orders").scan().to_arrow().num_rows == 20_000
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_client_that_is_silent_for_long_gives_up_its_place_to_another(
+    store: tiered.Store, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that sends nothing but its schema took one of the places for ever."""
+    store.create_topic("orders")
+    schema = pa.schema([("value", pa.binary())])
+    with FlightServer.open(store, f"{host}:0", ServeOptions(streams_max=1)) as server:
+        silent = fl.connect(server.location)
+        writer, answers = silent.do_put(fl.FlightDescriptor.for_path("orders"), schema)
+        assert eventually(lambda: server.streams == 1)
+        with quick(server.location) as remote:
+            topic = remote.topic("orders")
+            with pytest.raises(ServerUnavailable, match="1 streams"):
+                topic.append(b"x", sync=True)
+            monkeypatch.setattr(streams, "SILENT_SECONDS_MAX", 0.0)
+            assert topic.append(b"x", sync=True).offset == 0
+        with pytest.raises(pa.ArrowException):
+            answers.read()
+            writer.close()
+        silent.close()
+
+
+def test_a_stream_is_silent_from_the_end_of_its_last_piece_of_work_on() -> None:
+    now, cut = [0.0], []
+    under_way = Streams(2, cut.append, lambda: now[0])
+
+    def another() -> None:
+        with under_way.one("ipv4:10.0.0.3:3"):
+            pass
+
+    with under_way.one("ipv4:10.0.0.1:1") as first, under_way.one("ipv4:10.0.0.2:2") as second:
+        with first.working():
+            now[0] = 61.0
+            with second.working(), pytest.raises(tiered.Backpressure):
+                another()
+        assert cut == []
+        now[0] = 122.0
+        with second.working():
+            pass
+        with pytest.raises(tiered.Backpressure):
+            another()
+        assert cut == ["ipv4:10.0.0.1:1"]
+    another()
+
+
 def test_a_batch_over_the_limit_is_refused_and_the_stream_goes_on(remote: tiered.Store, server: Any) -> None:
     topic = remote.create_topic("orders")
     client = fl.connect(server.location)
@@ -160,6 +213,25 @@ def test_a_batch_that_cannot_be_decoded_ends_the_stream_with_an_error(
     store.create_topic("orders")
     with pytest.raises(tiered.SchemaMismatch, match="damaged"):
         append_stream(store, PutCommand("orders"), Reader(), None, nullcontext)
+
+
+def test_a_client_that_is_silent_has_no_data_held_for_it(store: tiered.Store) -> None:
+    """The last batch of each stream was, with the error that named it, until another one came."""
+
+    class Reader:
+        held: weakref.ref[pa.RecordBatch] | None = None
+
+        def read_chunk(self) -> SimpleNamespace:
+            if self.held is None:
+                batch = pa.record_batch({"no such column": [b"x"]})
+                self.held = weakref.ref(batch)
+                return SimpleNamespace(data=batch, app_metadata=None)
+            assert self.held() is None
+            raise StopIteration
+
+    writer = Mock()
+    append_stream(store, PutCommand(store.create_topic("orders").name), Reader(), writer, nullcontext)
+    assert b"SchemaMismatch" in writer.write.call_args.args[0]
 
 
 def test_a_batch_that_is_damaged_is_not_stored(remote: tiered.Store, server: Any) -> None:
@@ -273,6 +345,45 @@ def test_a_client_that_is_killed_leaves_nothing_behind(
 
 def _connections(server: Any) -> int:
     return sum(1 for _ in connections(int(server.location.rpartition(":")[2])))
+
+
+SERVER_THAT_FORGETS_TO_CLOSE = """
+import os, sys, tiered
+if sys.argv[2] == "forks":
+    tiered.open(sys.argv[1]).serve("127.0.0.1:0")
+    if os.fork():
+        os._exit(0 if os.wait()[1] == 0 else 1)
+    sys.exit(0)
+store = tiered.open(sys.argv[1])
+store.create_topic("orders")
+print(store.serve("127.0.0.1:0").location, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_that_serves_ends_whatever_its_clients_do(tmp_path: Path, python: Start) -> None:
+    """pyarrow waited at exit, before the store was closed, until the last of them had left."""
+    process = python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "ends")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    client = fl.connect(process.stdout.readline().strip())
+    batch = pa.record_batch({"value": pa.array([b"x"], pa.binary())})
+    writer, answers = client.do_put(fl.FlightDescriptor.for_path("orders"), batch.schema)
+    writer.write_batch(batch)
+    assert answers.read() is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.wait(30) == 0
+    with pytest.raises(pa.ArrowException):
+        writer.close()
+    client.close()
+    with tiered.open(tmp_path / "data") as store:
+        assert store.topic("orders").offsets()[0].end == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_of_a_server_ends(tmp_path: Path, python: Start) -> None:
+    assert python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "forks").wait(30) == 0
 
 
 def test_appends_outlive_a_kill_of_the_server_and_none_is_there_twice(tmp_path: Path, python: Start) -> None:

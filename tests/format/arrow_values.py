@@ -9,9 +9,18 @@ import pyarrow as pa
 import pyarrow.types as pt
 from hypothesis import strategies as st
 
-from tiered.format.schema import SYSTEM_COLUMNS, TIMESTAMP, body_schema, normalize_schema
+from tiered.format.schema import (
+    SYSTEM_COLUMNS,
+    TIMESTAMP,
+    TIMESTAMP_US_MAX,
+    TIMESTAMP_US_MIN,
+    body_schema,
+    normalize_schema,
+)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
+DAY_US = 86_400_000_000
+TIMES = st.integers(TIMESTAMP_US_MIN, TIMESTAMP_US_MAX)
 
 
 class Celsius(pa.ExtensionType):
@@ -104,9 +113,9 @@ def _present(kind: pa.DataType) -> st.SearchStrategy[Any]:
     if pt.is_binary(kind):
         return st.binary(max_size=10)
     if pt.is_date(kind):
-        return st.integers(-(2**31), 2**31 - 1)
+        return st.integers(TIMESTAMP_US_MIN // DAY_US, TIMESTAMP_US_MAX // DAY_US)
     if pt.is_timestamp(kind):
-        return INT64
+        return TIMES
     if pt.is_decimal(kind):
         digits = st.integers(-(10**kind.precision) + 1, 10**kind.precision - 1)
         return digits.map(
@@ -135,7 +144,7 @@ def bodies(
     before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))
     count = draw(st.integers(minimum, maximum))
     total = before + count + after
-    columns = [pa.array(draw(st.lists(INT64, min_size=total, max_size=total)), pa.int64()).cast(TIMESTAMP)]
+    columns = [pa.array(draw(st.lists(TIMES, min_size=total, max_size=total)), pa.int64()).cast(TIMESTAMP)]
     columns += [
         pa.array(draw(st.lists(values(field.type), min_size=total, max_size=total)), field.type)
         for field in list(schema)[1:]

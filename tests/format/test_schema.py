@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 import pytest
 from hypothesis import given
@@ -21,6 +23,8 @@ from tiered.format.schema import (
     RECORD_SCHEMA,
     SYSTEM_COLUMNS,
     TIMESTAMP,
+    TIMESTAMP_US_MAX,
+    TIMESTAMP_US_MIN,
     body_schema,
     check_extends,
     check_topic_name,
@@ -72,9 +76,9 @@ def test_plain_schemas_keep_their_types(schema: pa.Schema) -> None:
 
 @pytest.mark.parametrize("kind", REFUSED_LEAVES, ids=str)
 def test_types_without_a_counterpart_are_refused_at_any_depth(kind: pa.DataType) -> None:
-    """The message names the column; nothing of the kind reaches a block."""
+    """The message names the column and what to use instead; nothing of the kind reaches a block."""
     for wrapped in (kind, pa.list_(kind), pa.struct([("a", pa.map_(pa.string(), kind))])):
-        with pytest.raises(SchemaMismatch, match="'odd"):
+        with pytest.raises(SchemaMismatch, match=r"'odd.*; (use (?!integers)|give it)"):
             normalize_schema(pa.schema([("fine", pa.int8()), ("odd", wrapped)]))
 
 
@@ -208,6 +212,8 @@ def test_data_that_fits_passes_through_without_a_copy(body: pa.RecordBatch) -> N
         ]
 
 
+# As Polars lays out a categorical.
+VIEWS = pa.DictionaryArray.from_arrays(pa.array([0, None, 0], pa.uint32()), pa.array(["x"], pa.string_view()))
 FOREIGN_DATA = [
     pa.array(["a", None, "ü"], pa.large_string()),
     pa.array(["a", None, "ü"], pa.string_view()),
@@ -231,7 +237,15 @@ FOREIGN_DATA = [
     pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([7, 8])),
     pa.array([10**9, None, 0], pa.timestamp("ms", "UTC")),
     pa.array([10**9, None, 0], pa.timestamp("s")),
+    pa.ListViewArray.from_arrays(
+        [2, 0, 1], [1, 2, 2], pa.array([1, 2, None]), mask=pa.array([False, True, False])
+    ),
+    pa.ListArray.from_arrays([0, 2, 2, 3], VIEWS, mask=pa.array([False, True, False])),
+    pa.MapArray.from_arrays([0, 2, 2, 3], ["k", "l", "k"], VIEWS, mask=pa.array([False, True, False])),
+    pa.StructArray.from_arrays([VIEWS], ["a"], mask=pa.array([False, True, False])),
+    pa.ListArray.from_arrays([0, 2, 2, 3], pa.RunEndEncodedArray.from_arrays([2, 3], pa.array([7, None]))),
 ]
+ENTRIES = pa.large_list(pa.struct([("key", pa.string_view()), ("value", pa.int64())]))
 
 
 @pytest.mark.parametrize("array", FOREIGN_DATA, ids=lambda array: str(array.type))
@@ -244,6 +258,81 @@ def test_data_of_foreign_types_is_cast_to_the_topics(array: pa.Array) -> None:
     batch.validate(full=True)
     storage = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
     assert _comparable(batch.column(0).to_pylist()) == _comparable(storage.to_pylist())
+    [(batch, _)] = list(to_batches(table.slice(1), schema))
+    assert _comparable(batch.column(0).to_pylist()) == _comparable(storage.to_pylist())[1:]
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "found"),
+    [
+        # Integers are milliseconds, however they are laid out.
+        (pa.array([1000]).dictionary_encode(), TIMESTAMP, [datetime.fromtimestamp(1, UTC)]),
+        (pa.RunEndEncodedArray.from_arrays([1], pa.array([1000])), TIMESTAMP, [datetime.fromtimestamp(1, UTC)]),
+        (pa.array([19.99, None]), pa.decimal128(10, 2), [Decimal("19.99"), None]),
+        (pa.array([15, None]), pa.decimal128(5, 2), [Decimal("15.00"), None]),
+        (pa.array([float("inf"), 1.5]), pa.float32(), [float("inf"), 1.5]),
+        # What Polars makes of a map.
+        (pa.array([[{"key": "a", "value": 1}], None, []], ENTRIES), pa.map_(pa.string(), pa.int32()), [[("a", 1)], None, []]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_data_means_what_it_says(array: pa.Array, kind: pa.DataType, found: list[object]) -> None:
+    [(batch, _)] = to_batches(pa.table({"a": array}), pa.schema([("a", kind)]))
+    batch.validate(full=True)
+    assert batch.column(0).to_pylist() == found
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string_view(), pa.binary_view(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+def test_text_beyond_offsets_of_32_bits_comes_in_parts(
+    kind: pa.DataType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's cast of views wrapped around at 4 GiB, and other values were stored; the others were refused."""
+    monkeypatch.setattr("tiered.format.schema._TEXT_BYTES_MAX", 100)
+    items = [None, *(f"{number:030}" for number in range(20)), "x" * 300, ""]
+    array = pa.array(items).dictionary_encode() if pt.is_dictionary(kind) else pa.array(items).cast(kind)
+    schema = normalize_schema(pa.schema([("a", kind), ("b", pa.int64())]))
+    batches = [
+        batch for batch, _ in to_batches(pa.table({"a": array, "b": range(len(items))}).slice(1), schema)
+    ]
+    assert pa.Table.from_batches(batches)["b"].to_pylist() == list(range(1, len(items)))
+    assert pa.Table.from_batches(batches)["a"].cast(pa.string()).to_pylist() == items[1:]
+    assert max(pc.sum(pc.binary_length(batch["a"])).as_py() for batch in batches if batch.num_rows > 1) <= 100
+
+
+def test_what_pandas_cannot_give_is_refused_with_the_reason() -> None:
+    pandas = pytest.importorskip("pandas")
+    schema = pa.schema([("a", pa.int64())])
+    for frame, words in (
+        (pandas.DataFrame({"a": [1, 2]}, index=[7, 3]), r"'__index_level_0__'.*reset_index\(drop=True\)"),
+        (pandas.DataFrame({"a": [1, "x"]}), "Could not convert 'x'.*column a"),
+        (pandas.Series([1], name="a"), "Series"),
+    ):
+        with pytest.raises(SchemaMismatch, match=words):
+            list(to_batches(frame, schema))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([2**63 - 1], pa.timestamp("us", "UTC")),
+        pa.array([TIMESTAMP_US_MIN - 1], pa.timestamp("us")),
+        pa.array([2**31 - 1], pa.int32()).cast(pa.date32()),
+        pa.array([[None, TIMESTAMP_US_MAX + 1]], pa.list_(pa.field("element", pa.timestamp("us")))),
+        pa.array([[("k", {"at": 2**62})]], pa.map_(pa.string(), pa.struct([("at", pa.timestamp("us"))]))),
+    ],
+    ids=str,
+)
+def test_times_that_no_reader_could_hold_are_refused(array: pa.Array) -> None:
+    """DuckDB's infinity, for example: ``Topic.read`` could never get past it. What a null hides does not matter."""
+    schema = pa.schema([("a", array.type)])
+    with pytest.raises(SchemaMismatch, match="'a' holds a time that is out of range: years 1 to 9999"):
+        list(to_batches(pa.table({"a": array}), schema))
+    hidden = pc.if_else(False, array, pa.nulls(1, array.type))
+    assert len(list(to_batches(pa.table({"a": hidden}), schema))) == 1
 
 
 def _comparable(items: list[object]) -> list[object]:
@@ -267,6 +356,18 @@ def _comparable(items: list[object]) -> list[object]:
         (pa.array([1], pa.timestamp("us")), pa.int64()),
         (pa.array([1], pa.duration("s")), pa.int64()),
         (pa.array([{"at": 1}]), pa.struct([("at", pa.timestamp("us"))])),
+        (pa.array([1.005]), pa.decimal128(5, 2)),
+        (pa.array([1500]), pa.decimal128(5, 2)),
+        (pa.array([[1.5]]), pa.list_(pa.decimal128(5, 2))),
+        (pa.array([1e300]), pa.float32()),
+        (pa.array([{"x": [1e300]}]), pa.struct([("x", pa.list_(pa.float32()))])),
+        (pa.array([[1.5]], pa.list_view(pa.float64())), pa.list_(pa.int64())),
+        (pa.array([[1]], pa.list_view(pa.timestamp("ns"))), pa.list_(pa.timestamp("us"))),
+        (pa.array([2]).dictionary_encode(), pa.bool_()),
+        (pa.array([1], pa.duration("s")).dictionary_encode(), pa.int64()),
+        (pa.array([1], pa.timestamp("us")).dictionary_encode(), pa.date32()),
+        (pa.DictionaryArray.from_arrays([0], pa.array([{"a": 1, "b": 2}])), pa.struct([("a", pa.int64())])),
+        (pa.array([[{"key": None, "value": 1}]], ENTRIES), pa.map_(pa.string(), pa.int64())),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -311,6 +312,25 @@ def test_what_the_bucket_has_damaged_stays_on_the_disk() -> None:
     objects[1] = replace(objects[1], damaged=True)
     facts = replace(facts, objects=tuple(objects))
     assert kinds(plan(store(facts, **full), policy)) == [("evict_local", 0, 10)]
+
+
+def test_damage_is_not_looked_for_once_more_for_each_segment() -> None:
+    """There may be thousands of segments, and of objects."""
+
+    class Looks(tuple[ObjectFact, ...]):
+        count = 0
+
+        def __iter__(self) -> Iterator[ObjectFact]:
+            self.count += 1
+            return super().__iter__()
+
+    found = []
+    for segment_count in (2, 20):
+        segments = [published(number, 10 * number, 10 * number + 10) for number in range(segment_count)]
+        looks = Looks(object_fact(item.base_offset, item.end_offset, item) for item in segments)
+        plan(partition(*segments, active(99, 10 * segment_count, 999), objects=looks), rules())
+        found.append(looks.count)
+    assert found[0] == found[1]
 
 
 def test_eviction_by_size_takes_the_oldest_until_it_fits() -> None:

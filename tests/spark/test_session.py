@@ -167,6 +167,12 @@ def test_a_session_listens_on_loopback_in_utc_without_a_web_interface(spark: Any
     assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
 
 
+def test_s3a_keeps_nothing_of_what_a_session_has_read(spark: Any) -> None:
+    """Its default stream keeps up to 2 GiB in the heap, which is 2 GiB by default here."""
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    assert configuration.get("fs.s3a.input.stream.type") == "classic"
+
+
 PROGRAM = """
 import json, os
 before = dict(os.environ)

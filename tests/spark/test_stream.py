@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,7 +23,9 @@ from tiered.errors import ConfigError, OffsetOutOfRange, TopicNotFound
 pytest.importorskip("pyspark.sql.streaming.datasource")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from tests.conftest import Clock as WallClock
 from tests.spark.stores import HOUR, ORIGIN_MS, Place, assert_same, expected
+from tiered.host import Host
 from tiered.spark.options import parse_options
 from tiered.spark.source import TieredDataSource
 from tiered.spark.stream import TieredStreamReader
@@ -81,6 +84,7 @@ def bare(text: str) -> str:
     """Return offsets without the id of their topic."""
     document = json.loads(text)
     assert UUID(document.pop("@topicId"))
+    assert document.pop("@lineages") == {}
     return json.dumps(document)
 
 
@@ -475,6 +479,134 @@ def test_a_checkpoint_without_the_id_of_its_topic_goes_on_and_gets_it(
     assert stream.rows(old, offsets(p0=6, p1=30)).num_rows == 2
     assert stream.latest(end) == end
     assert stream.latest(offsets(p0=10, p1=30)) == end
+
+
+@pytest.fixture(params=["local", "bucket", "served"])
+def restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Where a log is read whose partition 0 was restored up to offset 20, and has grown to 60; the texts of offset 20 and 50 of before.
+
+    As where a machine is lost that had not offloaded everything: what is appended later has the old offsets.
+    """
+    bucket = (tmp_path / "bucket").as_uri()
+    later = datetime.now(UTC) + timedelta(days=1)
+    with tiered.open(tmp_path / "old", cold=bucket) as store:
+        topic, found = store.create_topic("t", partitions=2), []
+        for count in (20, 30):
+            topic.append_many([{"value": b"old", "partition": 0}] * count)
+            topic.flush()
+            found.append(Stream(str(tmp_path / "old"), "t", startingOffsets="latest").initial())
+            if count == 20:
+                topic.roll()
+                store.tier(now=later)
+    with tiered.restore(bucket, tmp_path / "new") as store:
+        store.topic("t").append_many([{"value": b"new", "partition": 0}] * 40)
+        store.topic("t").roll()
+        store.tier(now=later)
+        places = {"local": str(tmp_path / "new"), "bucket": bucket}
+        if request.param == "served":
+            places["served"] = store.serve("127.0.0.1:0").location
+        yield places[request.param], found
+
+
+def test_a_log_that_a_restore_cut_below_the_checkpoint_stops_the_stream(
+    restored: tuple[str, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though it has grown past it since; or goes on from the cut, the same at each replay."""
+    path, (shared, undone) = restored
+    for ask in (
+        lambda: Stream(path, "t").latest(undone),
+        lambda: Stream(path, "t").rows(shared, undone),
+        lambda: Stream(path, "t", startingOffsets=undone).initial(),
+    ):
+        with pytest.raises(OffsetOutOfRange, match="from offset 20 on.*offset 50.*has 0 to 60"):
+            ask()
+    with pytest.raises(OffsetOutOfRange, match="go on from offset 20 by setting the option failOnDataLoss"):
+        Stream(path, "t").latest(undone)
+    lenient = Stream(path, "t", failOnDataLoss="false", maxOffsetsPerTrigger=30)
+    assert lenient.rows(shared, undone).num_rows == 0, "a batch of the old log, run again"
+    found = list(lenient.batches(undone))
+    assert "from offset 20 on" in caplog.text
+    assert [json.loads(end)["t"] for _, end in found] == [{"0": 50, "1": 0}, {"0": 60, "1": 0}]
+    for reader in (lenient, Stream(path, "t")):
+        rows = pa.concat_tables(reader.rows(start, end) for start, end in found)
+        assert rows["offset"].to_pylist() == [*range(20, 60)]
+        assert set(rows["value"].to_pylist()) == {b"new"}
+        assert reader.latest(found[-1][1]) == found[-1][1]
+
+
+def test_a_restore_that_kept_what_was_read_is_gone_on_with(restored: tuple[str, list[str]]) -> None:
+    """Also by a checkpoint that says of no lineage, as an older release wrote it: it cannot be told, and is taken as it is."""
+    path, (shared, undone) = restored
+    stream = Stream(path, "t")
+    for text, first in ((shared, 20), (undone.replace(', "@lineages": {}', ""), 50)):
+        end = stream.latest(text)
+        assert stream.rows(text, end)["offset"].to_pylist() == [*range(first, 60)]
+        assert json.loads(end)["@lineages"]["0"] > 1
+        assert stream.latest(end) == end
+        assert stream.rows(end, end).num_rows == 0
+
+
+def test_a_partition_that_a_query_leaves_out_stays_where_it_was_over_a_restore(
+    restored: tuple[str, list[str]],
+) -> None:
+    """None of its rows are read, and what was undone of it is reported once the query reads it again."""
+    path, (_, undone) = restored
+    stream = Stream(path, "t", partitions="1")
+    end = stream.latest(undone)
+    assert json.loads(end)["t"] == {"0": 50, "1": 0}
+    assert stream.rows(undone, end).num_rows == 0
+    with pytest.raises(OffsetOutOfRange, match="from offset 20 on"):
+        Stream(path, "t").latest(end)
+
+
+def test_a_query_that_looks_at_a_bucket_in_the_middle_of_a_restore_sees_what_it_undid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head has the new lineage before it goes back."""
+    bucket, clock = (tmp_path / "bucket").as_uri(), WallClock()
+    rules = {"roll": {"age": "1m"}, "offload": {"after": "0s"}}
+    settings = tiered.Settings.model_validate({"policies": {"default": rules}})
+    host = Host(clock=clock)
+    with tiered.open(tmp_path / "old", cold=bucket, settings=settings, host=host) as store:
+        store.create_topic("t")
+        for count in (20, 30):
+            store.topic("t").append_many([b"old"] * count)
+            store.flush()
+            clock.advance(120)
+            for _ in range(2):
+                store.tier()
+    stream = Stream(bucket, "t", startingOffsets="latest")
+    read = stream.initial()
+    assert json.loads(read)["t"] == {"0": 50}
+
+    def looked_at(*arguments: Any) -> Any:
+        nonlocal read
+        read = stream.latest(read)
+        return rewound(*arguments)
+
+    module: Any = sys.modules["tiered.restore"]  # the package has the function by this name
+    rewound = module.rewound
+    monkeypatch.setattr(module, "rewound", looked_at)
+    at = (clock.now_us - 150_000_000) // 1000
+    with tiered.restore(bucket, tmp_path / "new", at=at, settings=settings, host=host) as store:
+        assert store.topic("t").offsets()[0].end == 20
+        store.topic("t").append_many([b"new"] * 40)
+        store.topic("t").roll()
+        store.tier()
+    with pytest.raises(OffsetOutOfRange, match="from offset 20 on"):
+        stream.latest(read)
+
+
+def test_a_query_that_waits_goes_back_all_the_same(restored: tuple[str, list[str]]) -> None:
+    """The offset that it has read up to must not get the new lineage: it would skip what is there now."""
+    path, (shared, undone) = restored
+    stream = Stream(path, "t", failOnDataLoss="false", minOffsetsPerTrigger=100)
+    stream.latest(shared)
+    back = stream.latest(undone)
+    assert json.loads(back)["t"] == {"0": 20, "1": 0}
+    assert stream.rows(undone, back).num_rows == 0
+    assert stream.latest(back) == back
+    assert stream.rows(back, stream.latest(back, ReadAllAvailable())).num_rows == 40
 
 
 def test_filters_and_columns_hold_in_a_stream(on_files: Place) -> None:

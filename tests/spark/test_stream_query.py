@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tiered
+
 pytest.importorskip("pyspark.sql.streaming.datasource")
+from pyspark.errors import StreamingQueryException
+
 from tests.spark.stores import HOUR, Place, append, assert_same, expected
 
 ORDER = [("partition", "ascending"), ("offset", "ascending")]
@@ -64,6 +69,32 @@ def test_a_query_that_is_restarted_and_replayed_writes_every_record_once(
     ends = {str(key): item.end for key, item in own.topic("records").offsets().items()}
     assert offsets["records"] == ends
     assert_same(committed(tmp_path), expected(own.topic("records").scan()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_query_stops_at_a_log_that_was_restored_and_goes_on_where_it_is_told_to(
+    spark: Any, tmp_path: Path
+) -> None:
+    """The log has grown past the checkpoint by then."""
+    bucket = (tmp_path / "bucket").as_uri()
+    with tiered.open(tmp_path / "old", cold=bucket) as store:
+        topic = store.create_topic("records")
+        topic.append_many([b"shared"] * 20)
+        topic.roll()
+        store.tier(now=datetime.now(UTC) + timedelta(days=1))
+        topic.append_many([b"lost with the machine"] * 30)
+    run(spark, str(tmp_path / "old"), tmp_path)
+    with tiered.restore(bucket, tmp_path / "new") as store:
+        store.topic("records").append_many([b"new"] * 40)
+    with pytest.raises(StreamingQueryException, match="from offset 20 on"):
+        run(spark, str(tmp_path / "new"), tmp_path)
+    query = run(spark, str(tmp_path / "new"), tmp_path, failOnDataLoss="false")
+    assert [progress["numInputRows"] for progress in query.recentProgress] == [40]
+    again = run(spark, str(tmp_path / "new"), tmp_path)
+    assert sum(progress["numInputRows"] for progress in again.recentProgress) == 0
+    values = [b"shared"] * 20 + [b"lost with the machine"] * 30 + [b"new"] * 40
+    assert Counter(committed(tmp_path)["value"].to_pylist()) == Counter(values)
 
 
 QUERY = """

@@ -98,6 +98,10 @@ RECORDS = [
         "column 'value': double does not fit binary",
     ),
     case(
+        "batch: partition bool", lambda t: t.append_batch(pa.table({"value": [b"v"]}), partition=False),
+        tiered.TopicNotFound, "partitions 0 to 3",
+    ),
+    case(
         "batch: partition", lambda t: t.append_batch(pa.table({"value": [b"v"]}), partition=9),
         tiered.TopicNotFound, "partitions 0 to 3",
     ),

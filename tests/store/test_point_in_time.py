@@ -576,6 +576,22 @@ def test_a_restore_to_a_time_killed_at_any_step_is_finished_by_the_next(
             assert store.topic("t").append(b"next", partition=0).offset == len_of(expected["t"][0])
 
 
+def test_a_restore_that_was_cut_short_says_to_which_time_it_was(history: History) -> None:
+    """To the microsecond: a duration before now, as the command line takes it, is another time when it is repeated."""
+    history.append()
+    history.seal()
+    history.look()
+    history.store.close()
+    path, host = history.folder / "path", Host(clock=history.clock)
+    at = datetime.fromtimestamp(history.seen[-1][0] / 1e6, UTC) + timedelta(microseconds=7)
+    tiered.restore(history.url, path, at=at, settings=TAILS, host=host).close()
+    (path / "store.json").rename(path / "restoring.json")
+    with pytest.raises(tiered.ConfigError, match="was cut short") as refused:
+        tiered.restore(history.url, path, at=at + timedelta(seconds=1), settings=TAILS, host=host)
+    (said,) = re.findall(r"restore to (\S+) was", str(refused.value))
+    tiered.restore(history.url, path, at=datetime.fromisoformat(said), settings=TAILS, host=host).close()
+
+
 def len_of(partition: tuple[int, list[bytes]]) -> int:
     return partition[0] + len(partition[1])
 

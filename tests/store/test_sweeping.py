@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,10 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, OFFLOAD_US, evict_all, open_store, stepwise, tier, values
+from tiered.cold.file_store import FileStore
 from tiered.cold.layout import ObjectName
+from tiered.errors import ColdStorageError
+from tiered.warm.directory import read_marks
 
 
 def sweeping(grace: str = "0s", **sweep: Any) -> tiered.Settings:
@@ -146,6 +150,47 @@ def test_the_cap_of_a_run_holds_for_the_whole_store(tmp_path: Path, clock: Clock
             counts.append(found)
     assert sum(counts) == total
     assert max(counts) == 3
+
+
+def test_what_a_deletion_that_failed_leaves_keeps_its_marks(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: FileStore, keys: Iterable[str]) -> None:
+        if any("/data/" in key for key in keys):
+            raise ColdStorageError("no answer", retryable=True)
+
+    with busy_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        monkeypatch.setattr(FileStore, "delete", away)
+        assert "no answer" in sweep(store).problems[0]
+    assert read_marks(tmp_path / "data" / "topics" / "t" / "0")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["beside it", "after a start"])
+def test_an_older_head_in_the_place_of_the_last_one_makes_nothing_an_orphan(
+    tmp_path: Path, clock: Clock, again: bool
+) -> None:
+    """As from an old version of the bucket, or a replica: what it does not name is nowhere else."""
+    path, clock.now_us = tmp_path / "data", time.time_ns() // 1000
+    store = open_store(path, f"file://{tmp_path}/bucket", clock, settings=sweeping())
+    topic = store.create_topic("t")
+    heads = []
+    for number in range(2):
+        topic.append(b"%d" % number)
+        topic.roll()
+        evict_all(store, clock)
+        head = next((tmp_path / "bucket").glob("t/*/0/head.json"))
+        heads.append(head.read_bytes())
+    if again:
+        store.close()
+        store = open_store(path, None, clock, settings=sweeping())
+    head.write_bytes(heads[0])
+    found = [store.sweep(dry_run=True), store.sweep(), store.sweep()]
+    assert [report.objects for report in found] == [0, 0, 0]
+    assert all("neither on the disk nor in the manifest" in report.problems[0] for report in found)
+    head.write_bytes(heads[1])
+    assert store.sweep().problems == ()
+    assert values(store.topic("t")) == [b"0", b"1"]
+    store.close()
 
 
 def test_a_damaged_manifest_stops_its_own_partition_only(tmp_path: Path, clock: Clock) -> None:

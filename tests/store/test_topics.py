@@ -30,6 +30,7 @@ from tests.store.helpers import (
     values,
 )
 from tiered import reads, tier_actions
+from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
 from tiered.policies.actions import Seal
 from tiered.warm.filesystem import OsFileSystem
@@ -150,6 +151,14 @@ def test_data_of_other_libraries_is_appended_as_it_is(store: tiered.Store) -> No
     topic.append_batch(pa.RecordBatchReader.from_batches(pa.schema([("amount", pa.float32())]), []))
     rows = topic.scan(columns=["city", "amount"]).to_arrow().to_pylist()
     assert rows == [{"city": "Bern", "amount": 1.5}, {"city": None, "amount": 2.5}] * 4
+
+
+def test_a_null_in_the_place_of_a_header_is_no_header(store: tiered.Store) -> None:
+    """Arrow data may have one; it must not end every read that comes to it."""
+    topic = store.create_topic("orders")
+    headers = pa.array([[None, {"key": "h", "value": b"v"}]], HEADERS_TYPE)
+    topic.append_batch(pa.table({"value": [b"v"], "headers": headers}))
+    assert [record.headers for record in topic.read()] == [(("h", b"v"),)]
 
 
 def test_what_was_appended_does_not_change_with_the_callers_objects(store: tiered.Store) -> None:

@@ -6,6 +6,7 @@ program that SIGPIPE ended) where the reader of a pipe went away; 128 and the si
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -170,6 +171,9 @@ def _open_standard_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As on stderr: a name that the encoding lacks is printed escaped, instead of ending the command.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def main() -> None:

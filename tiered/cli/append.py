@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,12 +25,12 @@ from .options import (
     TopicName,
     Verbose,
     load_settings,
+    log,
     open_for_reading,
     open_for_writing,
 )
-from .output import count, print_json, stderr
+from .output import count, print_json, stderr, text_of_error
 from .sources import (
-    ByteCounter,
     InputFormat,
     JsonRows,
     Lines,
@@ -135,19 +136,20 @@ def _append_all(appender: _Appender, sources: list[Source], sync: bool) -> tuple
                     progress.update(
                         task, completed=size, records=f"{count(records, 'record')}, {rate:,.0f}/s"
                     )
-        except TieredError as error:
+        except (TieredError, OSError) as error:
             if not records:
                 raise
-            raise TieredError(f"{error}; {count(records, 'record')} before that were appended") from error
+            raise TieredError(
+                f"{text_of_error(error)}; {count(records, 'record')} before that were appended"
+            ) from error
     return records, size
 
 
 def _progress(total: int | None) -> Progress:
-    console = stderr()
     bar = [BarColumn()] if total else []
     return Progress(
         *bar, DownloadColumn(binary_units=True), TextColumn("{task.fields[records]}"), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
+        console=stderr(), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
 
 
@@ -168,6 +170,7 @@ class _Appender:
         self._timestamp = timestamp
         self._partition = partition
         self._record_bytes_max = record_bytes_max
+        self._never_missing = {field for field in (key, timestamp) if field}
 
     def check(self, input_format: InputFormat) -> None:
         """Refuse a format, or options, that the topic cannot take.
@@ -199,11 +202,8 @@ class _Appender:
             return
         with opened(source) as stream:
             if source.format is InputFormat.CSV:
-                counter = ByteCounter()
-                for batch in read_csv(stream, source.name, self.topic.schema, counter):
-                    done = counter.count
-                    yield self._rows(batch, source), done - before
-                    before = done
+                for table, read in read_csv(stream, source.name, self.topic.schema, self._record_bytes_max):
+                    yield self._rows(table, source), read
                 return
             rows = JsonRows(self.topic.schema, source.name)
             for lines in read_lines(stream, source.name, self._record_bytes_max):
@@ -227,6 +227,9 @@ class _Appender:
     def _json_records(self, lines: Lines, name: str) -> Iterator[dict[str, Any]]:
         for number, line in numbered(lines):
             fields = parse_object(line, name, number)
+            for field in self._never_missing - fields.keys():
+                log.warning("%s line %d has no field %r, as --key or --timestamp says", name, number, field)
+                self._never_missing.discard(field)  # once is enough where it is meant
             try:
                 yield {
                     "value": line,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from ..export import export_iceberg
 from ..opening import open_store
 from ..settings import Settings
 from ..store import Store
+from ..warm.cold_url import read_cold_place
 from .options import (
     AsJson,
     ColdUrl,
@@ -78,6 +80,10 @@ def export(
 
 def _bucket(settings: Settings) -> Store:
     """Open the bucket of a store, whose place may be given or remembered by a local store."""
+    if settings.store.path.startswith(("grpc:", "grpc+")):
+        raise ConfigError(
+            f"{settings.store.path} is a server; export where its store lies, or by the URL of its bucket"
+        )
     if "://" in settings.store.path:
         return open_for_reading(settings)
     with open_for_reading(settings) as local:
@@ -88,4 +94,11 @@ def _bucket(settings: Settings) -> Store:
     cold = settings.cold.model_copy(
         update={name: text for name, text in endpoint.items() if text is not None}
     )
-    return open_store(place.cold_url, settings=settings.model_copy(update={"cold": cold}), read_only=True)
+    try:
+        return open_store(place.cold_url, settings=settings.model_copy(update={"cold": cold}), read_only=True)
+    except ConfigError as error:
+        if read_cold_place(Path(settings.store.path)).claimed:
+            raise
+        raise ConfigError(
+            f"{error}; {settings.store.path} has offloaded nothing yet, see tiered tier"
+        ) from None

@@ -43,19 +43,23 @@ def stderr() -> Console:
     return _Console(file=sys.stderr, highlight=False)
 
 
+def text_of_error(error: BaseException) -> str:
+    """Return what went wrong, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
 def error_line(error: BaseException | str) -> None:
     """Say in one line on stderr what went wrong."""
-    text = str(error)
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    line = " ".join((text or type(error).__name__).split())
-    sys.stderr.write(f"error: {line}\n")
+    text = error if isinstance(error, str) else text_of_error(error)
+    sys.stderr.write(f"error: {' '.join(text.split())}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON document."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=plain) + "\n")
+    """Print a JSON document; in ASCII, which every encoding of a terminal or pipe has."""
+    sys.stdout.write(json.dumps(_finite(value), indent=2, default=plain) + "\n")
 
 
 def json_line(row: Mapping[str, Any]) -> str:

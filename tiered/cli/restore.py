@@ -42,8 +42,8 @@ def restore(
     """Make a local store again from its bucket; the store that wrote to it before is fenced.
 
     No records are downloaded. What the old machine had not offloaded is not in the bucket; it stays readable there.
-    A restore that was cut short is repeated with the same arguments. With --at, records that were appended later are
-    left out, and what was removed since is back.
+    A restore that was cut short is repeated with the same arguments; in place of a duration the error that this ends
+    with names the time. With --at, records that were appended later are left out, and what was removed since is back.
     """
     moment = None if at is None else parse_moment(at, "--at")
     with spinner() as progress:

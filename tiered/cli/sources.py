@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
@@ -23,6 +26,8 @@ from ..format.schema import TIMESTAMP
 
 PIECE_BYTES = 1 << 20
 _PARQUET_ROWS = 1 << 16
+_CSV_FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|[^",\r\n][^,\r\n]*+|)'
+_CSV_ROWS = re.compile(rb"(?:%b(?:,%b)*+[\r\n])*+" % (_CSV_FIELD, _CSV_FIELD))
 
 
 class InputFormat(StrEnum):
@@ -84,9 +89,10 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
             raise ConfigError("Parquet is read from its end, which a pipe does not have; name a file")
         return Source("stdin", None, chosen or InputFormat.LINES, None)
     path = Path(file)
-    size = path.stat().st_size if path.is_file() else None
-    if path.is_dir():
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{path} is a directory; name its files")
+    size = found.st_size if stat.S_ISREG(found.st_mode) else None
     return Source(file, path, chosen or _EXTENSIONS.get(path.suffix.lower(), InputFormat.LINES), size)
 
 
@@ -124,27 +130,64 @@ def read_lines(stream: Any, name: str, line_bytes_max: int) -> Iterator[Lines]:
         yield Lines(number, [b"".join(rest)])
 
 
-def read_csv(
-    stream: IO[bytes], name: str, schema: pa.Schema, counter: ByteCounter
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of CSV with a header line, as the columns of a topic.
+def read_csv(stream: Any, name: str, schema: pa.Schema, row_bytes_max: int) -> Iterator[tuple[pa.Table, int]]:
+    """Yield the rows of CSV with a header line as they arrive, as the columns of a topic, with the bytes read for them.
+
+    An empty field is null. Of a number or a time so are Arrow's other spellings, such as NA; a text that reads NA is
+    that text.
 
     Raises
     ------
     SchemaMismatch
+    RecordTooLarge
+        A row longer than a record can be, as one with an open quote is: it is not read to its end.
     """
     wanted = {field.name: field.type for field in schema} | {"timestamp": TIMESTAMP}
-    counter.stream = stream
-    try:
-        yield from pa_csv.open_csv(
-            pa.PythonFile(counter, "r"),
-            read_options=pa_csv.ReadOptions(block_size=PIECE_BYTES),
-            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-            convert_options=pa_csv.ConvertOptions(column_types=wanted, strings_can_be_null=True),
-        )
-    except pa.ArrowException as error:
-        reason = str(error).partition(". If ")[0]  # without Arrow's advice to its own callers
-        raise SchemaMismatch(f"{name}: {reason}") from None
+    names = None  # until the header was read
+    for rows in _whole_rows(stream, name, row_bytes_max):
+        if names is None and rows.isspace():
+            continue
+        try:
+            table = pa_csv.read_csv(
+                pa.BufferReader(rows),
+                read_options=pa_csv.ReadOptions(column_names=names, block_size=max(PIECE_BYTES, len(rows))),
+                parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+                convert_options=pa_csv.ConvertOptions(column_types=wanted),
+            )
+        except pa.ArrowException as error:
+            reason = str(error).partition(". If ")[0]  # without Arrow's advice to its own callers
+            raise SchemaMismatch(f"{name}: {reason}") from None
+        names = table.schema.names
+        yield _empty_as_null(table), len(rows)
+
+
+def _whole_rows(stream: Any, name: str, row_bytes_max: int) -> Iterator[bytes]:
+    """Cut CSV at ends of rows; the last row may lack its end, and an empty input is one empty piece.
+
+    Arrow's own stream reads ahead on a thread, which waits for a pipe whatever signal asks for an end.
+    """
+    rest, cut = b"", False
+    while piece := stream.read1(PIECE_BYTES):
+        rest += piece
+        whole = _CSV_ROWS.match(rest)
+        if whole and whole.end():
+            yield whole[0]
+            rest, cut = rest[whole.end() :], True
+        if len(rest) > row_bytes_max:
+            raise RecordTooLarge(f"{name}: a row of more than {row_bytes_max} bytes; a quote may be open")
+    if rest or not cut:
+        yield rest
+
+
+def _empty_as_null(table: pa.Table) -> pa.Table:
+    for at, column in enumerate(table.columns):
+        if pt.is_string(column.type) or pt.is_binary(column.type):
+            empty = pc.equal(pc.binary_length(column), 0)
+            if pc.any(empty).as_py():
+                table = table.set_column(
+                    at, table.field(at).name, pc.if_else(empty, pa.scalar(None, column.type), column)
+                )
+    return table
 
 
 def read_parquet(source: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -165,26 +208,11 @@ def read_parquet(source: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
         raise SchemaMismatch(f"{source.name}: {error}") from None
 
 
-class ByteCounter(io.RawIOBase):
-    """A stream that counts what is read of it."""
-
-    def __init__(self) -> None:
-        self.stream: IO[bytes] = io.BytesIO()
-        self.count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self.stream.read(size)
-        self.count += len(piece)
-        return piece
-
-
 class JsonRows:
     """JSON lines as rows of a typed topic.
 
-    Times are text with a zone, or integer milliseconds, as the first line has them.
+    Times are text with a zone, or integer milliseconds; those of a column are all the one or all the other within a
+    piece of the input.
 
     Parameters
     ----------
@@ -195,7 +223,8 @@ class JsonRows:
     def __init__(self, schema: pa.Schema, name: str) -> None:
         self._schema = pa.schema([*schema, pa.field("timestamp", TIMESTAMP)])
         self._name = name
-        self._parsed: pa.Schema | None = None
+        self._times = [field.name for field in self._schema if pt.is_timestamp(field.type)]
+        self._integers: frozenset[str] | None = None  # the times that are; None before the first line
 
     def parse(self, lines: Lines) -> pa.RecordBatch | pa.Table:
         """Return the rows in these lines; blank ones are skipped.
@@ -207,27 +236,53 @@ class JsonRows:
         kept = [line for line in lines.lines if not _blank(line)]
         if not kept:
             return self._schema.empty_table()
-        if self._parsed is None:
-            self._parsed = self._as_written(parse_object(kept[0], self._name, lines.first))
+        if self._integers is None:
+            self._integers = self._integer_times([next(numbered(lines))])
         try:
-            table = pa_json.read_json(
-                io.BytesIO(b"\n".join(kept)),
-                parse_options=pa_json.ParseOptions(explicit_schema=self._parsed),
-                read_options=pa_json.ReadOptions(
-                    use_threads=False, block_size=max(PIECE_BYTES, _size(kept)) + 1
-                ),
-            )
+            try:
+                table = self._read(kept)
+            except pa.ArrowException:
+                before, self._integers = self._integers, self._integer_times(numbered(lines))
+                if self._integers == before:
+                    raise
+                table = self._read(kept)
             return self._with_times(table)
         except pa.ArrowException as error:
             last = lines.first + len(lines.lines) - 1
             place = f"line {last}" if last == lines.first else f"lines {lines.first} to {last}"
             raise SchemaMismatch(f"{self._name} {place}: {error}") from None
 
-    def _as_written(self, first: dict[str, Any]) -> pa.Schema:
-        """Return how to parse: JSON has no times, and Arrow would take those without a zone for UTC."""
-        return pa.schema(
-            [pa.field(item.name, _written(item.type, first.get(item.name))) for item in self._schema]
+    def _read(self, kept: Sequence[bytes]) -> pa.Table:
+        return pa_json.read_json(
+            io.BytesIO(b"\n".join(kept)),
+            parse_options=pa_json.ParseOptions(explicit_schema=self._as_written()),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=max(PIECE_BYTES, _size(kept)) + 1),
         )
+
+    def _integer_times(self, lines: Iterable[tuple[int, bytes]]) -> frozenset[str]:
+        """Return the times that are integers in these lines, by the first line that has each.
+
+        Raises
+        ------
+        SchemaMismatch
+            One of the lines is no JSON object.
+        """
+        examples: dict[str, object] = {}
+        for number, line in lines:
+            fields = parse_object(line, self._name, number)
+            for name in self._times:
+                if examples.get(name) is None:
+                    examples[name] = fields.get(name)
+        return frozenset(name for name, example in examples.items() if isinstance(example, int))
+
+    def _as_written(self) -> pa.Schema:
+        """Return how to parse: JSON has no times, and Arrow would take those without a zone for UTC."""
+        return pa.schema([pa.field(field.name, self._written(field)) for field in self._schema])
+
+    def _written(self, field: pa.Field) -> pa.DataType:
+        if pt.is_timestamp(field.type):
+            return pa.int64() if field.name in (self._integers or ()) else pa.string()
+        return pa.string() if pt.is_date(field.type) else field.type
 
     def _with_times(self, table: pa.Table) -> pa.Table:
         for field in self._schema:
@@ -237,12 +292,6 @@ class JsonRows:
                     at, field.name, table.column(at).cast(pa.timestamp("ms", field.type.tz))
                 )
         return table
-
-
-def _written(kind: pa.DataType, example: object) -> pa.DataType:
-    if pt.is_timestamp(kind):
-        return pa.int64() if isinstance(example, int) else pa.string()
-    return pa.string() if pt.is_date(kind) else kind
 
 
 def parse_object(line: bytes, name: str, number: int) -> dict[str, Any]:

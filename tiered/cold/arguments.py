@@ -13,9 +13,14 @@ Child: TypeAlias = tuple[str, ObjectInfo | None]
 Children: TypeAlias = list[Child]
 
 
+def is_key(key: str) -> bool:
+    """Whether this is a key of ours: not one that leaves the prefix, or that backends read differently."""
+    return "\0" not in key and not any(part in ("", ".", "..") for part in key.split("/"))
+
+
 def check_key(key: str) -> str:
-    """Return `key`, or raise `ValueError` for one that leaves the prefix or that backends read differently."""
-    if any(part in ("", ".", "..") for part in key.split("/")) or "\0" in key:
+    """Return `key`, or raise `ValueError` where it is none; see `is_key`."""
+    if not is_key(key):
         raise ValueError(f"{key!r} is not an object's key: relative, with names between slashes")
     return key
 

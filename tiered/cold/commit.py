@@ -93,6 +93,7 @@ class Committer:
         self._backoff_seconds = backoff_seconds
         self._lock = threading.RLock()
         self._known: LoadedHead | None = None
+        self._last_commit_id: str | None = None
         self._in_flight: set[str] = set()
         self._doubt: _Doubt | None = None
         self._fenced: str | None = None
@@ -183,7 +184,7 @@ class Committer:
             return self._next_lineage(head) if begin_lineage else replace(head, epoch=head.epoch + 1)
 
         with self._lock:
-            self._known = None
+            self._known = self._last_commit_id = None
             self.epoch, self._fenced = self._publish(plan).epoch, None
             return self.epoch
 
@@ -304,6 +305,8 @@ class Committer:
             raise Fenced(self._fenced)
         if head.epoch < self.epoch:
             raise CorruptionError(f"epoch went back from {self.epoch} to {head.epoch}", where=self._where)
+        if self._last_commit_id not in (None, head.commit_id, *head.previous_commit_ids):
+            raise CorruptionError("an older head is in the place of the last one", where=self._where)
         return head
 
     def _publish(self, plan: Callable[[Head | None], Head]) -> Head:
@@ -334,7 +337,7 @@ class Committer:
                 continue
             if _holds(seen, proposal.commit_id):
                 # `seen` may be a later head, of another committer even: the next commit starts from it.
-                self._known = seen
+                self._known, self._last_commit_id = seen, proposal.commit_id
                 return proposal
             if _etag(seen) != _etag(base):
                 base, proposal = seen, None
@@ -368,6 +371,7 @@ class Committer:
                 raise PreconditionFailed(f"{self._where} changed since it was read")
             etag = store.put(key, data)
         self._known, self._doubt = LoadedHead(proposal, etag), None
+        self._last_commit_id = proposal.commit_id
         return proposal
 
     def _load(self) -> LoadedHead | None:

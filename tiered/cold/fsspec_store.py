@@ -156,14 +156,19 @@ class FsspecStore:
         return walk(check_prefix(prefix), self._children)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`."""
+        """See `ObjectStore.delete`; one that may not be deleted holds up no other."""
+        kept: list[ColdStorageError] = []
         for key in dict.fromkeys(keys):
             try:
                 with self._doing("delete", check_key(key)):
                     self._fs.rm_file(self._path(key))
             except ColdStorageError as error:
-                if not isinstance(error.__cause__, (FileNotFoundError, KeyError)):
+                if error.retryable:
                     raise
+                if not isinstance(error.__cause__, (FileNotFoundError, KeyError)):
+                    kept.append(error)
+        if kept:
+            raise kept[0]
 
     def close(self) -> None:
         """Drop this process's driver."""

@@ -9,7 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from ..errors import ColdStorageError, ObjectNotFound
-from .arguments import check_conditions, check_key, check_prefix, check_range, require
+from .arguments import check_conditions, check_key, check_prefix, check_range, is_key, require
 from .counters import BucketCounts
 from .object_store import Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
 from .options import ColdOptions
@@ -120,10 +120,12 @@ class S3Store:
         """See `ObjectStore.folders`."""
         check_prefix(prefix)
         start = len(self._client.prefix + prefix)
+        # Some servers show a folder again on the next page.
         return sorted(
-            found["Prefix"][start:-1]
-            for page in self._pages("folders", prefix, Delimiter="/")
-            for found in page.get("CommonPrefixes", ())
+            {
+                found["Prefix"][start:-1]
+                for found in self._listed("folders", prefix, "CommonPrefixes", "Prefix", Delimiter="/")
+            }
         )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -139,6 +141,7 @@ class S3Store:
             Some of the keys could not be deleted; those before and after them may have been.
         """
         names = [self._client.prefix + key for key in dict.fromkeys(map(check_key, keys))]
+        undeleted: list[dict[str, str]] = []
         for start in range(0, len(names), _DELETE_KEYS_MAX):
             batch = [{"Key": name} for name in names[start : start + _DELETE_KEYS_MAX]]
             answer = self._client.call(
@@ -147,7 +150,8 @@ class S3Store:
                 "delete_objects",
                 Delete={"Objects": batch, "Quiet": True},
             )
-            self._raise_undeleted(answer.get("Errors", ()))
+            undeleted += answer.get("Errors", ())
+        self._raise_undeleted(undeleted)
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
         """See `KeepsUnfinished.unfinished_uploads`; a server that knows no such request has none."""
@@ -196,12 +200,11 @@ class S3Store:
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         start = len(self._client.prefix)
-        for page in self._pages("list", prefix):
-            for found in page.get("Contents", ()):
-                key = found["Key"][start:]
-                # Consoles create empty objects that end in a slash to show a folder.
-                if key and not key.endswith("/"):
-                    yield ObjectInfo(key, found["Size"], found["ETag"], found["LastModified"].timestamp())
+        for found in self._listed("list", prefix, "Contents", "Key", "Size", "LastModified"):
+            key = found["Key"][start:]
+            # Others put what has an empty name there; consoles do, to show a folder.
+            if is_key(key):
+                yield ObjectInfo(key, found["Size"], found.get("ETag", ""), found["LastModified"].timestamp())
 
     def _unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
         start = len(self._client.prefix)
@@ -209,7 +212,8 @@ class S3Store:
         while True:
             page = self._client.call("list uploads of", prefix, "list_multipart_uploads", **arguments)
             for found in page.get("Uploads", ()):
-                if found["Key"].startswith(arguments["Prefix"]):
+                whole = found.keys() >= {"Key", "UploadId", "Initiated"}
+                if whole and found["Key"].startswith(arguments["Prefix"]) and is_key(found["Key"][start:]):
                     yield UnfinishedUpload(
                         found["Key"][start:], found["UploadId"], found["Initiated"].timestamp()
                     )
@@ -221,6 +225,24 @@ class S3Store:
                     f"cannot list uploads of {self.url}/{prefix}: the server broke the listing off"
                 )
             arguments |= {"KeyMarker": following[0], "UploadIdMarker": following[1] or ""}
+
+    def _listed(
+        self, operation: str, prefix: str, rows: str, name: str, *others: str, **arguments: Any
+    ) -> Iterator[Any]:
+        """Yield the rows of a listing, each with the fields of these names, the first of which begins with the prefix.
+
+        What is listed may be deleted, so nothing is taken from a server or proxy that answers another question.
+        """
+        asked = self._client.prefix + prefix
+        for page in self._pages(operation, prefix, **arguments):
+            for found in page.get(rows, ()):
+                if not found.keys() >= {name, *others} or not found[name].startswith(asked):
+                    raise ColdStorageError(
+                        f"cannot {operation} {self.url}/{prefix}: the server listed what was not asked for, or not whole: "
+                        f"{found.get(name)!r}",
+                        retryable=True,
+                    )
+                yield found
 
     def _pages(self, operation: str, prefix: str, **arguments: Any) -> Iterator[Any]:
         arguments["Prefix"] = self._client.prefix + prefix

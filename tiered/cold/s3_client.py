@@ -97,17 +97,24 @@ class S3Client:
     def head(self, operation: str, key: str) -> Any:
         """Return the answer to a HEAD of `key`, checksum included.
 
-        A HEAD has no body, so its 404 cannot say whether the object or the bucket is missing. The GET that
-        is then sent can: its answer is raised.
+        A HEAD has no body, so its 404 cannot say whether the object or the bucket is missing, nor its 400 or 403
+        what is wrong with the keys. The GET that is then sent can: its answer is raised.
         """
         arguments = {"Key": self.prefix + key, "ChecksumMode": "ENABLED"}
         try:
-            return self._request("head_object", arguments)
+            answer = self._request("head_object", arguments)
         except RAISED as error:
-            if status_of(error) != 404:
+            if status_of(error) not in (400, 403, 404):
                 raise self._translate(error, operation, key) from error
-        self.call(operation, key, "get_object", Key=self.prefix + key)["Body"].close()
-        return self.call(operation, key, "head_object", **arguments)
+            self.call(operation, key, "get_object", Key=self.prefix + key)["Body"].close()
+            answer = self.call(operation, key, "head_object", **arguments)
+        missing = {"ContentLength", "LastModified"}.difference(answer)
+        if missing:
+            raise ColdStorageError(
+                f"cannot {operation} {self.url}/{key}: {self._endpoint()} answered without {min(missing)}",
+                retryable=True,
+            )
+        return answer
 
     def read(self, key: str, span: tuple[int, int] | None = None) -> tuple[bytes, str]:
         """Return an object, or ``(start, length)`` of it, verified, and its ETag.
@@ -230,6 +237,7 @@ class _Hooks:
         events.register_first("request-created.s3", self.created)
         events.register("before-send.s3", self.sending)
         events.register("response-received.s3", self.answered)
+        events.register_first("needs-retry.s3.HeadBucket", self.redirected)
 
     def created(self, request: Any, **_: Any) -> None:
         self.brakes.before_request(free="Range" in request.headers)
@@ -238,6 +246,10 @@ class _Hooks:
         self.counters.sent(event_name.rpartition(".")[2], int(request.headers.get("Content-Length") or 0))
         if isinstance(request.body, PacedBody):
             request.body.begin()
+
+    def redirected(self, request_dict: Any, **_: Any) -> None:
+        # The SDK asks by HeadBucket for the region that a redirect means, and again where that is redirected too.
+        request_dict["context"]["s3_redirect"]["redirected"] = True
 
     def answered(self, parsed_response: Any, exception: Exception | None, event_name: str, **_: Any) -> None:
         operation = event_name.rpartition(".")[2]

@@ -14,8 +14,8 @@ from urllib3.exceptions import HTTPError
 
 from ..errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
-# Everything that a botocore call, or reading a body it returned, raises on purpose.
-RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError)
+# Everything that a botocore call, or reading a body it returned, raises on purpose, and what its parsers let out.
+RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError, ValueError)
 
 _WRITES = {"put", "upload"}
 _OF_OBJECTS = {"get", "stat", *_WRITES}
@@ -49,7 +49,7 @@ _KEYS = {
     "SignatureDoesNotMatch",
     "TokenRefreshRequired",
 }
-_REGION = {"PermanentRedirect", "IllegalLocationConstraintException", "TemporaryRedirect", "301", "307"}
+_REGION = {"PermanentRedirect", "IllegalLocationConstraintException", "TemporaryRedirect"}
 _TRANSIENT = {
     "BadDigest",  # the bytes were damaged on their way; the server kept nothing
     "IncompleteBody",
@@ -98,6 +98,7 @@ _NETWORK = (
     ResponseParserError,
     HTTPError,
     OSError,
+    ValueError,
 )
 
 
@@ -176,12 +177,24 @@ def _answered(
         return PreconditionFailed(f"{subject}: the object is in another state than expected ({said})")
     if code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501):
         return ColdStorageError(f"{subject}: {said}; it may pass", retryable=True)
-    if code in _CREDENTIALS or status in (401, 403):
+    if code == "InvalidObjectState":
         return ColdStorageError(
-            f"{subject}: {said}; {_CREDENTIALS.get(code, 'it refuses these credentials')}; {_CHAIN}"
+            f"{subject}: {said}; it was moved to an archive class: restore it there, and let no lifecycle rule move objects"
         )
-    if code in _REGION or status in (301, 307):
+    if code in _CREDENTIALS or status in (401, 403):
+        hint = _CREDENTIALS.get(code, "it refuses these credentials")
+        if code == "AccessDenied" and operation in ("get", "stat"):
+            hint += " (without s3:ListBucket, S3 says so of an object that is not there)"
+        return ColdStorageError(f"{subject}: {said}; {hint}; {_CHAIN}")
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    redirected = 300 <= status < 400
+    if code in _REGION or (redirected and "x-amz-bucket-region" in headers):
         return ColdStorageError(f"{subject}: {said}; the bucket is in another region: set cold.region")
+    if redirected:
+        target = headers.get("location", "another address")
+        return ColdStorageError(
+            f"{subject}: {said}, a redirect to {target}: check http or https and the port in cold.endpoint_url"
+        )
     if code == "InvalidRange" or status == 416:
         return ColdStorageError(f"{subject}: {said}; the object is shorter than expected")
     if operation in _WRITES and (status in (405, 501) or (status == 400 and _CONDITION.search(message))):

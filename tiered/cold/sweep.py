@@ -54,10 +54,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from ..errors import ColdStorageError
 from ..format.manifest import Head, trim
 from .commit import Committer
 from .layout import (
@@ -136,7 +137,7 @@ class PartSweep:
     bytes
         Size of the deleted objects.
     left
-        Objects that are due, and over ``sweep.objects_max``: for the next run.
+        Objects that are due, and over ``sweep.objects_max`` or not to be deleted now: for the next run.
     waiting, waiting_bytes
         Objects that nothing names, still within their grace.
     uploads
@@ -279,12 +280,14 @@ class PartitionSweeper:
     def sweep(self, committer: Committer) -> PartSweep:
         """Delete what is due.
 
+        Objects that may not be deleted are a ``problem`` of the report, and hold up no others.
+
         Raises
         ------
         Fenced
             A higher epoch was published. What had been deleted by then was an orphan.
         ColdStorageError, CorruptionError, UnsupportedFormat
-            The manifest, or the listing, is not known as a whole.
+            The manifest, or the listing, is not known as a whole, or the bucket does not answer any more.
         """
         store, partition = self.partition.store, self.partition
         # Also settles a commit of unknown outcome, where there is one.
@@ -292,12 +295,28 @@ class PartitionSweeper:
         listed = list(store.list(partition.keys.prefix))
         loaded, in_flight = committer.survey()
         plan = self._plan(loaded.head, listed, committer.epoch, in_flight)
+        # Noted first: where one object cannot be deleted, the grace of the others must not begin again.
+        self.marks = {item.key: item.since_seconds for item in (*plan.due, *plan.left, *plan.waiting)}
+        done: list[Orphan] = []
+        kept: list[Orphan] = []
+        problem = ""
         for start in range(0, len(plan.due), _BATCH):
+            batch = plan.due[start : start + _BATCH]
             if start:
                 committer.survey()
-            store.delete(item.key for item in plan.due[start : start + _BATCH])
-        self.marks = {item.key: item.since_seconds for item in (*plan.left, *plan.waiting)}
-        return self._report(plan)
+            try:
+                store.delete(item.key for item in batch)
+            except ColdStorageError as error:
+                if error.retryable:
+                    raise
+                problem = problem or f"{type(error).__name__}: {error}"
+                kept += batch
+            else:
+                done += batch
+        for item in done:
+            del self.marks[item.key]
+        swept = replace(plan, due=tuple(done), left=(*kept, *plan.left))
+        return replace(self._report(swept), problem=problem)
 
     def preview(self) -> PartSweep:
         """Say what `sweep` would delete, claiming and changing nothing.

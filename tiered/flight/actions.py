@@ -97,7 +97,15 @@ def _roll(store: Store, values: Values) -> dict[str, Any]:
 def _offsets(store: Store, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     found = {str(partition): [item.start, item.end] for partition, item in topic.offsets().items()}
-    return {"offsets": found, **_size(topic)}
+    lineages = {str(partition): epoch for partition, epoch in (topic._lineages() or {}).items()}
+    return {"offsets": found, "lineages": lineages, **_size(topic)}
+
+
+def _common_end(store: Store, values: Values) -> dict[str, Any]:
+    """Return the offset below which a partition's log is that of a lineage."""
+    topic, partition = _topic(store, values), count(values["partition"])
+    topic._check_partition(partition)
+    return {"offset": topic._common_end(partition, whole(values["lineage"]))}
 
 
 def _offset_at(store: Store, values: Values) -> dict[str, Any]:
@@ -146,6 +154,7 @@ ACTIONS: dict[str, Action] = {
     "flush": _flush,
     "roll": _roll,
     "offsets": _offsets,
+    "common_end": _common_end,
     "offset_at": _offset_at,
     "delete_before": _delete_before,
     "wait": _wait,

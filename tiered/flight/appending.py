@@ -60,6 +60,7 @@ def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, w
         if ack.error is not None and info is not None and info.producer is not None:
             # Higher numbers behind it would make a repeat of it look done, should this answer be lost.
             return
+        del batch, ack  # whoever is silent from here on would have them kept
 
 
 def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
@@ -79,6 +80,7 @@ def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
             # Who went away ends the stream, and is not told; who is there would take silence for consent.
             raise SchemaMismatch(f"the batch is damaged: {str(error)[:200]}") from None
         yield chunk.data, b"" if chunk.app_metadata is None else bytes(chunk.app_metadata)
+        del chunk
 
 
 def answered(writer: Any, data: bytes) -> bool:

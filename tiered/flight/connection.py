@@ -14,6 +14,7 @@ import pyarrow.flight as fl
 from ..errors import Backpressure, ServerUnavailable, StoreClosed, TieredError
 from .auth import token_headers
 from .flight_errors import client_errors
+from .forks import use_grpc
 from .messages import Ticket
 from .options import Address, ConnectOptions
 from .wire import decode_answer, encode_json
@@ -42,6 +43,7 @@ class Connection:
         self.options = options
         self._headers = token_headers(options.token)
         self._stopping = threading.Event()
+        use_grpc()
         with client_errors(self.location):
             self._client = fl.FlightClient(
                 self.location, tls_root_certs=options.tls_roots, generic_options=_KEEPALIVE + _AHEAD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,10 +135,18 @@ def connect_options(settings: Settings, token: str | None) -> ConnectOptions:
     Raises
     ------
     ConfigError
-        A file cannot be read, or is empty.
+        A file cannot be read, or does not hold what it should.
     """
     flight = settings.flight
     roots = read_file(flight.tls_roots, "flight.tls_roots")
+    if roots is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
+                cadata=roots.decode("ascii", "ignore")
+            )
+        except ssl.SSLError:
+            # gRPC would say that nobody answers.
+            raise ConfigError(f"flight.tls_roots: {flight.tls_roots} holds no certificates in PEM") from None
     return ConnectOptions(chosen_token(settings, token), roots)
 
 

@@ -96,7 +96,7 @@ class RemoteStore(Store):
 
     def _abandon(self) -> None:
         self._fault = StoreClosed(
-            f"the store {self.url} was opened before this process was forked; open it here again"
+            f"the store {self.url} was opened before this process was forked; start processes by spawn to use it there"
         )
         self._lock = threading.RLock()
         self._closing = threading.Lock()

@@ -60,6 +60,7 @@ class RemoteTopic(Topic):
     def __init__(self, store: RemoteStore, meta: TopicMeta) -> None:
         super().__init__(store, meta)
         self._connection = store._connection
+        self._seen_lineages: dict[int, int] | None = None
         self._appender = Appender(
             self._connection, lambda: self._meta, self._refresh, self._waits, self._block_bytes
         )
@@ -312,7 +313,17 @@ class RemoteTopic(Topic):
         self._appender.drain()
         found = self._connection.action("offsets", named(self._meta), seconds=None)
         self._grow(found)
+        # A server of an earlier release does not say.
+        said = found.get("lineages", {})
+        self._seen_lineages = {int(key): int(epoch) for key, epoch in said.items()} or None
         return {int(key): OffsetRange(int(key), *ends) for key, ends in found["offsets"].items()}
+
+    def _lineages(self) -> dict[int, int] | None:
+        return self._seen_lineages
+
+    def _common_end(self, partition: int, epoch: int) -> int:
+        values = {**named(self._meta), "partition": partition, "lineage": epoch}
+        return int(self._connection.action("common_end", values, seconds=None)["offset"])
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
-import os
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
 
 from ..errors import (
-    Backpressure,
     ConfigError,
     CorruptionError,
     StoreClosed,
@@ -29,6 +28,7 @@ from .actions import ACTIONS, Action, run_action
 from .appending import PutHandler, append_stream
 from .auth import TokenCheck
 from .flight_errors import server_errors, to_flight
+from .forks import use_grpc
 from .messages import Ticket
 from .notice import post_notice, remove_notice
 from .options import Address, ServeOptions, is_loopback
@@ -36,6 +36,7 @@ from .planning import command_of, plan_flight
 from .put_messages import PutCommand
 from .reading import ticket_rows, ticket_schema, topic_of
 from .staging import STAGE_ACTIONS, stage_of, stage_stream
+from .streams import Stream, Streams, cut_connections
 from .wire import decode_action, encode_json
 
 if TYPE_CHECKING:
@@ -70,43 +71,24 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
         self.store = store
         self._actions = actions
         self._puts = puts
-        self._streams_left = options.streams_max
-        self._streams_max = options.streams_max
+        self.streams = Streams(options.streams_max, lambda peer: cut_connections(self.port, peer))
         self._lock = threading.Lock()
         self.ending = False
         self.busy = 0
         tls = options.tls_certificate
+        use_grpc()
         super().__init__(
             address.location,
             tls_certificates=None if tls is None else [(tls, options.tls_key)],
             middleware={} if options.token is None else {"token": TokenCheck(options.token)},
         )
+        _leave_exit_to_us(self)
 
     def check(self) -> None:
         """Raise `StoreClosed` once the server ends."""
         if self.ending:
             raise StoreClosed("the server is shutting down")
         self.store._check()
-
-    @contextmanager
-    def _stream(self) -> Iterator[None]:
-        """Count a stream as long as it is under way."""
-        with self._lock:
-            if self._streams_left == 0:
-                raise Backpressure(
-                    f"the server has {self._streams_max} streams under way, its limit; try again in a while"
-                )
-            self._streams_left -= 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._streams_left += 1
-
-    @property
-    def streams(self) -> int:
-        """How many streams are under way."""
-        return self._streams_max - self._streams_left
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -163,9 +145,11 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         # All of it is within the generator: one that is never begun is never closed either.
         try:
-            with self._stream():
-                for batch in rows:
-                    if context.is_cancelled():
+            with self.streams.one(context.peer()) as stream:
+                while True:
+                    with stream.working():
+                        batch = next(rows, None)
+                    if batch is None or context.is_cancelled():
                         return
                     self.check()
                     yield batch
@@ -174,12 +158,12 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
 
     def do_put(
         self,
-        context: fl.ServerCallContext,  # noqa: ARG002
+        context: fl.ServerCallContext,
         descriptor: fl.FlightDescriptor,
         reader: fl.MetadataRecordBatchReader,
         writer: fl.FlightMetadataWriter,
     ) -> None:
-        with server_errors(), self._stream():
+        with server_errors(), self.streams.one(context.peer()) as stream:
             self.check()
             if descriptor.descriptor_type == fl.DescriptorType.PATH:
                 command = PutCommand(command_of(descriptor).topic)
@@ -188,7 +172,12 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
             handler = self._puts.get(command.kind)
             if handler is None:
                 raise ConfigError(f"this server takes no batches for {command.kind!r}")
-            handler(self.store, command, reader, writer, self._call)
+            handler(self.store, command, reader, writer, lambda: self._work(stream))
+
+    @contextmanager
+    def _work(self, stream: Stream) -> Iterator[None]:
+        with stream.working(), self._call():
+            yield
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:  # noqa: ARG002
         return [(name, (action.__doc__ or "").partition("\n")[0]) for name, action in self._actions.items()]
@@ -218,6 +207,9 @@ class FlightServer:
         self.location = address.location
         self._closed = threading.Event()
         self._closing = threading.Lock()
+        self._ending = threading.Event()
+        # Waits from the start: some Pythons start no thread at their exit, where servers are closed as well.
+        self._down = threading.Thread(target=self._shut_down, name="tiered-flight-close", daemon=True)
         _servers.add(self)
 
     @classmethod
@@ -246,6 +238,7 @@ class FlightServer:
             log.warning("serving %s without TLS: records and the token can be read on the way", listen)
         host = socket.gethostname() if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104
         server = cls(service, Address(host, service.port, address.tls))
+        server._down.start()
         server._post()
         return server
 
@@ -265,7 +258,7 @@ class FlightServer:
     @property
     def streams(self) -> int:
         """How many reads and appends of clients are under way."""
-        return self._service.streams
+        return len(self._service.streams)
 
     def wait(self) -> None:
         """Return when the server was closed."""
@@ -278,21 +271,25 @@ class FlightServer:
                 return
             self._take_back()
             self._service.ending = True
-            down = threading.Thread(target=self._service.shutdown, name="tiered-flight-close", daemon=True)
-            down.start()
-            self._end(down)
+            self._ending.set()
+            self._end()
             self._closed.set()
         _servers.discard(self)
 
-    def _end(self, down: threading.Thread) -> None:
+    def _shut_down(self) -> None:
+        self._ending.wait()
+        self._service.shutdown()
+
+    def _end(self) -> None:
         """Wait for the calls that are under way; those that wait for their client are ended by its connection."""
+        down = self._down
         until = time.monotonic() + _GRACE_SECONDS
         while down.is_alive() and time.monotonic() < until:
             down.join(_LOOK_SECONDS)
             if down.is_alive() and not self._service.busy:
-                _cut_connections(self._port)
+                cut_connections(self._port)
         if down.is_alive():
-            _cut_connections(self._port)
+            cut_connections(self._port)
             down.join(_GRACE_SECONDS)
         if down.is_alive():
             log.warning("%s: calls of clients are still under way; they end with this process", self.location)
@@ -301,6 +298,7 @@ class FlightServer:
         """In a forked child: leave the server to the parent."""
         # To end it here would wait for threads that the child does not have.
         _abandoned.append(self._service)
+        _servers.discard(self)
         self._closed.set()
 
     def __enter__(self) -> FlightServer:
@@ -319,6 +317,27 @@ _servers: weakref.WeakSet[FlightServer] = weakref.WeakSet()
 _abandoned: list[Service] = []
 
 
+def _close_all() -> None:
+    for server in list(_servers):
+        server.close()
+
+
+# Before the stores are, some of which a full disk keeps open.
+atexit.register(_close_all)
+
+
+def _leave_exit_to_us(service: Service) -> None:
+    """Keep pyarrow from shutting a server down at the exit of the process.
+
+    It would wait for clients until they leave, and in a forked child for threads that are not there.
+    """
+    finalizers: Mapping[weakref.finalize[..., Any], object] = getattr(weakref.finalize, "_registry", {})
+    for finalizer in list(finalizers):
+        found = finalizer.peek()
+        if found is not None and found[0] is service:
+            finalizer.atexit = False
+
+
 def _check_free(address: Address) -> None:
     """Raise `ConfigError` where nobody could listen: gRPC itself says no more than that it did not start."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -330,26 +349,3 @@ def _check_free(address: Address) -> None:
             raise ConfigError(
                 f"cannot listen at {address.host}:{address.port}: {error.strerror or error}; write another address"
             ) from None
-
-
-def _cut_connections(port: int) -> None:
-    """Shut the connections that clients have to our port: gRPC waits for them for ever, and has no other way."""
-    for found in connections(port):
-        with suppress(OSError):
-            found.shutdown(socket.SHUT_RDWR)
-
-
-def connections(port: int) -> Iterator[socket.socket]:
-    """Yield the connections of this process that others made to a port of it, each until the next one."""
-    for name in os.listdir("/dev/fd"):  # noqa: PTH208 (names are numbers here)
-        with suppress(OSError, ValueError):
-            copy = os.dup(int(name))
-            try:
-                found = socket.socket(fileno=copy)
-            except OSError:
-                os.close(copy)  # a file, a pipe
-                continue
-            with found:
-                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
-                    found.getpeername()  # one that listens has none
-                    yield found

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import InvalidName, SchemaMismatch, UnsupportedFormat
+from .layouts import as_map, decoded, has, is_entries, is_list_view, leaves, text_parts
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SYSTEM_FIELDS: tuple[pa.Field, ...] = (
@@ -38,11 +40,14 @@ RECORD_SCHEMA = pa.schema(
 # What Python's datetime and Spark can both hold: years 1 to 9999.
 TIMESTAMP_US_MIN = -62_135_596_800_000_000
 TIMESTAMP_US_MAX = 253_402_300_799_999_999
+_DAY_US = 86_400_000_000
 
 COLUMNS_MAX = 4000
 # Arrow writes no message nested more than 64 levels, each list and map being several.
 DEPTH_MAX = 16
 _COLUMN_NAME_BYTES_MAX = 255
+# Plain strings have offsets of 32 bits.
+_TEXT_BYTES_MAX = 1 << 30
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
 
 
@@ -124,6 +129,18 @@ _SCALARS: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
 )
 
 
+_INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (pt.is_null, "give it the type that its values will have"),
+    (pt.is_time, "use int64 (microseconds since midnight) or string"),
+    (pt.is_duration, "use int64 (microseconds)"),
+    (pt.is_interval, "use int64 (months, days, microseconds, each a column)"),
+    (pt.is_decimal, "use a scale from 0 to the precision, at most 38 digits, or string"),
+    (pt.is_struct, "give it at least one field"),
+    (pt.is_union, "use a struct with a field for each type"),
+)
+_PLAIN = "integers, floats, booleans, strings, binary, dates, timestamps, decimals, lists, structs or maps"
+
+
 def _plain_type(kind: pa.DataType, name: str, depth: int) -> pa.DataType:
     if depth > DEPTH_MAX:
         raise SchemaMismatch(f"column {name!r} is nested more than {DEPTH_MAX} levels deep")
@@ -144,24 +161,16 @@ def _plain_type(kind: pa.DataType, name: str, depth: int) -> pa.DataType:
         inner = [kind.field(i) for i in range(kind.num_fields)]
         _check_names([field.name for field in inner])
         return pa.struct([_plain_field(field, f"{name}.{field.name}", depth + 1) for field in inner])
-    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind) or _is_list_view(kind):
+    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind) or is_list_view(kind):
         return pa.list_(pa.field("element", _plain_type(kind.value_type, name, depth + 1), nullable=True))
     else:
         for matches, plain in _SCALARS:
             if matches(kind):
                 return plain
+    instead = next((instead for matches, instead in _INSTEAD if matches(kind)), f"use {_PLAIN}")
     raise SchemaMismatch(
-        f"column {name!r} has type {kind}, which not every reader of a store can hold; use integers, floats, "
-        "booleans, strings, binary, dates, timestamps, decimals up to 38 digits, lists, structs or maps"
+        f"column {name!r} has type {kind}, which not every reader of a store can hold; {instead}"
     )
-
-
-def _is_list_view(kind: pa.DataType) -> bool:
-    return bool(pt.is_list_view(kind) or pt.is_large_list_view(kind))
-
-
-def _holds_list_view(kind: pa.DataType) -> bool:
-    return _is_list_view(kind) or any(_holds_list_view(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def body_schema(schema: pa.Schema) -> pa.Schema:
@@ -249,12 +258,14 @@ def to_batches(data: Any, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, p
     names = reader.schema.names
     extra = [name for name in names if name != "timestamp" and schema.get_field_index(name) < 0]
     if extra:
-        raise SchemaMismatch(f"unknown column {extra[0]!r}; the topic has {', '.join(schema.names)}")
+        is_index = extra[0] in (reader.schema.pandas_metadata or {}).get("index_columns", ())
+        advice = " (the frame's index; reset_index(drop=True) leaves it out)" if is_index else ""
+        raise SchemaMismatch(f"unknown column {extra[0]!r}{advice}; the topic has {', '.join(schema.names)}")
     if len(set(names)) != len(names):
         raise SchemaMismatch("a column name appears twice in the data")
     if not set(names) & set(schema.names):
         raise SchemaMismatch(f"the data has none of the topic's columns {', '.join(schema.names)}")
-    for batch in reader:
+    for batch in chain.from_iterable(text_parts(whole, _TEXT_BYTES_MAX) for whole in reader):
         columns = [_cast(batch, field) for field in schema]
         stamps = _cast(batch, SYSTEM_FIELDS[3]) if "timestamp" in names else None
         yield pa.RecordBatch.from_arrays(columns, schema=schema), stamps
@@ -268,7 +279,11 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
     if isinstance(data, pa.Table):
         return data.to_reader()
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        try:
+            return pa.RecordBatchReader.from_stream(data)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            # pandas makes the columns here; those of Python objects may hold anything.
+            raise SchemaMismatch(f"this {type(data).__name__} has no columns of Arrow: {error}") from error
     if hasattr(data, "__arrow_c_array__"):
         batch = pa.record_batch(data)
         return pa.RecordBatchReader.from_batches(batch.schema, [batch])
@@ -319,9 +334,11 @@ def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> s
 
 
 def _narrows(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether Arrow's cast drops something without a word: the time of day, or which number it was that is not 0."""
+    """Whether Arrow's cast drops something without a word: the time of day, digits, or which number it was if not 0."""
     if pt.is_boolean(kind):
         return bool(pt.is_integer(given) or pt.is_floating(given) or pt.is_decimal(given))
+    if pt.is_decimal(kind):
+        return bool(pt.is_floating(given))
     return bool(pt.is_date(kind) and pt.is_timestamp(given))
 
 
@@ -329,35 +346,57 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     index = batch.schema.get_field_index(field.name)
     if index < 0:
         return nulls(batch.num_rows, field.type)
-    array = batch.column(index)
-    if array.type.equals(field.type):
-        return array
-    misfit = _misfit(array.type, field.type)
-    if misfit is not None:
-        raise SchemaMismatch(f"column {field.name!r} {misfit}")
+    array = _fitted(batch.column(index), field)
+    if has(field.type, pt.is_temporal) and not all(map(_in_range, leaves(array))):
+        raise SchemaMismatch(f"column {field.name!r} holds a time that is out of range: years 1 to 9999")
+    return array
+
+
+def _fitted(given: pa.Array, field: pa.Field) -> pa.Array:
+    kind = field.type
+    if given.type.equals(kind):
+        return given
     try:
-        if isinstance(array.type, pa.BaseExtensionType):
-            array = array.storage
-        if pt.is_integer(array.type) and pt.is_timestamp(field.type):
-            array = pc.multiply_checked(
-                array.cast(pa.int64()), 1000
-            )  # milliseconds, as everywhere in the API
-        if pt.is_dictionary(array.type):
-            # Polars' dictionaries hold views, which nothing can be taken from.
-            array = pa.DictionaryArray.from_arrays(
-                array.indices, array.dictionary.cast(field.type)
-            ).dictionary_decode()
-        elif pt.is_run_end_encoded(array.type):
-            array = pc.run_end_decode(array)
-        if _holds_list_view(array.type):
-            # Arrow's own cast of list views was seen to lose elements (pyarrow 26).
-            return pa.array(array.to_pylist(), field.type)
-        cast = array.cast(field.type, safe=True)
-        if _narrows(array.type, field.type) and not cast.cast(array.type).equals(array):
+        array = decoded(given)
+        if pt.is_map(kind) and is_entries(array.type):
+            array = as_map(array)
+        misfit = _misfit(array.type, kind)
+        if misfit is not None:
+            raise SchemaMismatch(f"column {field.name!r} {misfit}")
+        if pt.is_integer(array.type) and pt.is_timestamp(kind):
+            # Milliseconds, as everywhere in the API.
+            array = pc.multiply_checked(array.cast(pa.int64()), 1000)
+        elif (pt.is_floating(array.type) or pt.is_integer(array.type)) and pt.is_decimal(kind):
+            # Digit by digit: Arrow rounds floats, and takes integers for as long as their type can be.
+            array = array.cast(pa.string())
+        cast = array.cast(kind, safe=True)
+        if _narrows(array.type, kind) and not cast.cast(array.type).equals(array):
             raise pa.ArrowInvalid("that would lose what a value says")
+        if (
+            has(kind, pt.is_float32)
+            and has(array.type, pt.is_float64)
+            and _infinities(cast) > _infinities(array)
+        ):
+            raise pa.ArrowInvalid("a value would become infinite")
         return cast
     except (pa.ArrowException, NotImplementedError, OverflowError) as error:
         reason = str(error).splitlines()[0].partition(". If ")[0]  # without Arrow's advice to its own callers
-        raise SchemaMismatch(
-            f"column {field.name!r}: {array.type} does not fit {field.type}: {reason}"
-        ) from None
+        raise SchemaMismatch(f"column {field.name!r}: {given.type} does not fit {kind}: {reason}") from None
+
+
+def _in_range(leaf: pa.Array) -> bool:
+    """Whether Python and Spark can hold all times of an array of scalars; where they cannot, no row can be read."""
+    if pt.is_timestamp(leaf.type):
+        numbers, low, high = leaf.view(pa.int64()), TIMESTAMP_US_MIN, TIMESTAMP_US_MAX
+    elif pt.is_date(leaf.type):
+        numbers, low, high = leaf.view(pa.int32()), TIMESTAMP_US_MIN // _DAY_US, TIMESTAMP_US_MAX // _DAY_US
+    else:
+        return True
+    found = pc.min_max(numbers)
+    first, last = found["min"].as_py(), found["max"].as_py()
+    return first is None or bool(low <= first and last <= high)
+
+
+def _infinities(array: pa.Array) -> int:
+    floats = (leaf for leaf in leaves(array) if pt.is_floating(leaf.type))
+    return sum(pc.sum(pc.is_inf(leaf), min_count=0).as_py() for leaf in floats)

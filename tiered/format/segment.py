@@ -62,6 +62,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -147,6 +148,16 @@ def segment_header_length(fixed: bytes) -> int:
     return min(max(int(claimed), FIXED_BYTES), HEADER_BYTES_MAX)
 
 
+@lru_cache(maxsize=8)
+def _decoded_schema(data: bytes) -> tuple[pa.Schema, tuple[ProducerState, ...]]:
+    """Return a checked schema, and the producers in it: thousands of segments of one topic share them."""
+    schema = pa.ipc.read_schema(pa.py_buffer(data))
+    check_body_schema(schema)
+    metadata = dict(schema.metadata or {})
+    producers = producers_from_json(json.loads(metadata.pop(_PRODUCERS_KEY, b"[]")))
+    return schema.with_metadata(metadata or None), producers
+
+
 def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     """Verify and decode the header at the start of `data` (the file, or enough of it).
 
@@ -175,11 +186,7 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     if len(schema_bytes) != length - FIXED_BYTES or crc32c(schema_bytes) != schema_crc:
         raise CorruptionError("segment schema fails its checksum", where=where, position=FIXED_BYTES)
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(schema_bytes[:schema_length]))
-        check_body_schema(schema)
-        metadata = dict(schema.metadata or {})
-        producers = producers_from_json(json.loads(metadata.pop(_PRODUCERS_KEY, b"[]")))
-        schema = schema.with_metadata(metadata or None)
+        schema, producers = _decoded_schema(schema_bytes[:schema_length])
     except (
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, SchemaMismatch, InvalidName,
     ) as error:  # fmt: skip

@@ -128,8 +128,15 @@ class PendingRows(ActiveEnd):
                 producers = segment.producers.snapshot()
             self._sync(segment, end, producers)
             self._counters.flushes.observe(time.perf_counter() - started)
-            while self._retired:
-                self._retired.pop().close()
+        self.close_sealed()
+
+    def close_sealed(self) -> None:
+        """Close the files of sealed segments: one that is removed keeps its room on the disk until then."""
+        if self._retired:
+            # A commit may be syncing one of them.
+            with self._sync_lock:
+                while self._retired:
+                    self._retired.pop().close()
 
     # -- rolling ---------------------------------------------------------------------------------
 

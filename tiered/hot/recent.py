@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
+from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -30,6 +32,15 @@ class RecentBlock(NamedTuple):
         return pa.ipc.read_record_batch(self.chunk, self.schema)
 
 
+def overlapping(
+    blocks: tuple[RecentBlock, ...], start_offset: int, end_offset: int
+) -> tuple[RecentBlock, ...]:
+    """Return those of contiguous blocks that overlap ``[start, end)``, by bisection: there may be a million."""
+    first = bisect_right(blocks, start_offset, key=attrgetter("end_offset"))
+    last = bisect_left(blocks, end_offset, lo=first, key=attrgetter("base_offset"))
+    return blocks[first:last]
+
+
 class RecentBlocks:
     """One partition's recent blocks, oldest first; contiguous in offsets."""
 
@@ -41,12 +52,9 @@ class RecentBlocks:
         """Keep a block; the store's oldest ones go where the budget is exceeded."""
         self._memory.add(self, block)
 
-    def between(self, start_offset: int, end_offset: int) -> list[RecentBlock]:
+    def between(self, start_offset: int, end_offset: int) -> tuple[RecentBlock, ...]:
         """Return the blocks that overlap ``[start, end)``; the range they miss is in the file."""
-        return [
-            block for block in self._memory.copy(self)
-            if block.base_offset < end_offset and block.end_offset > start_offset
-        ]  # fmt: skip
+        return overlapping(self._memory.copy(self), start_offset, end_offset)
 
     def clear(self) -> None:
         """Forget every block."""
@@ -75,10 +83,10 @@ class HotMemory:
             while self.bytes > self._bytes_max and self._order:
                 self.bytes -= self._order.popleft()._blocks.popleft().bytes
 
-    def copy(self, owner: RecentBlocks) -> list[RecentBlock]:
+    def copy(self, owner: RecentBlocks) -> tuple[RecentBlock, ...]:
         """Return `owner`'s blocks as they are now."""
         with self._lock:
-            return list(owner._blocks)
+            return tuple(owner._blocks)
 
     def remove(self, owner: RecentBlocks) -> None:
         """Forget `owner` and give back what it held."""

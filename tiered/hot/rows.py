@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
+import math
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,11 @@ import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
 from ..format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
+
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = _EPOCH_UTC.replace(tzinfo=None)
+_MICROSECOND = timedelta(microseconds=1)
+_FLOAT32_MAX = 3.4028234663852886e38
 
 Checker = Callable[[Any], tuple[Any, int]]
 """Return what to keep of a value, and its approximate size in bytes.
@@ -84,9 +90,18 @@ def _checker(kind: pa.DataType) -> Checker:
             raise ValueError("not a whole number")
         return kept, size
 
+    def single(value: Any) -> tuple[Any, int]:
+        kept, size = by_arrow(value)
+        if math.isinf(kept) and not math.isinf(value):
+            raise OverflowError("it would become infinite")
+        return kept, size
+
     if pt.is_integer(kind):
         limit, size = 1 << (kind.bit_width - 1), kind.bit_width // 8
         return lambda value: (value, size) if type(value) is int and -limit <= value < limit else whole(value)
+    if pt.is_float32(kind):
+        most = _FLOAT32_MAX
+        return lambda value: (value, 4) if type(value) is float and -most <= value <= most else single(value)
     if pt.is_floating(kind):
         return lambda value: (value, 8) if type(value) is float else by_arrow(value)
     if pt.is_string(kind):
@@ -98,17 +113,102 @@ def _checker(kind: pa.DataType) -> Checker:
         return lambda value: (value, 1) if type(value) is bool else by_arrow(value)
     if pt.is_timestamp(kind):
         return lambda value: (_microseconds(value, kind), 8)
+    if pt.is_date(kind):
+        return lambda value: (_date(value), 4)
+    if pt.is_struct(kind):
+        return _struct_checker(kind)
+    if pt.is_map(kind):
+        return _map_checker(kind)
+    if pt.is_list(kind):
+        return _list_checker(kind)
     return by_arrow
 
 
-def _microseconds(value: Any, kind: pa.DataType) -> int:
-    """Return a timestamp as microseconds; an int is milliseconds since the epoch, as everywhere in the API."""
+def _struct_checker(kind: pa.StructType) -> Checker:
+    checkers = {field.name: _nullable(field.type) for field in kind}
+
+    def check(value: Any) -> tuple[Any, int]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"a struct is a dict, not {type(value).__name__}")
+        if not value.keys() <= checkers.keys():
+            unknown = next(name for name in value if name not in checkers)
+            raise ValueError(f"has a field {unknown!r}, which {kind} has not")
+        kept, size = {}, 0
+        for name, inner in checkers.items():
+            kept[name], more = inner(value.get(name))
+            size += more
+        return kept, size
+
+    return check
+
+
+def _list_checker(kind: pa.ListType) -> Checker:
+    inner = _nullable(kind.value_type)
+
+    def check(value: Any) -> tuple[Any, int]:
+        if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Collection):
+            raise TypeError(f"a list is a list, a tuple or an array, not {type(value).__name__}")
+        checked = [inner(item) for item in value]
+        return [item for item, _ in checked], sum(size for _, size in checked) + 4
+
+    return check
+
+
+def _map_checker(kind: pa.MapType) -> Checker:
+    inner_key, inner = _checker(kind.key_type), _nullable(kind.item_type)
+
+    def check(value: Any) -> tuple[Any, int]:
+        kept, size = [], 4
+        for key, item in value.items() if isinstance(value, Mapping) else map(_pair, value):
+            if key is None:
+                raise ValueError("a map's key is never null")
+            (kept_key, more), (kept_item, still_more) = inner_key(key), inner(item)
+            kept.append((kept_key, kept_item))
+            size += more + still_more
+        return kept, size
+
+    return check
+
+
+def _pair(entry: Any) -> Any:
+    """Return an entry of a map as key and value; Polars has maps as lists of structs."""
+    return (entry["key"], entry["value"]) if isinstance(entry, Mapping) else entry
+
+
+def _nullable(kind: pa.DataType) -> Checker:
+    check = _checker(kind)
+    return lambda value: (None, 1) if value is None else check(value)
+
+
+def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
+    """Return a timestamp as microseconds; an int is milliseconds since the epoch, as everywhere in the API.
+
+    What is not equal to itself is null: NaT, as pandas and NumPy have it.
+    """
     if type(value) is int:
         result = value * 1000
-    else:
-        if kind.tz is not None and isinstance(value, datetime) and value.tzinfo is None:
+    elif value != value:
+        return None
+    elif isinstance(value, datetime):
+        if value.tzinfo is None and kind.tz is not None:
             raise ValueError("a naive datetime; give it a time zone")
-        result = pa.array([value], kind).view(pa.int64())[0].as_py()
+        if getattr(value, "nanosecond", 0):
+            raise ValueError("that would lose its nanoseconds")
+        result = (value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
+    else:
+        given = pa.array([value])
+        if not pt.is_timestamp(given.type) or kind.tz is not None:
+            raise TypeError("a timestamp is an aware datetime or integer milliseconds since the epoch")
+        result = given.cast(kind).view(pa.int64())[0].as_py()
     if not TIMESTAMP_US_MIN <= result <= TIMESTAMP_US_MAX:
         raise ValueError("out of range: years 1 to 9999")
     return int(result)
+
+
+def _date(value: Any) -> date | None:
+    if value != value:
+        return None
+    if isinstance(value, datetime) and value.time() != time.min:
+        raise ValueError("that would lose the time of day")
+    kept: date = pa.array([value], pa.date32())[0].as_py()
+    return kept

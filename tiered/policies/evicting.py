@@ -13,10 +13,12 @@ from .facts import SegmentFact
 def evictable(case: Case, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
     """Yield what may be evicted (promise P5), oldest first; what stays local stays contiguous."""
     pin = case.policy.pin
+    # Looked for once: there may be thousands of objects, and of segments.
+    has_damage = any(item.damaged for item in case.facts.objects)
     for segment in segments:
         if not (case.has_cold and segment.sealed and not segment.newest and segment.in_manifest):
             return
-        if case.facts.is_damaged_in_bucket(segment):
+        if has_damage and case.facts.is_damaged_in_bucket(segment):
             return
         if pin.topic or (pin.age is not None and case.age_us(segment) < to_us(pin.age)):
             return

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from ..format.schema import TIMESTAMP, row_schema
 
-_GROWTH_ROWS = 1 << 16
 BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
 
@@ -171,7 +170,8 @@ def _instant(microseconds: int) -> pa.Scalar:
 
 
 def _rounded(count: int) -> int:
-    return -(-max(count, 1) // _GROWTH_ROWS) * _GROWTH_ROWS
+    """Return the next power of two: few lengths serve all blocks, and a few rows of each partition take little."""
+    return 1 << max(count - 1, 0).bit_length()
 
 
 @lru_cache(maxsize=64)

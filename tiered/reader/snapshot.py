@@ -15,6 +15,7 @@ from ..cold.partition import ColdPartition
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange, TopicNotFound
 from ..format.manifest import Head
 from ..hot.partition_writer import HotView
+from ..hot.recent import RecentBlock, overlapping
 from ..warm.catalog import TopicMeta, check_not_deleted
 from ..warm.directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
@@ -315,13 +316,8 @@ def _with_view(
     warm = _sealed_extents(access, directory, sealed, bounds, meta, max(start, view.start_offset), end)
     if view.end_offset > view.active_header.base_offset:
         warm.append(_warm_extent(active, view.end_offset))
-    hot = [
-        Extent(block.base_offset, min(block.end_offset, view.end_offset), block.bytes, Tier.HOT,
-               HotSource((block,), meta.schema_id))
-        for block in view.recent
-        if block.base_offset < view.end_offset
-    ]  # fmt: skip
-    return _Local(view.start_offset, view.end_offset, _joined(hot), warm)
+    recent = overlapping(view.recent, start, _least(end, view.end_offset))
+    return _Local(view.start_offset, view.end_offset, _hot_extents(recent, view.end_offset, meta), warm)
 
 
 def _without_writer(
@@ -397,14 +393,13 @@ def _warm_extent(opened: SegmentFile, end_offset: int) -> Extent:
     return Extent(opened.header.base_offset, end_offset, opened.bytes, Tier.WARM, source)
 
 
-def _joined(hot: list[Extent]) -> list[Extent]:
-    """Make one extent of blocks that lie end to end."""
-    if not hot:
-        return hot
-    blocks = tuple(block for extent in hot for block in extent.source.blocks)  # type: ignore[union-attr]
-    size = sum(extent.bytes for extent in hot)
-    schema_id = hot[0].source.schema_id  # type: ignore[union-attr]
-    return [Extent(hot[0].start_offset, hot[-1].end_offset, size, Tier.HOT, HotSource(blocks, schema_id))]
+def _hot_extents(blocks: tuple[RecentBlock, ...], end_offset: int, meta: TopicMeta) -> list[Extent]:
+    """Return one extent of blocks, which lie end to end; none where there is no block."""
+    if not blocks:
+        return []
+    size, source = sum(block.bytes for block in blocks), HotSource(blocks, meta.schema_id)
+    end = min(blocks[-1].end_offset, end_offset)
+    return [Extent(blocks[0].base_offset, end, size, Tier.HOT, source)]
 
 
 def _uncovered(extents: tuple[Extent, ...], start: int, end: int) -> bool:

@@ -23,6 +23,11 @@ SPLIT_BYTES = 128 << 20
 
 TOPIC_ID = "@topicId"
 """Whose offsets they are, beside those of a topic in JSON; no topic can have this name."""
+LINEAGES = "@lineages"
+"""Of which lineage's log they are, by partition, beside `TOPIC_ID`; a partition that is left out has its first one."""
+
+Lineages = Mapping[int, int] | None
+"""Their epochs; None: not known."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +58,14 @@ class Position:
         the first offset with that timestamp or a later one.
     value
         One for all partitions, or each partition's own.
-    topic_id
-        Of the topic that is meant, as in the offsets of a stream; None: of whichever has the name.
+    topic_id, lineages
+        Of the topic and the logs that are meant, as in the offsets of a stream; None: of whichever are there.
     """
 
     unit: Literal["offset", "timestamp"]
     value: int | Mapping[int, int]
     topic_id: UUID | None = None
+    lineages: Lineages = None
 
     def of(self, partition: int) -> int:
         """Return the value for one partition; `expand` has checked that there is one."""
@@ -357,11 +363,11 @@ class _Values:
         if word in ("earliest", "latest"):
             return Position("offset", EARLIEST if word == "earliest" else LATEST)
         expected = f'earliest, latest or, for each partition, {{"{self._topic}":{{"0":23,"1":-2}}}}'
-        topic_id, document = split_topic_id(_json(self._given[name]))
+        topic_id, lineages, document = split_marks(_json(self._given[name]))
         found = self._each(name, document, f"{expected} (-2 is earliest, -1 is latest)")
         if min(found.values()) < EARLIEST:
             raise self._refused(name, f"{expected} (-2 is earliest, -1 is latest)")
-        return Position("offset", found, topic_id)
+        return Position("offset", found, topic_id, lineages)
 
     def _each(self, name: str, document: Any, expected: str) -> dict[int, int]:
         """Return the numbers of Kafka's JSON form ``{"topic":{"0":23,"1":-2}}``."""
@@ -378,13 +384,16 @@ class _Values:
         return found
 
 
-def split_topic_id(document: Any) -> tuple[UUID | None, Any]:
-    """Take `TOPIC_ID` out of offsets in JSON; what is none is left where it is, to be refused with the rest."""
+def split_marks(document: Any) -> tuple[UUID | None, Lineages, Any]:
+    """Take `TOPIC_ID` and `LINEAGES` out of offsets in JSON; what is none is left where it is, to be refused with the rest."""
     try:
         topic_id = UUID(document[TOPIC_ID])
+        given = document.get(LINEAGES)
+        lineages = None if given is None else {int(key): int(epoch) for key, epoch in given.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
-        return None, document
-    return topic_id, {name: value for name, value in document.items() if name != TOPIC_ID}
+        return None, None, document
+    rest = {name: value for name, value in document.items() if name not in (TOPIC_ID, LINEAGES)}
+    return topic_id, lineages, rest
 
 
 def _is_integer(text: str) -> bool:

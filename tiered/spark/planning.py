@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from ..cold.commit import FIRST_LINEAGE
 from ..errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ..flight.notice import find_server
 from ..flight.remote_store import RemoteStore
@@ -19,11 +20,12 @@ from ..flight.remote_topic import RemoteTopic
 from ..opening import open_store
 from ..reader.scan import Scan
 from ..reader.splits import Split, borders
+from ..records import OffsetRange
 from ..selecting import chosen_partitions
 from ..settings import Settings
 from ..store import Store
 from ..topic import Topic
-from .options import LATEST, Position, SourceOptions
+from .options import LATEST, LINEAGES, Lineages, Position, SourceOptions
 
 Task = tuple[Split, ...]
 """What one Spark task reads: pieces of one partition, in offset order."""
@@ -146,6 +148,13 @@ def expand(
         raise TopicNotFound(
             f"topic {topic.name!r} was deleted and created again since its offsets were taken"
         )
+    if isinstance(position.value, Mapping) and position.lineages is not None:
+        log = topic.offsets()
+        common = in_common(topic, position.value, position.lineages, topic._lineages())
+        for key, end in common.items():
+            if end < position.value[key]:
+                message = f"{undone(topic.name, log[key], position.value[key], end)}; leave {LINEAGES} out to start there"
+                raise OffsetOutOfRange(message, start=log[key].start, end=log[key].end)
     if isinstance(position.value, Mapping) and set(position.value) != set(partitions):
         raise ConfigError(
             f"the {name} {position.unit}s name the partitions {sorted(position.value)}, this reads {list(partitions)} "
@@ -165,6 +174,31 @@ def expand(
             offset = LATEST if name == "ending" else topic.offsets()[partition].end
         found[partition] = offset
     return found
+
+
+def in_common(topic: Topic, offsets: Mapping[int, int], lineages: Lineages, now: Lineages) -> dict[int, int]:
+    """Return offsets of logs of some lineages, those that the logs of now do not share taken back to where they part.
+
+    Parameters
+    ----------
+    lineages, now
+        Epochs by partition, `FIRST_LINEAGE` where there is none; None: not known, so the offsets are taken as they are.
+    """
+    found = dict(offsets)
+    if lineages is not None and now is not None:
+        for key in found.keys() & now.keys():
+            epoch = lineages.get(key, FIRST_LINEAGE)
+            if epoch != now[key]:
+                found[key] = min(found[key], topic._common_end(key, epoch))
+    return found
+
+
+def undone(name: str, log: OffsetRange, offset: int, end: int) -> str:
+    """Return what happened to the records before `offset`, of which the log has those before `end` alone."""
+    return (
+        f"topic {name!r} partition {log.partition} was restored: its log has other records from offset {end} on than the "
+        f"one whose offset {offset} this is; the log has {log.start} to {log.end}"
+    )
 
 
 def _first_at(topic: Topic, partition: int, timestamp_ms: int) -> int | None:

@@ -96,6 +96,8 @@ def _defaults() -> dict[str, str | int | bool]:
         "spark.python.unix.domain.socket.enabled": True,
         "spark.sql.execution.arrow.pyspark.enabled": True,
         "spark.sql.session.timeZone": "UTC",
+        # S3A's default since Hadoop 3.4.3 keeps up to 2 GiB of what it has read, however small the heap is.
+        "spark.hadoop.fs.s3a.input.stream.type": "classic",
         # One a core: the default of 200 is for a cluster.
         "spark.sql.shuffle.partitions": max(2, cores),
     }

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ..cold.commit import FIRST_LINEAGE
 from ..errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..flight.remote_store import RemoteStore
 from ..reader.scan import Scan
@@ -28,8 +29,8 @@ from ..selecting import chosen_partitions
 from ..store import Store
 from ..topic import Topic
 from .columns import project
-from .options import EARLIEST, LATEST, SourceOptions
-from .planning import expand, open_source, scan_between
+from .options import EARLIEST, LATEST, Lineages, SourceOptions
+from .planning import expand, in_common, open_source, scan_between, undone
 from .stream_offsets import Offsets, from_json, ration, to_json
 from .tasks import ShortErrors, read_task, tasks_of
 
@@ -51,14 +52,20 @@ _LOST = (
     "records that this query has not read yet are gone, by retention, delete_before() or delete_topic(); to go on with "
     "what is there, set the option failOnDataLoss to false"
 )
+_UNDONE = (
+    "what this query has read beyond that is no part of it any more; once that is removed from where the query wrote it, "
+    "go on from offset {} by setting the option failOnDataLoss to false, or start with a new checkpointLocation"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A topic's bounds as they were seen, by partition."""
+    """A topic, its bounds by partition, and its lineages, as they were seen."""
 
+    topic: Topic
     topic_id: UUID
     ranges: Mapping[int, OffsetRange]
+    lineages: Lineages
 
 
 class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -108,7 +115,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Seen anew, for what is looked at next must not be older than the start.
             log = self._look(fresh=True)
             found = {key: self._first(topic, log.ranges[key], value) for key, value in wanted.items()}
-            return to_json(options.topic, log.topic_id, found)
+            return to_json(options.topic, log.topic_id, found, log.lineages)
 
     def _first(self, topic: Topic, log: OffsetRange, wanted: int) -> int:
         if wanted in (EARLIEST, LATEST):
@@ -145,13 +152,14 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Retention, or a deletion, was faster than the query, and ``failOnDataLoss`` is on.
         """
         with ShortErrors():
-            topic_id, before = from_json(self._options.topic, start)
+            topic_id, before, lineages = from_json(self._options.topic, start)
             seen = self._available()
             if seen is None:
                 return start
             if topic_id not in (None, seen.topic_id):
                 self._report_another()
-                before = {}
+                before, lineages = {}, None
+            before = self._left_of(before, lineages, seen)
             log = seen.ranges
             starts, ends = self._bounds(before, log)
             after = ration(starts, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
@@ -162,9 +170,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 **{key: value for key, value in before.items() if key in log and key not in after},
                 **after,
             }
-            found = to_json(self._options.topic, seen.topic_id, after)
-            # Written by an older release, it is written anew: an empty micro-batch, once.
-            return start if after == before and topic_id == seen.topic_id else found
+            found = to_json(self._options.topic, seen.topic_id, after, self._lineages(lineages, seen))
+            # Written by an older release, or before a restore, it is written anew: an empty micro-batch, once.
+            return start if found == start else found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the end of the log as it was last seen, for the progress of the query."""
@@ -172,7 +180,29 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         log = self._log.ranges
         ends = {key: log[key].end for key in self._chosen(log)}
-        return to_json(self._options.topic, self._log.topic_id, ends)
+        return to_json(self._options.topic, self._log.topic_id, ends, self._log.lineages)
+
+    def _left_of(self, offsets: Offsets, lineages: Lineages, log: _Log) -> Offsets:
+        """Return what the log still has of what was read up to `offsets`; report what a restore took from under it."""
+        found = self._in_common(offsets, lineages, log)
+        for key, end in found.items():
+            if end < offsets[key]:
+                item = log.ranges[key]
+                self._report(undone(self._options.topic, item, offsets[key], end), item, _UNDONE.format(end))
+        return found
+
+    def _in_common(self, offsets: Offsets, lineages: Lineages, log: _Log) -> Offsets:
+        wanted = {key: value for key, value in offsets.items() if self._wanted(key)}
+        return {**offsets, **in_common(log.topic, wanted, lineages, log.lineages)}
+
+    def _lineages(self, before: Lineages, log: _Log) -> Lineages:
+        """Return whose offsets those of a micro-batch are; what the option `partitions` leaves out stays where it was."""
+        if before is None or log.lineages is None:
+            return log.lineages
+        return {
+            key: epoch if self._wanted(key) else before.get(key, FIRST_LINEAGE)
+            for key, epoch in log.lineages.items()
+        }
 
     def _chosen(self, log: Mapping[int, OffsetRange]) -> list[int]:
         return [key for key in log if self._wanted(key)]
@@ -239,22 +269,25 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Records of the range are gone, or not there yet, and ``failOnDataLoss`` is on.
         """
         with ShortErrors():
-            (before_id, before), (topic_id, ends) = (
+            (before_id, before, from_lineages), (topic_id, ends, lineages) = (
                 from_json(self._options.topic, document) for document in (start, end)
             )
             if None not in (before_id, topic_id) and before_id != topic_id:
-                before = {}  # of another topic, which was there before this one
-            starts = {key: before.get(key, 0) for key in ends}
-            if all(starts[key] >= ends[key] for key in ends):
+                before, from_lineages = {}, None  # of another topic, which was there before this one
+            if from_lineages == lineages and all(before.get(key, 0) >= ends[key] for key in ends):
                 return []
             try:
-                topic = self._topic()
+                topic, log = self._topic(), self._look()
             except TopicNotFound as gone:
                 self._report(str(gone), gone)
                 return []
             if topic_id not in (None, topic._meta.topic_id):
                 self._report_another()
                 return []
+            # Where the micro-batch went back, that was said when it was planned.
+            before = self._in_common(before, from_lineages, log)
+            ends = self._left_of(ends, lineages, log)
+            starts = {key: before.get(key, 0) for key in ends}
             projection = project(topic.schema, self._schema)
             scan = self._scan(topic, starts, ends, projection.scanned)
             if scan is None:
@@ -312,7 +345,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if fresh or self._log is None or now - self._looked_at >= self._look_seconds():
             # Ends do not go back, but where a disk was lost, or the topic: `_bounds` reports that.
             topic = self._topic()
-            self._log = _Log(topic._meta.topic_id, topic.offsets())
+            self._log = _Log(topic, topic._meta.topic_id, topic.offsets(), topic._lineages())
             self._looked_at = now
             self._tidy(now)
         return self._log
@@ -333,7 +366,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the store."""
         if self._store is not None:
             self._store.close()
-            self._store = None
+            self._store = self._log = None
 
     # -- what is lost ------------------------------------------------------------------------------------
 
@@ -348,7 +381,9 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         error = TopicNotFound(f"topic {self._options.topic!r} was deleted and created again")
         self._report(str(error), error)
 
-    def _report(self, what: str, at: OffsetRange | OffsetOutOfRange | TopicNotFound) -> None:
+    def _report(
+        self, what: str, at: OffsetRange | OffsetOutOfRange | TopicNotFound, advice: str = _LOST
+    ) -> None:
         """Raise what was found, or log it, as the user chose."""
         if not self._options.fail_on_data_loss:
             now = self._clock()
@@ -359,7 +394,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._said_at[what] = now
                 _log.warning("failOnDataLoss is off, going on with what is there: %s", what)
             return
-        message = f"{what}: {_LOST}"
+        message = f"{what}: {advice}"
         if isinstance(at, TopicNotFound):
             raise TopicNotFound(message)
         raise OffsetOutOfRange(message, start=at.start, end=at.end)

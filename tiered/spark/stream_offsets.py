@@ -6,36 +6,47 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from ..cold.commit import FIRST_LINEAGE
 from ..errors import ConfigError
-from .options import TOPIC_ID, split_topic_id
+from .options import LINEAGES, TOPIC_ID, Lineages, split_marks
 
 Offsets = dict[int, int]
 """An offset for each partition, in the order of partitions."""
 
 
-def to_json(topic: str, topic_id: UUID, offsets: Mapping[int, int]) -> dict[str, Any]:
+def to_json(topic: str, topic_id: UUID, offsets: Mapping[int, int], lineages: Lineages) -> dict[str, Any]:
     """Return offsets as Kafka's source writes them, and whose they are.
 
-    ``{"orders": {"0": 23, "1": 7}, "@topicId": "5b5c…"}``: a topic that is created again has another id. Spark compares
-    their text, so the order is always the same.
+    ``{"orders": {"0": 23, "1": 7}, "@topicId": "5b5c…", "@lineages": {"1": 3}}``: a topic that is created again has
+    another id, and a partition that was restored another lineage. Spark compares their text, so the order is always the
+    same.
+
+    Parameters
+    ----------
+    lineages
+        Epochs by partition; those of `FIRST_LINEAGE` are not written. None: a server does not say, so nothing is.
     """
     places = {str(partition): offsets[partition] for partition in sorted(offsets)}
-    return {topic: places, TOPIC_ID: str(topic_id)}
+    found: dict[str, Any] = {topic: places, TOPIC_ID: str(topic_id)}
+    if lineages is not None:
+        restored = [key for key in sorted(offsets) if lineages.get(key, FIRST_LINEAGE) != FIRST_LINEAGE]
+        found[LINEAGES] = {str(key): lineages[key] for key in restored}
+    return found
 
 
-def from_json(topic: str, document: Any) -> tuple[UUID | None, Offsets]:
-    """Return what `to_json` was given; without an id where an older release wrote it.
+def from_json(topic: str, document: Any) -> tuple[UUID | None, Offsets, Lineages]:
+    """Return what `to_json` was given; without an id or lineages where an older release wrote it.
 
     Raises
     ------
     ConfigError
         The checkpoint is of another topic, or of another source.
     """
-    topic_id, rest = split_topic_id(document)
+    topic_id, lineages, rest = split_marks(document)
     if isinstance(rest, dict) and list(rest) == [topic] and isinstance(rest[topic], dict):
         found = rest[topic].items()
         if all(key.isdecimal() and type(value) is int and value >= 0 for key, value in found):
-            return topic_id, dict(sorted((int(key), value) for key, value in found))
+            return topic_id, dict(sorted((int(key), value) for key, value in found)), lineages
     raise ConfigError(
         f"the checkpoint of this query has the offsets {document!r}, which are none of topic {topic!r}; a query on "
         "another topic needs a checkpointLocation of its own"

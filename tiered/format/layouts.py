@@ -1,0 +1,139 @@
+"""The ways in which Arrow lays out the same values, and the plain one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+
+def has(kind: pa.DataType, matches: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type, or one that it is made of, matches."""
+    return matches(kind) or any(has(kind.field(i).type, matches) for i in range(kind.num_fields))
+
+
+def is_list_view(kind: pa.DataType) -> bool:
+    """Whether a type is a list view, large or not."""
+    return bool(pt.is_list_view(kind) or pt.is_large_list_view(kind))
+
+
+def decoded(array: pa.Array) -> pa.Array:
+    """Return the same values without dictionaries, runs, views and extension types, at any depth.
+
+    Arrow's own casts were seen to lose elements of list views, to wrap around where views become strings of more than
+    4 GiB, and to know neither nested runs nor nested dictionaries of views, as Polars makes them (pyarrow 26).
+    """
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return decoded(array.storage)
+    if not has(kind, _is_encoded):
+        return array
+    if pt.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pt.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if pt.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(array.indices, decoded(array.dictionary)).dictionary_decode()
+    if pt.is_run_end_encoded(kind):
+        return decoded(pc.run_end_decode(array))
+    if pt.is_struct(kind):
+        children = [decoded(child) for child in array.flatten()]
+        names = [field.name for field in kind]
+        return pa.StructArray.from_arrays(children, names=names, mask=array.is_null())
+    if pt.is_map(kind):
+        return as_map(array.cast(_entries(kind)))
+    return pa.LargeListArray.from_arrays(_offsets(array), decoded(array.flatten()), mask=array.is_null())
+
+
+def text_parts(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts: none has a column with more than `bytes_max` of text or binary, but in a single row."""
+    if batch.num_rows < 2 or all(_text_bytes(column) <= bytes_max for column in batch.columns):
+        yield batch
+        return
+    half = batch.num_rows // 2
+    for part in (batch.slice(0, half), batch.slice(half)):
+        # Copied: Arrow takes a slice of large strings for as long as where it ends.
+        yield from text_parts(pa.concat_batches([part, part.slice(0, 0)]), bytes_max)
+
+
+def _text_bytes(array: pa.Array) -> int:
+    """Return the bytes of texts or binaries that may be too many for offsets of 32 bits; 0 where they cannot be."""
+    kind = array.type
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
+        if not (pt.is_string(kind) or pt.is_binary(kind) or _is_long(kind)):
+            return 0
+        lengths = pc.binary_length(decoded(array.dictionary)).cast(pa.int64())
+        return int(pc.sum(lengths.take(array.indices), min_count=0).as_py())
+    if not _is_long(kind):
+        return 0
+    if pt.is_large_string(kind) or pt.is_large_binary(kind):
+        return int(pc.sum(pc.binary_length(array), min_count=0).as_py())
+    # A view is 16 bytes and begins with its length.
+    views = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
+    return int(views.sum(dtype=np.int64, where=array.is_valid().to_numpy(zero_copy_only=False)))
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    return _is_view(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
+
+
+def is_entries(kind: pa.DataType) -> bool:
+    """Whether a type is how those write a map who have none, such as Polars: a list of structs of key and value."""
+    return (pt.is_list(kind) or pt.is_large_list(kind)) and (
+        pt.is_struct(kind.value_type) and [field.name for field in kind.value_type] == ["key", "value"]
+    )
+
+
+def as_map(entries: pa.Array) -> pa.Array:
+    """Return a list of structs of key and value as a map.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        A key is null.
+    """
+    keys, values = (decoded(child) for child in entries.flatten().flatten())
+    if keys.null_count:
+        raise pa.ArrowInvalid("a map's key is never null")
+    return pa.MapArray.from_arrays(_offsets(entries).cast(pa.int32()), keys, values, mask=entries.is_null())
+
+
+def leaves(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the arrays of scalars that an array of plain types is made of, without what nulls hide."""
+    kind = array.type
+    if pt.is_struct(kind):
+        for child in array.flatten():
+            yield from leaves(child)
+    elif pt.is_map(kind):
+        yield from leaves(array.cast(_entries(kind)))
+    elif kind.num_fields:
+        yield from leaves(array.flatten())
+    else:
+        yield array
+
+
+def _is_encoded(kind: pa.DataType) -> bool:
+    return (
+        isinstance(kind, pa.BaseExtensionType)
+        or pt.is_dictionary(kind)
+        or pt.is_run_end_encoded(kind)
+        or is_list_view(kind)
+        or _is_view(kind)
+    )
+
+
+def _entries(kind: pa.MapType) -> pa.DataType:
+    return pa.list_(pa.struct([kind.key_field, kind.item_field]))
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    return pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), pa.int64())

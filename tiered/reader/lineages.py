@@ -1,0 +1,41 @@
+"""Which lineage a log is of, and where it left another one: for readers that keep offsets over a restore."""
+
+from __future__ import annotations
+
+from ..cold.commit import FIRST_LINEAGE
+from ..format.lineages import WHOLLY, shared_end
+from ..warm.catalog import TopicMeta
+from ..warm.directory import read_lineage
+from .access import TierAccess
+
+
+def lineage_of(access: TierAccess, meta: TopicMeta, partition: int) -> int:
+    """Return the epoch of the lineage whose log is read here: the disk's own, or the bucket's as last read.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    directory = access.directory(meta.name, partition)
+    if directory is not None:
+        return read_lineage(directory) or FIRST_LINEAGE
+    head = access.cold(meta, partition).last_head
+    if head is None:
+        return FIRST_LINEAGE
+    # Until its store claims the partition nothing is appended in a lineage, and the restore may be yet to go back.
+    begun = [epoch for epoch, _ in head.lineages if epoch < head.epoch]
+    return begun[-1] if begun else FIRST_LINEAGE
+
+
+def common_end(access: TierAccess, meta: TopicMeta, partition: int, epoch: int) -> int:
+    """Return the offset below which the log that is read here is that of lineage `epoch`, as far as the bucket knows.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    own = lineage_of(access, meta, partition)
+    if epoch == own:
+        return WHOLLY
+    loaded = access.cold(meta, partition).load() if access.has_cold else None
+    return shared_end(loaded.head, epoch, own) if loaded is not None else 0
