@@ -168,6 +168,7 @@ def test_commands_say_what_is_paused(tiered_: Run, data: Path) -> None:
         assert ": an export" in text, command
     assert json.loads(tiered_("status", "--json").stdout)["partitions"][0]["paused"].endswith(": an export")
     assert json.loads(tiered_("explain", "orders", "--json").stdout)["paused"].endswith(": an export")
+    assert json.loads(tiered_("tier", "--json").stdout)["paused"]["orders"].endswith(": an export")
     tiered_("pause", "--all")
     assert "tiered resume --all" in one_error(tiered_("resume", "orders"))
     assert "orders stays paused since" in tiered_("resume", "--all").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 import tiered
 from tests.budget import thinned
-from tests.store.helpers import stepwise
+from tests.conftest import Clock
+from tests.store.helpers import evict_all, open_store, stepwise
 from tests.tally import tally
 from tests.verify.damage import Damage, cut, flipped, grown, missing, swapped, zeroed
 from tests.verify.stores import PARTITIONS, Place, read, segment_parts
@@ -22,7 +24,7 @@ from tiered.errors import StoreLocked, TieredError
 from tiered.format.manifest_codec import decode_head
 from tiered.settings import Settings
 from tiered.verify.repair import repair_store
-from tiered.verify.report import Repair, VerifyReport
+from tiered.verify.report import Item, Repair, VerifyReport
 from tiered.verify.verifier import verify_store
 from tiered.warm.directory import read_marks, write_marks
 from tiered.warm.filesystem import OsFileSystem
@@ -285,6 +287,28 @@ def test_a_head_is_not_rebuilt_by_the_host_that_a_restore_left_behind(place: Pla
     (tmp_path / "new").rename(there.data)
     assert len(done(repair(there, rebuild_manifest=True))) == 1
     assert (place.cold() / "head.json").exists()
+
+
+def test_an_older_head_is_told_of_and_made_again_once_it_is_put_aside(tmp_path: Path, clock: Clock) -> None:
+    """As from an old version of the bucket, or a replica: the objects are all there."""
+    data, clock.now_us = tmp_path / "data", time.time_ns() // 1000
+    heads = []
+    with open_store(data, f"file://{tmp_path}/bucket", clock) as store:
+        for number in range(2):
+            store.create_topic("t", exist_ok=True).append(b"%d" % number)
+            store.topic("t").roll()
+            evict_all(store, clock)
+            head = next((tmp_path / "bucket").glob("t/*/0/head.json"))
+            heads.append(head.read_bytes())
+    head.write_bytes(heads[0])
+    access = _access(Settings.model_validate({"store": {"path": str(data)}}))
+    (problem,) = verify_store(access).problems
+    assert (problem.item, problem.offsets) == (Item.LOG, (1, 2))
+    assert "does not name: that may be an older one; put it aside" in problem.reason
+    head.unlink()
+    assert repair_store(access, rebuild_manifest=True).problems == ()
+    with open_store(data, None, clock) as store:
+        assert [item.value for item in store.topic("t").read(0)] == [b"0", b"1"]
 
 
 def test_a_head_is_not_rebuilt_over_a_gap(place: Place) -> None:

@@ -251,9 +251,10 @@ def tier(
             report, problems = store._tierer.full_pass()
         finally:
             _EXECUTOR_LOG.disabled = False
-        paused = store._tierer.pauses.among(store.topics())
+        paused = {name: str(pause) for name, pause in store._tierer.pauses.among(store.topics()).items()}
     if as_json:
-        print_json({**report.to_json(), "problems": [str(problem) for problem in problems]})
+        said = {"problems": [str(problem) for problem in problems], "paused": paused}
+        print_json(report.to_json() | said)
     elif report.done or report.failed or report.skipped or not problems:
         _print_report(report)
     if not as_json:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from ..cold.layout import HEAD_FILE, parse_object_name
 from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry, check_entries
 from ..format.schema import body_schema, schema_to_text
@@ -91,7 +92,7 @@ def offsets_are_contiguous(facts: PartitionFacts) -> Iterator[Problem]:
         base = segment.name.base_offset
         if cursor is not None and base > cursor and facts.entries is not None and facts.entries_whole:
             for low, high in _missing(cursor, base, facts.entries):
-                yield _log(facts, "records are in no tier", (low, high))
+                yield _log(facts, f"records are in no tier{_unnamed(facts, low, high)}", (low, high))
         end = segment.end_offset if segment.header is not None or segment.footer is not None else None
         cursor = end if end is None else max(end, cursor or 0)
     for left, right in pairwise(segments):
@@ -112,6 +113,19 @@ def _missing(start: int, end: int, entries: tuple[ObjectEntry, ...]) -> Iterator
         start = entry.end_offset
     if start < end:
         yield start, end
+
+
+def _unnamed(facts: PartitionFacts, low: int, high: int) -> str:
+    """Say where objects that the manifest does not name hold records of ``[low, high)``: an older one is in its place."""
+    named = {entry.name for entry in facts.entries or ()}
+    for name in sorted((facts.sizes or {}).keys() - named):
+        parsed = parse_object_name(name)
+        if parsed is not None and low <= parsed.base_offset < high:
+            return (
+                f", but {name} begins there, which {HEAD_FILE} does not name: that may be an older one; put it aside, and "
+                "tiered verify --repair makes it again"
+            )
+    return ""
 
 
 def chain_is_unbroken(facts: PartitionFacts) -> Iterator[Problem]:
