@@ -182,6 +182,7 @@ def append_batch(bench: Bench) -> Case:
         ),
         (Target("append_batch, sync=never", 0.65, against="os.write, allocated file"),),
         "Every rate is of the bytes that tiered stores of the batch, whatever the variant itself writes.",
+        rounds_each=5,
     )
 
 
