@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 _MANY_ROWS_MAX = 1 << 16
 _MANY_ROWS_MIN = 256
+_MANY_BYTES_MAX = 32 << 20
 _RUN_BYTES = 4 << 20
+_T = TypeVar("_T")
 
 
 def append_row(
@@ -97,7 +99,7 @@ def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | R
         if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
             if max(map(len, chunk)) > topic._record_bytes_max:
                 check_record_size(max(map(len, chunk)), topic._record_bytes_max)
-            for piece in _by_bytes(chunk):
+            for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
                 ranges += _append_columns(topic, values_batch(piece, topic.schema), None, None)
         else:
             # All are looked at before the first is appended.
@@ -188,47 +190,39 @@ def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int) -> lis
     for piece in pieces:
         check_records(piece.batch, topic._record_bytes_max, piece.size)
     keep = len(pieces) == 1
-    ranges: list[OffsetRange] = []
-    first = 0
-    while first < len(pieces):
-        run = _run(pieces, first)
-        # Into the memory of the run before, twice as fast as into new pages; a write of a few blocks is faster than
-        # one of each, because the system has fewer pages of which it gets a part.
-        bodies = [encode_body(piece.batch, size=piece.size, bounds=piece.bounds) for piece in run]
-        try:
-            start, end = writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
-        except SchemaGrew:
-            writer.change_schema(topic._meta)
-            pieces = [piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in pieces]
-            continue
-        ranges.append(OffsetRange(partition, start, end))
-        first += len(run)
-    return merged_ranges(ranges)
+    runs = _by_bytes(pieces, attrgetter("size"), _RUN_BYTES)
+    return merged_ranges(
+        [OffsetRange(partition, *_append_run(topic, writer, run, keep=keep)) for run in runs]
+    )
 
 
-def _run(pieces: Sequence[Piece], first: int) -> list[Piece]:
-    """Return the next pieces, of `_RUN_BYTES` or a little more."""
-    run, size = [], 0
-    for piece in islice(pieces, first, None):
-        run.append(piece)
-        size += piece.size
-        if size >= _RUN_BYTES:
-            break
-    return run
+def _append_run(
+    topic: Topic, writer: PartitionWriter, run: Sequence[Piece], *, keep: bool
+) -> tuple[int, int]:  # fmt: skip
+    """Append pieces by one write: the system then has fewer pages of which a write gets a part."""
+    if run[0].batch.num_columns < 1 + len(writer.meta.schema):
+        run = [piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in run]
+    # Into the memory of the run before: twice as fast as into new pages.
+    bodies = [encode_body(piece.batch, size=piece.size, bounds=piece.bounds) for piece in run]
+    try:
+        return writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
+    except SchemaGrew:
+        writer.change_schema(topic._meta)
+        return _append_run(topic, writer, run, keep=keep)
 
 
-def _by_bytes(values: list[bytes], bytes_max: int = 32 << 20) -> Iterator[list[bytes]]:
-    """Cut a list so that no piece has much more than `bytes_max`."""
-    if sum(map(len, values)) <= bytes_max:
-        yield values
+def _by_bytes(items: Sequence[_T], size_of: Callable[[_T], int], bytes_max: int) -> Iterator[Sequence[_T]]:
+    """Cut a list so that no part has much more than `bytes_max`."""
+    if items and sum(map(size_of, items)) <= bytes_max:
+        yield items
         return
-    piece: list[bytes] = []
+    part: list[_T] = []
     size = 0
-    for value in values:
-        piece.append(value)
-        size += len(value)
+    for item in items:
+        part.append(item)
+        size += size_of(item)
         if size >= bytes_max:
-            yield piece
-            piece, size = [], 0
-    if piece:
-        yield piece
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -189,14 +189,14 @@ def body_pieces(
     pieces = split(varying, max(1, block_bytes * varying.nbytes // max(1, batch.nbytes)))
     longest = max((piece.batch.num_rows for piece in pieces), default=0)
     schema, bounds = body_schema(batch.schema), (now_us, now_us)
-    columns = [_repeated(now_us, longest), *(nulls(longest, kind) for kind in batch.schema.types)]
-    row_bytes = sum(column.nbytes for i, column in enumerate(columns) if i - 1 not in some) / max(longest, 1)
+    shared = {0: _repeated(now_us, longest)}
+    empty = set(range(batch.num_columns)).difference(some)
+    shared |= {i + 1: nulls(longest, batch.schema.field(i).type) for i in empty}
+    row_bytes = sum(column.nbytes for column in shared.values()) / max(longest, 1)
     found = []
     for rows, size, _ in pieces:
-        count = rows.num_rows
-        arrays = [column.slice(0, count) for column in columns]
-        for i, column in zip(some, rows.columns, strict=True):
-            arrays[i + 1] = column
+        count, own = rows.num_rows, iter(rows.columns)
+        arrays = [shared[i].slice(0, count) if i in shared else next(own) for i in range(len(schema))]
         body = pa.RecordBatch.from_arrays(arrays, schema=schema)
         found.append(Piece(body, size + int(row_bytes * count), bounds))
     return found

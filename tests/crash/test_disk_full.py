@@ -143,17 +143,25 @@ def check_values(store: tiered.Store, kept: list[bytes]) -> None:
     assert values(topic)[: len(kept) - start] == kept[start:]
 
 
+_SMALL_SEGMENTS = stepwise(roll={"bytes": "64KiB", "age": "off"}, compress="off")
+
+
+def fill_topic(store: tiered.Store) -> list[bytes]:
+    """Append several segments of records to `t`, durably; return their values."""
+    kept = [os.urandom(900) for _ in range(300)]
+    topic = store.create_topic("t")
+    for value in kept:
+        topic.append(value)
+    store.flush()
+    return kept
+
+
 def test_a_pass_makes_room_on_a_full_disk(
     small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path
 ) -> None:
     """The message of `DiskFull` says to lower the local retention: so a pass must be able to begin."""
-    options = stepwise(roll={"bytes": "64KiB", "age": "off"}, compress="off")
-    kept = [os.urandom(900) for _ in range(300)]
-    with open_store(data, f"file://{tmp_path}/bucket", clock, settings=options) as store:
-        store.create_topic("t")
-        for value in kept:
-            store.topic("t").append(value)
-        store.flush()
+    with open_store(data, f"file://{tmp_path}/bucket", clock, settings=_SMALL_SEGMENTS) as store:
+        kept = fill_topic(store)
         for _ in range(2):
             assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
         small_disk.fill()
@@ -167,13 +175,8 @@ def test_the_first_offload_of_all_makes_room_on_a_full_disk(
     small_disk: SmallDisk, data: Path, clock: Clock, tmp_path: Path
 ) -> None:
     """A bucket that was out of reach from the first day until the disk was full; what it then knows is remembered."""
-    options = stepwise(roll={"bytes": "64KiB", "age": "off"}, compress="off")
-    kept = [os.urandom(900) for _ in range(300)]
-    with open_store(data, f"file://{tmp_path}/bucket", clock, settings=options) as store:
-        store.create_topic("t")
-        for value in kept:
-            store.topic("t").append(value)
-        store.flush()
+    with open_store(data, f"file://{tmp_path}/bucket", clock, settings=_SMALL_SEGMENTS) as store:
+        kept = fill_topic(store)
         small_disk.fill()
         assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
         assert (read_lineage(data / "topics/t/0"), read_cold_place(data).claimed) == (None, False)
