@@ -20,11 +20,11 @@ from itertools import count
 from typing import Any
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from .cold.object_store import ObjectStore
 from .cold.parquet_footer import parse_footer
 from .errors import ColdStorageError, ConfigError, CorruptionError, TieredError
+from .format.checksum import crc32c
 from .format.manifest import ObjectEntry
 from .format.schema import TIMESTAMP
 from .reader.splits import ColdSource

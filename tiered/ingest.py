@@ -193,10 +193,16 @@ def body_pieces(
     empty = set(range(batch.num_columns)).difference(some)
     shared |= {i + 1: nulls(longest, batch.schema.field(i).type) for i in empty}
     row_bytes = sum(column.nbytes for column in shared.values()) / max(longest, 1)
+    arrays: list[pa.Array] = [shared.get(i) for i in range(len(schema))]
     found = []
     for rows, size, _ in pieces:
-        count, own = rows.num_rows, iter(rows.columns)
-        arrays = [shared[i].slice(0, count) if i in shared else next(own) for i in range(len(schema))]
+        count = rows.num_rows
+        if count != longest:
+            longest = count
+            for i, column in shared.items():
+                arrays[i] = column.slice(0, count)
+        for i, column in zip(some, rows.columns, strict=True):
+            arrays[i + 1] = column
         body = pa.RecordBatch.from_arrays(arrays, schema=schema)
         found.append(Piece(body, size + int(row_bytes * count), bounds))
     return found

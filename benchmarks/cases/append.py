@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-from crc32c import crc32c
 from deltalake import write_deltalake
+
+from tiered.format.checksum import crc32c
 
 from ..data import open_topic, segments, settings, values
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch

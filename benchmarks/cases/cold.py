@@ -13,11 +13,11 @@ from typing import Any
 import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
-from crc32c import crc32c
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 import tiered
 from tests.s3_server import s3_process
+from tiered.format.checksum import crc32c
 
 from ..data import flights, open_topic, settings
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch

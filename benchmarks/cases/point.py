@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from crc32c import crc32c
-
 import tiered
 from tiered import Topic
+from tiered.format.checksum import crc32c
 
 from ..data import flights, open_topic, segments, settings, values, warm_store
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch

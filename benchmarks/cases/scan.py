@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from crc32c import crc32c
 
 from tiered import Topic
+from tiered.format.checksum import crc32c
 
 from ..data import segments, warm_store
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch

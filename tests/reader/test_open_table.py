@@ -147,7 +147,8 @@ def test_duckdb(scan: tiered.Scan, expected: list[dict[str, Any]]) -> None:
     connection.execute("SET TimeZone = 'UTC'")
     names = ", ".join(f'"{name}"' for name in COLUMNS)
     source = "read_parquet($files, union_by_name = true)"
-    found = connection.execute(f'SELECT {names} FROM {source} ORDER BY "offset"', {"files": paths(scan)})
+    query = f'SELECT {names} FROM {source} ORDER BY "offset"'
+    found = connection.sql(query, params={"files": paths(scan)})
     assert found.to_arrow_table().to_pylist() == expected
     kinds = dict(
         connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE SELECT * FROM {source})", {"files": paths(scan)})

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crc32c import crc32c
-
 from ..errors import CorruptionError
+from ..format.checksum import crc32c
 from ..format.manifest import ObjectEntry
 from .parquet_footer import Footer
 from .parquet_format import column_chunks

@@ -25,9 +25,8 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from crc32c import crc32c
-
 from ..errors import ColdStorageError, TieredError
+from ..format.checksum import crc32c
 from ..warm.filesystem import FileSystem, OsFileSystem
 from ..warm.lock import FileLock
 from .arguments import (

@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import fsspec
-from crc32c import crc32c
 
 from ..errors import ColdStorageError, ConfigError, ObjectNotFound
+from ..format.checksum import crc32c
 from .arguments import (
     Children,
     check_conditions,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from ..errors import CorruptionError
+from ..format.checksum import crc32c
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup, check_object
 from .object_store import ObjectInfo, ObjectStore

@@ -32,9 +32,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from crc32c import crc32c
 
 from ..errors import CorruptionError
+from ..format.checksum import crc32c
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup
 from .ahead import read_ahead

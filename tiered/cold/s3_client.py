@@ -12,9 +12,9 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from botocore.loaders import create_loader
-from crc32c import crc32c
 
 from ..errors import ColdStorageError, ConfigError, CorruptionError
+from ..format.checksum import crc32c
 from .counters import Counters
 from .object_store import Bytes
 from .options import ColdOptions

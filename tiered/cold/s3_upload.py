@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from crc32c import crc32c
-
 from ..errors import ColdStorageError, PreconditionFailed
+from ..format.checksum import crc32c
 from .object_store import Bytes, ObjectInfo
 from .options import PARTS_MAX
 from .s3_client import S3Client, checksum, encode_crc, etag_of

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from ..errors import CorruptionError
+from ..format.checksum import crc32c
 from ..format.manifest import ObjectEntry
 from .object_store import ObjectStore
 

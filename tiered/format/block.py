@@ -61,9 +61,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from ..errors import CorruptionError, RecordTooLarge, UnsupportedFormat
+from .checksum import crc32c
 from .codec import ZSTD_LEVEL, Codec, compress, decompress
 from .message import read_batch
 

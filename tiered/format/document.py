@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from crc32c import crc32c
-
 from ..errors import CorruptionError, UnsupportedFormat
+from .checksum import crc32c
 
 FORMAT_VERSION = 1
 

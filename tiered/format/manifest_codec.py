@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import zstandard
-from crc32c import crc32c
 
 from ..errors import CorruptionError, UnsupportedFormat
+from .checksum import crc32c
 from .document import decode_document, encode_document
 from .manifest import (
     MANIFEST_VERSION,

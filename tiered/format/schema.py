@@ -299,15 +299,26 @@ def nulls(count: int, kind: pa.DataType) -> pa.Array:
     `pyarrow.nulls` gives the children of lists and maps buffers as long as the parent's, though they have no
     value; a slice of such an array is then encoded with all of them.
     """
-    validity = pa.py_buffer(bytes((count + 7) // 8))
+    zeros = _zeros(16 * (count + 1))
     if pt.is_list(kind) or pt.is_map(kind):
         entries = kind.value_type if pt.is_list(kind) else pa.struct([kind.key_field, kind.item_field])
-        buffers = [validity, pa.py_buffer(bytes(4 * (count + 1)))]
-        return pa.Array.from_buffers(kind, count, buffers, count, children=[pa.array([], entries)])
+        return pa.Array.from_buffers(kind, count, [zeros, zeros], count, children=[pa.array([], entries)])
     if pt.is_struct(kind):
         children = [nulls(count, kind.field(i).type) for i in range(kind.num_fields)]
-        return pa.Array.from_buffers(kind, count, [validity], count, children=children)
-    return pa.nulls(count, kind)
+        return pa.Array.from_buffers(kind, count, [zeros], count, children=children)
+    buffers = [zeros] * (3 if pt.is_string(kind) or pt.is_binary(kind) else 2)
+    return pa.Array.from_buffers(kind, count, buffers, count)
+
+
+_shared_zeros = pa.py_buffer(b"")
+
+
+def _zeros(length: int) -> pa.Buffer:
+    """Return at least `length` zeros, always the same: the system gives them no memory, as nobody writes there."""
+    global _shared_zeros
+    if _shared_zeros.size < length:
+        _shared_zeros = pa.py_buffer(bytes(length))
+    return _shared_zeros
 
 
 def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> str | None:

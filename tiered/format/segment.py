@@ -68,10 +68,10 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from ..errors import CorruptionError, InvalidName, SchemaMismatch, UnsupportedFormat
 from .block import HEADER_BYTES, BlockHeader, padding
+from .checksum import crc32c
 from .facts import ProducerState, SegmentFacts, producers_from_json
 from .schema import check_body_schema
 

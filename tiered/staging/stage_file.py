@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from crc32c import crc32c
 
 from ..errors import CorruptionError, SchemaMismatch
+from ..format.checksum import crc32c
 from ..format.message import read_batch
 from ..warm.filesystem import FileSystem
 
