@@ -114,7 +114,19 @@ def test_small_neighbours_are_packed_and_large_ones_cut() -> None:
     large = cold(0, 4000, [(100, 16 * MIB)] * 64)
     tasks = plan_tasks([*small, large], 128 * MIB)
     assert len(tasks) == 12
-    assert {round(sum(split.bytes for split in task) / MIB / 16) for task in tasks} <= {7, 8}
+    assert {round(sum(split.bytes for split in task) / MIB / 16) for task in tasks} <= {6, 7, 8}
+
+
+def test_rows_count_where_one_tier_is_compressed() -> None:
+    """A task of raw blocks alone would be done long before the others, whose rows take less room."""
+    groups = cold(0, 0, [(140_000, 6_500_000)] * 68)
+    tasks = plan_tasks(
+        [groups, *(warm(0, groups.end_offset + 1_000 * i, 1_000, 120_000) for i in range(500))], 128 * MIB
+    )
+    rows = [sum(split.record_count for split in task) for task in tasks]
+    assert len(rows) == 4
+    assert min(rows) > 0.82 * sum(rows) / len(rows), rows
+    assert max(sum(split.bytes for split in task) for task in tasks) < 1.25 * 128 * MIB
 
 
 def test_partitions_are_never_packed_into_one_task() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.spark.test_planning import MIB, cold, snapshots, warm
 from tiered.cold.options import ColdOptions
 from tiered.reader.splits import ColdSource, Extent, Split
-from tiered.spark.connector import Connector, s3a_options
+from tiered.spark.connector import Connector, remote_options, s3a_options
 from tiered.spark.table_plan import TablePlan, cold_first, plan_table
 
 Objects = dict[tuple[int, str], tuple[int, int]]
@@ -90,6 +90,12 @@ def test_s3a_is_told_where_the_bucket_is_unless_the_session_knows() -> None:
         "fs.s3a.bucket.b.connection.ssl.enabled": "true",
         "fs.s3a.bucket.b.endpoint.region": "us-east-1",
     }
+
+
+def test_from_afar_parquet_is_read_by_few_requests_unless_the_session_says_how() -> None:
+    name = "parquet.filter.columnindex.enabled"
+    assert remote_options({}.get) == {name: "false"}
+    assert remote_options({name: "true"}.get) == {}
 
 
 def test_a_path_is_no_pattern() -> None:

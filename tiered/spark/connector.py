@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Hadoop's name comes first: what a platform calls s3:// is its own, and S3A there is often the same.
 _SCHEMES = {"s3": ("s3a", "s3"), "s3a": ("s3a", "s3"), "gcs": ("gs",), "az": ("abfs",)}
 
+_PAGE_INDEX = "parquet.filter.columnindex.enabled"
+
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -28,7 +30,7 @@ class Connector:
     root
         The bucket's URL, as Spark has to be given it, without a slash at the end.
     options
-        For each read; where the bucket is, and never a credential.
+        For each read; where the bucket is, how to read from afar, and never a credential.
     """
 
     root: str
@@ -53,9 +55,9 @@ def find_connector(spark: SparkSession, url: str, cold: ColdOptions) -> Connecto
     configured = spark._jsc.hadoopConfiguration()
     for name in _SCHEMES.get(scheme, (scheme,)):
         if _has_file_system(jvm, name, configured):
-            options = (
-                s3a_options(rest.partition("/")[0], cold, os.environ, configured.get) if name == "s3a" else {}
-            )
+            options = remote_options(configured.get)
+            if name == "s3a":
+                options |= s3a_options(rest.partition("/")[0], cold, os.environ, configured.get)
             return Connector(f"{name}://{rest}", options)
     return None
 
@@ -68,6 +70,15 @@ def _has_file_system(jvm: Any, scheme: str, configuration: Any) -> bool:
     except Py4JJavaError:
         return False  # no such scheme, or its JAR is missing
     return True
+
+
+def remote_options(configured: Callable[[str], str | None]) -> dict[str, str]:
+    """Return how Parquet is read from afar, unless the session says it: by few requests. Pure.
+
+    To leave out pages, Parquet asks for the indexes of each row group by themselves, for 64 KiB and more each. Row groups
+    are small, so the pages seldom make up for that.
+    """
+    return {_PAGE_INDEX: "false"} if configured(_PAGE_INDEX) is None else {}
 
 
 def s3a_options(
