@@ -72,7 +72,8 @@ class Claims:
         ConfigError, ColdStorageError
         """
         with self._lock:
-            announced = self._owns_prefix and self._announced.get(meta.topic_id) == meta
+            newest = self._announced.get(meta.topic_id)
+            announced = self._owns_prefix and newest is not None and _has_all_of(newest, meta)
             if not announced:
                 self.check_store(meta, partition, writer)
                 self._announce(meta)
@@ -295,6 +296,14 @@ class Claims:
             bucket.claim_store(self._store_id, self._lineage)
             bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=self._lineage)
 
+    def forget(self, meta: TopicMeta) -> None:
+        """Let go of what is kept of a topic that was deleted."""
+        with self._lock:
+            self._announced.pop(meta.topic_id, None)
+            for partition in range(meta.partitions):
+                self._committers.pop((meta.topic_id, partition), None)
+                self._ends.pop((meta.topic_id, partition), None)
+
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
         bucket = Bucket(self._access.object_store)
@@ -350,6 +359,11 @@ class Claims:
         directory = self._access.directory(meta.name, partition)
         assert directory is not None
         return directory
+
+
+def _has_all_of(newest: TopicMeta, meta: TopicMeta) -> bool:
+    """Whether a topic's document is `meta`, or what it has grown into since another thread looked it up."""
+    return newest.partitions >= meta.partitions and newest.schemas[: len(meta.schemas)] == meta.schemas
 
 
 def _ahead(head: Head, local_end: int) -> str:

@@ -163,6 +163,8 @@ class Finder:
                 )
                 (known if answered else unknown).append(facts)
             except (TieredError, OSError) as error:
+                if self.is_gone(meta):
+                    continue
                 log.warning("%s/%d is left out: %s", meta.name, partition, error)
                 problems.append(told(error))
         return known, unknown
@@ -196,10 +198,21 @@ class Finder:
             else:
                 self.claims.check_owner()
             cold = self._access.cold(meta, partition)
+            if cold.load() is not None:
+                return  # published between the two looks
             raise CorruptionError(
                 "head.json was published and is missing (run tiered verify --repair)",
                 where=cold.where(cold.keys.head),
             )
+
+    def is_gone(self, meta: TopicMeta) -> bool:
+        """Whether a topic was deleted since it was listed."""
+        try:
+            return self._store.topic(meta.name)._meta.topic_id != meta.topic_id
+        except TopicNotFound:
+            return True
+        except TieredError:
+            return False  # nobody can tell; the caller has an error of its own
 
     def _check_fence(self, meta: TopicMeta, partition: int) -> None:
         reason = read_fence(self.actions.directory(meta, partition))

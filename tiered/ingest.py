@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from .errors import SchemaMismatch
-from .format.pieces import Piece, split
+from .format.pieces import PIECE_BYTES_MAX, Piece, split
 from .format.schema import (
     TIMESTAMP,
     TIMESTAMP_US_MAX,
@@ -123,11 +123,11 @@ def partition_of(key: bytes, partitions: int) -> int:
 def joined(
     batches: Iterable[tuple[pa.RecordBatch, pa.Array | None]], bytes_max: int
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    """Join neighbours of together at most `bytes_max`: alone, each would become a block."""
+    """Join neighbours whose bodies have together at most `bytes_max`: alone, each would become a block."""
     parts: list[tuple[pa.RecordBatch, pa.Array | None]] = []
     size = 0
     for batch, stamps in batches:
-        more = batch.nbytes
+        more = _body_bytes(batch)
         if parts and size + more > bytes_max:
             yield _concatenated(parts)
             parts, size = [], 0
@@ -186,7 +186,8 @@ def body_pieces(
     # A column that is the same in every row: one short array serves all pieces and stays in the processor's cache.
     some = [i for i, column in enumerate(batch.columns) if column.null_count < batch.num_rows] or [0]
     varying = batch.select(some)
-    pieces = split(varying, max(1, block_bytes * varying.nbytes // max(1, batch.nbytes)))
+    target = min(block_bytes, PIECE_BYTES_MAX) * varying.nbytes // max(1, _body_bytes(batch))
+    pieces = split(varying, max(1, target))
     longest = max((piece.batch.num_rows for piece in pieces), default=0)
     schema, bounds = body_schema(batch.schema), (now_us, now_us)
     shared = {0: _repeated(now_us, longest)}
@@ -206,6 +207,11 @@ def body_pieces(
         body = pa.RecordBatch.from_arrays(arrays, schema=schema)
         found.append(Piece(body, size + int(row_bytes * count), bounds))
     return found
+
+
+def _body_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch with a timestamp for each row."""
+    return int(batch.nbytes + batch.num_rows * TIMESTAMP.bit_width // 8)
 
 
 def _repeated(time_us: int, count: int) -> pa.Array:

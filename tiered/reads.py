@@ -44,6 +44,7 @@ def refresh(topic: Topic, *, asks_bucket: bool = True) -> None:
     store._check()
     if store._is_served_elsewhere or store._writer_lock is not None:
         return
+    store._access.forget_removed_at_times()
     catalog = store._catalog
     if isinstance(catalog, BucketCatalog):
         found = catalog.read_again(known) if asks_bucket else known

@@ -35,7 +35,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
-from .cold.options import PART_BYTES_MAX, PART_BYTES_MIN, check_encryption, check_tags
+from .cold.options import PART_BYTES_MAX, PART_BYTES_MIN, carries_secret, check_encryption, check_tags
 from .errors import ConfigError
 from .format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from .policies.rules import (
@@ -67,6 +67,10 @@ from .units import (
 
 _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
+_NO_SECRETS = (
+    "must not carry credentials; take them out and set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "your cloud's like, in the environment"
+)
 PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
 
 
@@ -120,17 +124,27 @@ def _place(url: str | None) -> str | None:
     if parts.scheme in ("s3", "s3a") and not parts.netloc:
         raise ValueError("names no bucket; write s3://bucket/prefix")
     # In abfs://container@account the user is a place, so only a password and a signed query are secrets.
-    if parts.password is not None or (parts.scheme not in ("", "file", "memory") and parts.query):
-        raise ValueError(
-            "must not carry credentials; take them out and set AWS_PROFILE, AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
-        )
+    if (
+        carries_secret(url)
+        or parts.password is not None
+        or (parts.scheme not in ("", "file", "memory") and parts.query)
+    ):
+        raise ValueError(_NO_SECRETS)
     return url
 
 
 def _http_place(url: str | None) -> str | None:
-    if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    try:
+        reachable = parts.hostname and parts.port != 0
+    except ValueError:
+        reachable = False
+    if parts.scheme not in ("http", "https") or not reachable:
         raise ValueError('is not an HTTP URL; write one such as "http://127.0.0.1:9000"')
+    if parts.username is not None:
+        raise ValueError(_NO_SECRETS)
     return _place(url)
 
 

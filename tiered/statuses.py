@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .cold.commit import FIRST_LINEAGE
-from .errors import ColdStorageError, TieredError
+from .errors import ColdStorageError, TieredError, TopicNotFound
 from .finding import Finder, partitions_of
 from .gather import LocalSegments, Published, append_time_us, partition_facts
 from .reader.snapshot import published_end
@@ -45,7 +45,11 @@ def store_status(store: Store, finder: Finder) -> StoreStatus:
                 away = isinstance(error, ColdStorageError) and not finder.claims.bucket_answers()
                 silent = problem if away else ""
         problem = unread_local or problem
-        rows.append(_partition_status(store, finder, meta, partition, local, published, known, problem))
+        try:
+            rows.append(_partition_status(store, finder, meta, partition, local, published, known, problem))
+        except (TopicNotFound, FileNotFoundError):
+            if not finder.is_gone(meta):
+                raise
     free = store._host.disk_usage(root).free if root is not None else 0
     return StoreStatus(store.url, store._access.places.cold_url, free, tuple(rows))
 

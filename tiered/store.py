@@ -110,7 +110,15 @@ class Store:
             topics = list(self._topics.values())
         with ExitStack() as every_one:
             for topic in topics:
-                every_one.callback(topic.flush)
+                every_one.callback(self._flush, topic)
+
+    def _flush(self, topic: Topic) -> None:
+        try:
+            topic.flush()
+        except TopicNotFound:
+            with self._lock:
+                if self._topics.get(topic.name) is topic:
+                    raise  # else it was deleted meanwhile
 
     def close(self) -> None:
         """Flush, as `flush` does, and close; may be called twice.
@@ -289,6 +297,8 @@ class Store:
         self._tierer.claims.bury(topic._meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
         with self._lock:
+            if self._topics.get(name) is not topic:
+                raise gone  # by another thread meanwhile; the one of that name may be another by now
             for writer in topic._writers.values():
                 # What is pending goes with the topic; a full disk must not stand in the way of that.
                 writer.fault = gone
@@ -297,6 +307,8 @@ class Store:
             self._topics.pop(name, None)
             self._catalog.delete_topic(name)
             self._write_counters.forget(name)
+            self._access.forget_topic(topic._meta)
+            self._tierer.claims.forget(topic._meta)
 
     # -- tiering ---------------------------------------------------------------------------------
 

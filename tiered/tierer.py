@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .claims import Claims
 from .cold.sweep import SweepReport
-from .errors import ColdStorageError, CorruptionError, StoreClosed, TieredError
+from .errors import ColdStorageError, CorruptionError, StoreClosed, TieredError, TopicNotFound
 from .finding import Finder, partitions_of, told
 from .ingest import timestamp_us
 from .maintenance import MaintenanceActions
@@ -207,8 +207,18 @@ class Tierer:
         ------
         StoreLocked
             Another process is tiering.
+        TopicNotFound
+            The topic was deleted meanwhile.
         Fenced, ColdStorageError, CorruptionError, UnsupportedFormat, PartitionPoisoned, DiskFull
         """
+        try:
+            return self._publish(meta, partition)
+        except (TieredError, OSError):
+            if self.finder.is_gone(meta):
+                raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
+            raise
+
+    def _publish(self, meta: TopicMeta, partition: int) -> int:
         with self._tiering():
             _, actions = self._unpublished.look(meta, partition)
             for action in actions:
@@ -358,6 +368,7 @@ class Tierer:
                 problems.append(told(error))
         if not unread:
             self._actions.drop_copies_of_others()
+        self._access.forget_removed()
 
     def status(self) -> StoreStatus:
         """Gather what each tier holds; a bucket that does not answer is said, not raised."""

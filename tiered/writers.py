@@ -108,6 +108,8 @@ def flush_in_background(store: Store) -> None:
             except Exception as error:  # noqa: BLE001
                 # Whatever it is, the partitions after it must reach the disk (promise P11).
                 failed = error
+    # What another process evicts keeps its room on the disk until then.
+    store._access.forget_removed_at_times()
     if failed is not None:
         raise failed
 

@@ -107,6 +107,9 @@ def test_shown_values_are_those_in_effect(config: Path) -> None:
          'policies."a*": local_retention.age (2h) is longer than retention.age (1h); write 1h or less (line 1)'),
         ('[policies.default]\nretention = { age = "1h" }\noffload = { after = "1h" }\n', "would follow retention.age (1h)"),
         ('[cold]\nurl = "s3://"\n', "cold.url: names no bucket; write s3://bucket/prefix (line 2)"),
+        ('[cold]\nurl = "s3://key:a/b@bucket/p"\n', "cold.url: must not carry credentials"),
+        ('[cold]\nendpoint_url = "http://token@host"\n', "cold.endpoint_url: must not carry credentials"),
+        ('[cold]\nendpoint_url = "http://host:99999"\n', "cold.endpoint_url: is not an HTTP URL; write one such as"),
         ("[store\n", "line 1"),
     ],
 )  # fmt: skip

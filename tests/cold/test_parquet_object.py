@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from tests.cold.memory_store import MemoryStore, MemoryUpload
 from tiered.cold import parquet_reader
+from tiered.cold.object_store import ObjectInfo
 from tiered.cold.parquet_footer import FooterCache
 from tiered.cold.parquet_format import column_chunks, object_schema
 from tiered.cold.parquet_inspect import read_facts, rebuild_entry, verify_object
@@ -595,6 +597,27 @@ def test_an_error_of_the_upload_comes_out_as_it_is_and_ends_it() -> None:
     assert caught.value.retryable
     del caught
     gc.collect()
+
+
+class Refused(MemoryUpload):
+    """Keeps its error, as the future of a part does."""
+
+    error: ColdStorageError | None = None
+
+    def commit(self) -> ObjectInfo:
+        self.error = ColdStorageError("refused", retryable=False)
+        raise self.error
+
+
+def test_an_upload_that_was_refused_is_let_go() -> None:
+    """Or each attempt on a bucket that refuses would keep the parts in memory, until there is none."""
+    upload = Refused(MemoryStore(), KEY)
+    left = weakref.ref(upload)
+    with pytest.raises(ColdStorageError, match="refused"):
+        write_object(upload, TABLE.schema, TABLE.to_batches(), facts_for(TABLE), name="x", sealed=True)
+    del upload
+    gc.collect()
+    assert left() is None
 
 
 def test_an_error_of_the_source_leaves_nothing_behind() -> None:

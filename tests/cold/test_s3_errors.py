@@ -36,6 +36,7 @@ ANSWERS = [
     (400, "ExpiredToken", "list", FOR_GOOD, "renew"),
     (403, "RequestTimeTooSkewed", "list", FOR_GOOD, "clock"),
     (403, "403", "stat", FOR_GOOD, "AWS_PROFILE"),
+    (407, "", "get", FOR_GOOD, "HTTPS_PROXY"),
     (401, "Unauthorized", "stat", FOR_GOOD, "AWS_PROFILE"),
     (412, "PreconditionFailed", "put", CONFLICT, "another state"),
     (409, "ConditionalRequestConflict", "upload", CONFLICT, "another state"),
@@ -79,6 +80,8 @@ RAISED = [
     (ProtocolError("cut"), PASSING, ENDPOINT),
     (ValueError("a time that is none"), PASSING, "a time that is none"),
     (ConnectionResetError("reset"), PASSING, ENDPOINT),
+    (PermissionError(1, "a firewall"), PASSING, ENDPOINT),
+    (PermissionError(13, "denied", "/token"), FOR_GOOD, "AWS_PROFILE"),
 ]
 
 
@@ -99,6 +102,16 @@ def test_an_answer(status, code, operation, expected, words):
 @pytest.mark.parametrize(("error", "expected", "words"), RAISED, ids=lambda value: type(value).__name__)
 def test_an_error_of_botocore(error, expected, words):
     check(error, "get", expected, words)
+
+
+def test_a_refused_role_is_not_blamed_on_the_bucket():
+    """The SDK asks another service for a role's keys, in the midst of a request to S3."""
+    error = answered(403, "AccessDenied", "Not authorized")
+    error.operation_name = "AssumeRoleWithWebIdentity"
+    check(error, "get", FOR_GOOD, "no credentials: AssumeRoleWithWebIdentity answered 403 AccessDenied")
+    assert ENDPOINT not in str(translate(error, "get", "k", "s3://b", endpoint=ENDPOINT))
+    error.response["ResponseMetadata"]["HTTPStatusCode"] = 503
+    check(error, "get", PASSING, "AssumeRoleWithWebIdentity answered 503")
 
 
 def test_a_refused_condition_names_the_setting_and_any_other_bad_request_does_not():

@@ -289,6 +289,40 @@ class TestEndpoint:
         with pytest.raises(ColdStorageError, match="AWS_\\* environment"):
             store.get("key")
 
+    @pytest.mark.parametrize(
+        ("profile", "words"),
+        [
+            ("credential_process = /no/such/command", "no credentials: .*'/no/such/command'; .*AWS_PROFILE"),
+            ("credential_process = echo AKIA", "credential_process printed is no JSON .*AWS_PROFILE"),
+            ("credential_process = sleep 60", "did not end within 0.05 s; .*AWS_PROFILE"),
+            (
+                "role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /no/token",
+                "'/no/token'; .*AWS_PROFILE",
+            ),
+            ("region = nowhere/else", "set cold.region"),
+        ],
+    )
+    def test_credentials_that_cannot_be_had_are_the_buckets_trouble_in_bounded_time(
+        self, monkeypatch, tmp_path, profile, words
+    ):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION"):
+            monkeypatch.delenv(name, raising=False)
+        config = tmp_path / "config"
+        config.write_text(f"[profile odd]\n{profile}\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+        monkeypatch.setenv("AWS_PROFILE", "odd")
+        options = ColdOptions(endpoint_url="http://127.0.0.1:9", attempts=1, read_timeout_seconds=0.025)
+        store = open_object_store("s3://bucket", options)
+        with pytest.raises(ColdStorageError, match=words) as caught:
+            store.get("key")
+        assert not caught.value.retryable
+
+    def test_a_password_in_the_environments_endpoint_is_refused_and_not_shown(self, monkeypatch):
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://user:hush@127.0.0.1:9")
+        with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL") as caught:
+            open_object_store("s3://bucket", ColdOptions(attempts=1)).get("key")
+        assert "hush" not in str(caught.value)
+
     def test_the_environments_endpoint_is_addressed_by_path(self, monkeypatch):
         with serving(lambda request: Answer(200, b"abc", ETAG)) as (endpoint, requests):
             monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.replace("127.0.0.1", "localhost"))

@@ -94,15 +94,20 @@ def test_tls(store: tiered.Store, tmp_path: Path) -> None:
     settings = tiered.Settings.load(flight={"tls_roots": certificate})
     with tiered.open(server.location, settings=settings) as remote:
         remote.create_topic("orders").append(b"x", sync=True)
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailable, match=r"flight\.tls_roots"):
         tiered.open(server.location)  # nobody vouches for the certificate
     with pytest.raises(tiered.ConfigError, match="no certificates"):
         tiered.open(server.location, settings=tiered.Settings.load(flight={"tls_roots": key}))
-    with pytest.raises(ServerUnavailable):
+    with pytest.raises(ServerUnavailable, match=r"grpc\+tls://"):
         tiered.open(server.location.replace("+tls", ""))
+    with (
+        store.serve("127.0.0.1:0") as plain,
+        pytest.raises(ServerUnavailable, match="speaks no TLS: write grpc://"),
+    ):
+        tiered.open(plain.location.replace("grpc", "grpc+tls"), settings=settings)
     with pytest.raises(tiered.ConfigError, match="together"):
         store.serve("127.0.0.1:0", tls_certificate=certificate)
-    with pytest.raises(tiered.ConfigError, match="cannot serve"):
+    with pytest.raises(tiered.ConfigError, match="cannot serve over TLS.*give both in PEM"):
         store.serve("127.0.0.1:0", tls_certificate=key, tls_key=certificate)
 
 

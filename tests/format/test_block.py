@@ -29,8 +29,8 @@ from tiered.format.block import (
 )
 from tiered.format.codec import Codec, compress, decompress
 from tiered.format.pieces import split_batch
-from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
-from tiered.ingest import body_pieces
+from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
+from tiered.ingest import body_pieces, joined
 
 CODECS = list(Codec)
 RECORD_BODY = body_schema(RECORD_SCHEMA)
@@ -192,6 +192,25 @@ def test_columns_without_a_value_count_as_any_others() -> None:
     pieces = body_pieces(rows, None, None, 1_700_000_000_000_000, 1 << 20)
     assert sum(piece.batch.num_rows for piece in pieces) == count
     assert max(piece.batch.nbytes for piece in pieces) <= 2 << 20
+
+
+def test_small_neighbours_are_joined_to_one_block_each() -> None:
+    """Were the timestamps not counted, each block would be followed by a small one."""
+    small = pa.record_batch([pa.array(range(2048), pa.int64())], names=["n"])
+    found = list(joined([(small, None)] * 500, 1 << 20))
+    assert [len(body_pieces(rows, None, None, 0, 1 << 20)) for rows, _ in found] == [1] * len(found)
+    assert len(found) == 16
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, RAW_BYTES_MAX])
+@pytest.mark.parametrize("empty", [0, 5])
+def test_what_pieces_share_counts_for_narrow_rows(block_bytes: int, empty: int) -> None:
+    """A timestamp takes 64 times the room of a boolean: rows of it alone would soon fit no block."""
+    columns = [pa.repeat(True, 10_000_000), *[nulls(10_000_000, pa.int64())] * empty]
+    rows = pa.record_batch(columns, names=[f"c{i}" for i in range(len(columns))])
+    pieces = body_pieces(rows, None, None, 1_700_000_000_000_000, block_bytes)
+    assert sum(piece.batch.num_rows for piece in pieces) == rows.num_rows
+    assert max(piece.batch.nbytes for piece in pieces) <= 2 * min(block_bytes, RAW_BYTES_MAX // 4)
 
 
 @pytest.mark.parametrize("block_bytes", [1 << 20, RAW_BYTES_MAX])

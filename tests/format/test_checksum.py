@@ -52,6 +52,18 @@ def test_a_library_that_is_wrong_here_is_not_used(wrong_from: int, monkeypatch: 
         assert checksum._fastest() is portable.crc32c
 
 
+def test_a_release_that_takes_bytes_alone_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before 0.5, which a cluster or another package may have brought."""
+
+    def old(data: object, initial: int | None = None) -> int:
+        if not isinstance(data, bytes):
+            raise TypeError("argument 'data': 'memoryview' object cannot be converted to 'PyBytes'")
+        return iscsi(data, initial)
+
+    monkeypatch.setattr("fastcrc.crc32.iscsi", old)
+    assert checksum._fastest() is portable.crc32c
+
+
 def test_without_the_fast_library_a_store_is_the_same(tmp_path: Path) -> None:
     """A process that has no fastcrc writes and seals a topic; one that has it finds nothing wrong."""
     code = f"""

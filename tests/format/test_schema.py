@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format.arrow_values import REFUSED_LEAVES, Celsius, any_types, bodies, plain_types, schemas
+from tests.format.blocks import block_of, decode_block
 from tiered.errors import InvalidName, SchemaMismatch, UnsupportedFormat
+from tiered.format import schema as schema_module
 from tiered.format.block import encode_body
 from tiered.format.codec import Codec
 from tiered.format.schema import (
@@ -29,6 +32,7 @@ from tiered.format.schema import (
     check_extends,
     check_topic_name,
     normalize_schema,
+    nulls,
     row_schema,
     schema_from_text,
     schema_to_text,
@@ -425,3 +429,41 @@ def test_columns_are_matched_by_name() -> None:
                   pa.table({"timestamp": pa.array([1], TIMESTAMP)}), [1, 2], b"x"):  # fmt: skip
         with pytest.raises(SchemaMismatch):
             list(to_batches(wrong, schema))
+
+
+# -- nulls ----------------------------------------------------------------------------------------
+
+
+@given(schemas(plain_types, 1).map(normalize_schema), st.integers(1, 200), st.data())
+def test_nulls_are_those_of_arrow(schema: pa.Schema, count: int, data: st.DataObject) -> None:
+    """Of any type, sliced anywhere, also in a block; a slice is as short there as if there were no more of them."""
+    kind = schema.field(0).type
+    start = data.draw(st.integers(0, count - 1))
+    array = nulls(count, kind)
+    array.validate(full=True)
+    assert array.equals(pa.nulls(count, kind))
+    part = array.slice(start)
+    stamps = pa.array([0] * len(part), TIMESTAMP)
+    whole, alone = (
+        pa.record_batch([stamps, column], schema=body_schema(schema))
+        for column in (part, nulls(len(part), kind))
+    )
+    block = block_of(whole, Codec.NONE)
+    assert len(block) == len(block_of(alone, Codec.NONE))
+    assert decode_block(block, whole.schema)[1].equals(pa.nulls(len(part), kind))
+
+
+def test_nulls_of_other_threads_do_not_shorten_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between any two lines another thread may leave shorter zeros for all: reads past them would be of any memory."""
+
+    def other_thread(*_: object) -> Any:
+        monkeypatch.setattr(schema_module, "_shared_zeros", pa.py_buffer(b""))
+        return other_thread
+
+    before = sys.gettrace()
+    sys.settrace(other_thread)
+    try:
+        found = nulls(1_000, pa.int64())
+    finally:
+        sys.settrace(before)
+    assert min(buffer.size for buffer in found.buffers()) >= 8_000

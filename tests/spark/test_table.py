@@ -34,6 +34,7 @@ from tiered.cold.lease import Lease
 from tiered.cold.open import open_object_store
 from tiered.cold.options import ColdOptions
 from tiered.spark import fast_table, table
+from tiered.spark.connector import Connector, find_connector
 from tiered.spark.table_leases import LeaseKeeper, lease_keeper
 
 
@@ -306,3 +307,20 @@ def test_mistakes_are_named(spark: Any, on_files: Place) -> None:
         table(spark, "records", on_files.path, startingOfsets="earliest")
     with pytest.raises(ConfigError, match="tail_bytes"):
         table(spark, "records", on_files.path, tail_bytes="lots")
+
+
+def test_what_was_set_in_a_running_session_is_its_word_too(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark hands it to each read, over what the context was begun with."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://environment:1")
+    said = {
+        "fs.s3a.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "fs.s3a.endpoint": "http://session:2",
+        "fs.s3a.endpoint.region": "eu-central-1",
+        "parquet.filter.columnindex.enabled": "true",
+    }
+    own = spark.newSession()
+    for name, value in said.items():
+        own.conf.set(name, value)
+    assert find_connector(own, "s3://bucket/prefix", ColdOptions()) == Connector("s3a://bucket/prefix")

@@ -425,6 +425,9 @@ def test_a_store_keeps_its_bucket(tmp_path: Path) -> None:
         tiered.ConfigError, match=r"at file://.*bucket/?, not at file://.*other; a store keeps its bucket"
     ):
         tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/other")
+    with pytest.raises(tiered.ConfigError, match="must not hold a password") as caught:
+        tiered.open(tmp_path / "data", cold="s3://key:a/secret@bucket/p")
+    assert "secret" not in str(caught.value)
 
 
 def test_a_bucket_belongs_to_one_store(tmp_path: Path, clock: Clock) -> None:

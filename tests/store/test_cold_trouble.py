@@ -92,6 +92,21 @@ def test_a_bucket_in_trouble_leaves_the_local_store_alone(
     assert time.monotonic() - started < SECONDS_MAX
 
 
+def test_appends_go_on_where_no_credentials_can_be_had(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile, role or helper that fails after a restart is the bucket's trouble, not the writer's."""
+    settings = settings_of("http://127.0.0.1:9")
+    with open_store(tmp_path / "data", "s3://nowhere/p", clock, settings=settings) as store:
+        store.create_topic("t").append(b"1")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with open_store(tmp_path / "data", None, clock, settings=settings) as store:
+        store.topic("t").append(b"2")
+        with pytest.raises(tiered.ColdStorageError, match=r"profile \(nobody\).*AWS_PROFILE"):
+            store.tier()
+        assert values(store.topic("t")) == [b"1", b"2"]
+
+
 def test_local_rules_go_on_without_the_bucket(tmp_path: Path, clock: Clock) -> None:
     """Re-encoding needs no bucket; what does is left for later, and nothing is evicted."""
     settings = settings_of("http://127.0.0.1:9")

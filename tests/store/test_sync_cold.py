@@ -24,7 +24,7 @@ from tests.conftest import ROOT, Clock
 from tests.s3_server import s3_process
 from tests.store.helpers import local_segments, values
 from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
-from tiered import tier_actions
+from tiered import finding, tier_actions
 from tiered.format.codec import Codec
 from tiered.policies.actions import ShipTail
 from tiered.publishing import Publisher
@@ -57,6 +57,42 @@ def test_each_way_to_append_waits_until_it_is_published(tmp_path: Path, clock: C
         assert (bucket.uploads(), published(bucket)[4:]) == (before + 1, [b"5", b"6", b"7"])
         topic.append(b"8", sync=False)
     assert published(bucket)[7:] == [b"8"]
+
+
+def test_a_first_publication_beside_a_pass_is_no_lost_manifest(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass looked before it, and finds right after that the partition was published once."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=COLD) as store:
+        topic = store.create_topic("t")
+        look = finding.read_published
+
+        def overtaken(*arguments: Any, **options: Any) -> Any:
+            found = look(*arguments, **options)
+            monkeypatch.undo()
+            topic.append(b"first")
+            return found
+
+        monkeypatch.setattr(finding, "read_published", overtaken)
+        assert store.tier().failed == ()
+    assert published(bucket) == [b"first"]
+
+
+def test_a_topic_deleted_while_an_append_waits_is_said_to_be(tmp_path: Path, clock: Clock) -> None:
+    """Whatever the append meets first: files that are gone, or those of a topic created again."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=COLD) as store:
+        topic = store.create_topic("t")
+
+        def deleted(request: str) -> None:
+            if request.startswith("put") and request.endswith("head.json"):
+                bucket.hook = lambda _: None
+                store.delete_topic("t")
+
+        bucket.hook = deleted
+        with pytest.raises(tiered.TopicNotFound, match="was deleted"):
+            topic.append(b"v")
 
 
 def test_those_who_wait_together_share_an_upload(tmp_path: Path, clock: Clock) -> None:

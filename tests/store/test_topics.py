@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -29,10 +29,11 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered import reads, tier_actions
+from tiered import finding, reads, statuses, tier_actions
 from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
 from tiered.policies.actions import Seal
+from tiered.warm.catalog import TopicMeta
 from tiered.warm.filesystem import OsFileSystem
 from tiered.writers import writer_at
 
@@ -171,6 +172,16 @@ def test_what_was_appended_does_not_change_with_the_callers_objects(store: tiere
 
 
 # -- growing ---------------------------------------------------------------------------------------
+
+
+def test_who_looked_a_topic_up_before_it_grew_can_still_publish(store: tiered.Store, clock: Clock) -> None:
+    """Another thread has told the bucket of the new columns by then: that is no newer lineage."""
+    topic = store.create_topic("t", schema=SCHEMA)
+    topic.append({"city": "Bern"})
+    before = topic._meta
+    topic.add_columns(pa.schema([("more", pa.int64())]))
+    tier(store, clock, OFFLOAD_US)
+    assert store._tierer._actions.committer(before, 0).known_head.end_offset == 1
 
 
 def test_columns_are_added_with_rows_pending_and_others_being_appended(store: tiered.Store) -> None:
@@ -537,6 +548,61 @@ def test_a_handle_of_a_deleted_topic_changes_nothing(
     store.close()
     with open_store(tmp_path / "data", None, clock) as store:
         assert store.topic("t").scan().to_arrow()["n"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("created_again", [False, True])
+def test_two_deletions_at_once_delete_one_topic(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch, created_again: bool
+) -> None:
+    """The slower one neither takes the topic that has its name by now nor fails for want of a directory."""
+    store.create_topic("t").append(b"old")
+    bury = store._tierer.claims.bury
+
+    def overtaken(meta: TopicMeta) -> None:
+        monkeypatch.undo()
+        store.delete_topic("t")
+        if created_again:
+            store.create_topic("t").append(b"new", sync=True)
+        bury(meta)
+
+    monkeypatch.setattr(store._tierer.claims, "bury", overtaken)
+    with pytest.raises(tiered.TopicNotFound):
+        store.delete_topic("t")
+    assert [values(store.topic(name)) for name in store.topics()] == [[b"new"]] * created_again
+
+
+def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of a flush of the store, nor of its status, its plan and its passes."""
+    for name in ("a", "b"):
+        store.create_topic(name).append(name.encode(), sync=name == "a")
+    gathered = finding.read_scrub_state
+
+    def deleted(directory: Path) -> Any:
+        if directory.parent.name == "a" and "a" in store.topics():
+            store.delete_topic("a")
+        return gathered(directory)
+
+    calls: list[tuple[Any, Callable[[], object]]]
+    calls = [(finding, store.plan), (finding, store.tier), (statuses, store.status)]
+    for module, call in calls:
+        if "a" not in store.topics():
+            store.create_topic("a").append(b"a", sync=True)
+        monkeypatch.setattr(module, "read_scrub_state", deleted)
+        call()
+        assert store.topics() == ["b"]
+    flush, topic = tiered.Topic.flush, store.create_topic("a")
+    topic.append(b"a")
+
+    def too_late(self: tiered.Topic) -> None:
+        if self is topic:
+            store.delete_topic("a")
+        flush(self)
+
+    monkeypatch.setattr(tiered.Topic, "flush", too_late)
+    store.flush()
+    assert store.topic("b")._writers[0].durable_offset == 1
 
 
 @pytest.mark.parametrize("created_again", [False, True])

@@ -179,6 +179,8 @@ def _open_standard_streams() -> None:
 def main() -> None:
     """Run the command line; the entry point of the script ``tiered``."""
     _open_standard_streams()
+    # gRPC tells of each failed handshake by itself, in lines of its own beside ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     # As an exception, so that stores are flushed and closed, and child processes ended.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:

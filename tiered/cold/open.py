@@ -11,7 +11,7 @@ from .file_store import RESERVED as FILE_RESERVED
 from .file_store import FileStore
 from .layout import PROBE_PREFIX
 from .object_store import ObjectStore
-from .options import ColdOptions
+from .options import ColdOptions, carries_secret
 
 # botocore and fsspec take a quarter of the time of `import tiered`: each is imported by the first URL that needs it.
 if TYPE_CHECKING:
@@ -44,8 +44,10 @@ def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectSto
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme:
         raise ConfigError(f"{url!r} is not the URL of an object store; {_EXAMPLES}")
-    if ":" in rest.partition("/")[0].rpartition("@")[0]:
-        raise ConfigError(f"the {scheme}:// URL holds a password; give credentials through the environment")
+    if carries_secret(url):
+        raise ConfigError(
+            f"the {scheme}:// URL holds a password or a user; give credentials through the environment"
+        )
     if any(part in (".", "..") for part in rest.split("/")):
         raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
     if scheme in ("s3", "s3a"):
@@ -106,10 +108,13 @@ def _refuses(
 def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
-    if not bucket or "@" in bucket:
+    if not bucket:
         raise ConfigError(f"{url!r} names no bucket; write s3://bucket/prefix")
     if "?" in rest or "#" in rest:
-        raise ConfigError(f"{url!r}: settings do not go into the URL; write them under [cold]")
+        # Not the URL itself: it may be one that somebody signed.
+        raise ConfigError(
+            f"s3://{bucket}: settings do not go into the URL, nor ? or #; write them under [cold]"
+        )
     if "//" in prefix:
         raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
     from .s3 import S3Store

@@ -52,7 +52,8 @@ class ColdOptions:
         Requests made for one call, the first included, before a transient failure is raised.
     connect_timeout_seconds, read_timeout_seconds
         For one attempt. Against an endpoint that never answers, a call takes at most about
-        ``attempts`` times their sum, and ``2 ** attempts`` seconds of backoff.
+        ``attempts`` times their sum, and ``2 ** attempts`` seconds of backoff. A ``credential_process`` of the
+        shared config is ended after twice the time to read.
     part_bytes
         Uploads up to this size are one PUT, larger ones are sent in parts of this size.
     upload_threads
@@ -115,6 +116,18 @@ class ColdOptions:
         check_tags(self.tags)
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
+
+
+def carries_secret(url: str) -> bool:
+    """Whether the URL of an object store seems to hold a password; those of AWS may have slashes in them."""
+    scheme, _, rest = url.partition("://")
+    first, _, after = rest.partition("/")
+    user, _, _ = first.rpartition("@")
+    name, colon, word = first.partition(":")
+    if ":" in user or (user and scheme in ("s3", "s3a")):
+        return True
+    # Not a port, nor the ARN of an access point.
+    return bool(colon) and "@" in after and not word.isdecimal() and name != "arn"
 
 
 def check_encryption(encryption: str, kms_key_id: str | None) -> None:

@@ -113,10 +113,11 @@ def write_object(
         writer.close()
     except BaseException:
         # A writer that is collected writes a footer: not into an upload that has failed.
-        sink.open = False
         if writer is not None:
             writer.is_open = False
         raise
+    finally:
+        sink.let_go()
     entry = make_entry(
         facts, _with_ends(groups, facts), name=name, sealed=sealed, size=sink.position, tail_crc=sink.crc
     )
@@ -143,17 +144,16 @@ class _Sink:
     closed = False
 
     def __init__(self, upload: Upload) -> None:
-        self.open = True
         self.position = 0
         self.crc = 0
         self.extents = bytearray()
-        self._upload = upload
+        self._upload: Upload | None = upload
         self._extent_start = 0
         self._extent_crc = 0
 
     def write(self, data: Bytes) -> int:
         view = memoryview(data)
-        if not self.open or view.nbytes == 0:
+        if self._upload is None or view.nbytes == 0:
             return len(view)
         if view[0] == _PAGE_HEADER_BYTE:
             self._end_extent()
@@ -162,6 +162,14 @@ class _Sink:
         self._extent_crc = crc32c(view, self._extent_crc)
         self.position += len(view)
         return len(view)
+
+    def let_go(self) -> None:
+        """Pass nothing on any more.
+
+        An error of the upload has the writer in its traceback, and the writer, where Python does not see it, this
+        file: with the upload, which has the error, all of it would be kept for ever.
+        """
+        self._upload = None
 
     def end_piece(self) -> int:
         """Begin a new piece with CRC 0 here; return the position."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import base64
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError
+from botocore.credentials import ProcessProvider
+from botocore.exceptions import CredentialRetrievalError
 from botocore.loaders import create_loader
 
 from ..errors import ColdStorageError, ConfigError, CorruptionError
@@ -218,7 +222,12 @@ class S3Client:
         options = self.options
         place = f"{options.endpoint_url} {self.bucket}"
         brakes = Brakes.shared(place, options.upload_bytes_per_second, options.requests_per_second)
-        client = _make_client(options)
+        try:
+            client = _make_client(options)
+        except RAISED as error:
+            if type(error) is ValueError:
+                raise ConfigError(f"{error}: correct cold.endpoint_url, or AWS_ENDPOINT_URL") from error
+            raise self._translate(error, "reach", "") from error
         _Hooks(brakes, self.counters).register(client)
         pool = ThreadPoolExecutor(options.read_threads, thread_name_prefix="tiered-s3-read")
         return _Connections(client, pool, brakes)
@@ -293,19 +302,50 @@ def _make_client(options: ColdOptions) -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    try:
-        # A session of its own, as sessions are not safe to use from several threads. boto3's sessions cannot
-        # share what was read of S3's description, which takes four fifths of the time to connect.
-        session = botocore.session.Session()
-        session.register_component("data_loader", _DESCRIPTIONS)
-        return session.create_client(
-            "s3",
-            region_name=options.region,
-            endpoint_url=options.endpoint_url,
-            aws_access_key_id=options.access_key,
-            aws_secret_access_key=options.secret_key,
-            aws_session_token=options.session_token,
-            config=config,
+    # A session of its own, as sessions are not safe to use from several threads. boto3's sessions cannot
+    # share what was read of S3's description, which takes four fifths of the time to connect.
+    session = botocore.session.Session()
+    session.register_component("data_loader", _DESCRIPTIONS)
+    if options.access_key is None:
+        _bound_credential_process(session, 2 * options.read_timeout_seconds)
+    client = session.create_client(
+        "s3",
+        region_name=options.region,
+        endpoint_url=options.endpoint_url,
+        aws_access_key_id=options.access_key,
+        aws_secret_access_key=options.secret_key,
+        aws_session_token=options.session_token,
+        config=config,
+    )
+    if "@" in urlsplit(client.meta.endpoint_url).netloc:
+        # Every message of the SDK would show them.
+        raise ConfigError(
+            "AWS_ENDPOINT_URL and its like must not hold credentials; set the AWS_* keys instead"
         )
-    except (BotoCoreError, ValueError) as error:
-        raise ConfigError(f"no S3 client for these settings: {' '.join(str(error).split())}") from error
+    return client
+
+
+class _CredentialProcess(subprocess.Popen[bytes]):
+    """A ``credential_process`` of the user's configuration, which the SDK would wait for without an end."""
+
+    def __init__(self, command: list[str], *, seconds_max: float, **options: Any) -> None:
+        super().__init__(command, **options)
+        self._seconds_max = seconds_max
+
+    def communicate(self, *_: object, **__: object) -> tuple[bytes, bytes]:
+        try:
+            return super().communicate(timeout=self._seconds_max)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise CredentialRetrievalError(
+                provider="credential_process", error_msg=f"it did not end within {self._seconds_max:g} s"
+            ) from None
+
+
+def _bound_credential_process(session: botocore.session.Session, seconds_max: float) -> None:
+    resolver = session.get_component("credential_provider")
+    profile = session.get_config_variable("profile") or "default"
+    popen = partial(_CredentialProcess, seconds_max=seconds_max)
+    bounded = ProcessProvider(profile, lambda: session.full_config, popen=popen)
+    resolver.insert_after(ProcessProvider.METHOD, bounded)
+    resolver.remove(ProcessProvider.METHOD)  # the first of that name, which is the SDK's own

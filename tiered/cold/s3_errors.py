@@ -7,6 +7,7 @@ it may come from a missing bucket, a proxy or a server that is starting.
 from __future__ import annotations
 
 import re
+from json import JSONDecodeError
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
@@ -88,7 +89,12 @@ _NO_CREDENTIALS = (
     boto.SSOError,
     boto.MetadataRetrievalError,
     boto.ProfileNotFound,
+    boto.InvalidConfigError,
+    JSONDecodeError,  # S3 speaks XML
 )
+_FILES = (FileNotFoundError, PermissionError, IsADirectoryError)
+# Of services other than S3, asked for the credentials of a role.
+_ROLES = {"AssumeRole", "AssumeRoleWithWebIdentity", "GetRoleCredentials"}
 _NETWORK = (
     boto.ConnectionError,
     boto.HTTPClientError,
@@ -122,8 +128,10 @@ def translate(
     if isinstance(error, boto.ClientError):
         return _answered(error, operation, subject, url, endpoint)
     text = _one_line(str(error) or type(error).__name__)
-    if isinstance(error, _NO_CREDENTIALS):
-        return ColdStorageError(f"{subject}: {text}; {_CHAIN}")
+    if isinstance(error, JSONDecodeError):
+        text = f"what credential_process printed is no JSON ({text})"
+    if isinstance(error, _NO_CREDENTIALS) or (isinstance(error, _FILES) and error.filename is not None):
+        return ColdStorageError(f"{subject}: no credentials: {text}; {_CHAIN}")
     if isinstance(error, boto.SSLError):
         return ColdStorageError(
             f"{subject}: no trusted connection to {endpoint}: {text}; check https in cold.endpoint_url and AWS_CA_BUNDLE"
@@ -163,7 +171,12 @@ def _answered(
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = _one_line(str(error.response.get("Error", {}).get("Message", "")))
     status = status_of(error)
-    said = f"{endpoint} answered {status} {code}" + (f" ({message})" if message else "")
+    said = f"answered {status} {code}".rstrip() + (f" ({message})" if message else "")
+    transient = code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501)
+    if error.operation_name in _ROLES:
+        said = f"no credentials: {error.operation_name} {said}"
+        return ColdStorageError(f"{subject}: {said}; {_CHAIN}", retryable=transient)
+    said = f"{endpoint} {said}"
     if code == "NoSuchKey" and operation in _OF_OBJECTS:
         # A conditional write of an object that is gone: the condition is what failed.
         kind = PreconditionFailed if operation in _WRITES else ObjectNotFound
@@ -175,12 +188,14 @@ def _answered(
         )
     if status == 412 or code in ("PreconditionFailed", "ConditionalRequestConflict"):
         return PreconditionFailed(f"{subject}: the object is in another state than expected ({said})")
-    if code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501):
+    if transient:
         return ColdStorageError(f"{subject}: {said}; it may pass", retryable=True)
     if code == "InvalidObjectState":
         return ColdStorageError(
             f"{subject}: {said}; it was moved to an archive class: restore it there, and let no lifecycle rule move objects"
         )
+    if status == 407:
+        return ColdStorageError(f"{subject}: {said}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
     if code in _CREDENTIALS or status in (401, 403):
         hint = _CREDENTIALS.get(code, "it refuses these credentials")
         if code == "AccessDenied" and operation in ("get", "stat"):

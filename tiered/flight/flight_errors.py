@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,8 @@ from ..errors import (
 from .wire_errors import decode_error, encode_error
 
 log = logging.getLogger("tiered.flight")
+
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # what gRPC obeys, in its order
 
 
 def to_flight(error: BaseException) -> fl.FlightError:
@@ -51,8 +54,26 @@ def from_flight(error: pa.ArrowException, location: str) -> TieredError:
         return ServerUnavailable(f"{location} did not answer in time")
     if isinstance(error, fl.FlightUnavailableError | fl.FlightCancelledError | fl.FlightInternalError):
         reason = text.rpartition("message: ")[2]
-        return ServerUnavailable(f"{location} does not answer: {reason}; is a server running there?")
+        return ServerUnavailable(f"{location} does not answer: {reason}; {_advice(location, reason)}")
     return TieredError(f"{location}: {text}")
+
+
+def _advice(location: str, reason: str) -> str:
+    if "wrong version number" in reason.lower():
+        return "it speaks no TLS: write grpc://, or serve with a certificate"
+    if "certificate has expired" in reason or "not yet valid" in reason:
+        return "renew the server's certificate, or set the clock of this machine"
+    if "certificate" in reason:
+        return (
+            "trust it by flight.tls_roots, the certificate of the server or of who signed it, and connect by a name that "
+            "is in it"
+        )
+    proxy = next((name for name in _PROXIES if os.environ.get(name)), None)
+    if proxy is not None:
+        return f"is a server running there? {proxy} names a proxy: no_proxy takes hosts out"
+    if "Socket closed" in reason and location.startswith("grpc://"):
+        return "is a server running there, and without TLS? Else write grpc+tls://"
+    return "is a server running there?"
 
 
 def is_transport(error: TieredError) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import ssl
 from typing import TYPE_CHECKING
 
+from ..errors import ConfigError
 from .options import DEFAULT_LISTEN, ServeOptions, chosen_token, read_file
 from .server import FlightServer
 
@@ -28,10 +30,26 @@ def serve(
     ConfigError
     """
     flight = store._settings.flight
+    tls_certificate = tls_certificate or flight.tls_certificate
+    tls_key = tls_key or flight.tls_key
     options = ServeOptions(
         chosen_token(store._settings, token),
-        read_file(tls_certificate or flight.tls_certificate, "flight.tls_certificate"),
-        read_file(tls_key or flight.tls_key, "flight.tls_key"),
+        read_file(tls_certificate, "flight.tls_certificate"),
+        read_file(tls_key, "flight.tls_key"),
         allow_remote,
     )
+    if tls_certificate is not None and tls_key is not None:
+        _check_pair(tls_certificate, tls_key)
     return FlightServer.open(store, listen or flight.listen or DEFAULT_LISTEN, options)
+
+
+def _check_pair(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> None:
+    """Raise `ConfigError` for what gRPC would refuse without saying why."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or "no PEM"
+        raise ConfigError(
+            f"cannot serve over TLS with the certificate {os.fspath(certificate)} and the key {os.fspath(key)} "
+            f"({reason.replace('_', ' ').lower()}): give both in PEM, the key without a password"
+        ) from None

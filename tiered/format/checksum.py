@@ -33,8 +33,8 @@ def _fastest() -> _Checksum:
         if _is_right(iscsi):
             return iscsi
         warnings.warn("fastcrc computes wrong checksums here; crc32c is used", RuntimeWarning, stacklevel=2)
-    except ImportError:
-        pass
+    except (ImportError, TypeError):
+        pass  # not there, or from before 0.5, when it took nothing but bytes
     from crc32c import crc32c
 
     return crc32c

@@ -9,6 +9,9 @@ import pyarrow as pa
 from ..errors import RecordTooLarge
 from .block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 
+PIECE_BYTES_MAX = RAW_BYTES_MAX // 4
+"""What to aim at, at most: a slice may have twice the target, and encoding adds padding to each of its buffers."""
+
 
 class Piece(NamedTuple):
     """Rows that fit a block.
@@ -38,8 +41,7 @@ def split(batch: pa.RecordBatch, block_bytes: int) -> list[Piece]:
 
 
 def _split(whole: Piece, block_bytes: int) -> list[Piece]:
-    # A slice may have twice the target, and encoding adds padding to each of its buffers.
-    target = min(block_bytes, RAW_BYTES_MAX // 4)
+    target = min(block_bytes, PIECE_BYTES_MAX)
     batch, size = whole.batch, whole.size
     if size <= target:
         return [whole]

@@ -316,9 +316,11 @@ _shared_zeros = pa.py_buffer(b"")
 def _zeros(length: int) -> pa.Buffer:
     """Return at least `length` zeros, always the same: the system gives them no memory, as nobody writes there."""
     global _shared_zeros
-    if _shared_zeros.size < length:
-        _shared_zeros = pa.py_buffer(bytes(length))
-    return _shared_zeros
+    zeros = _shared_zeros
+    if zeros.size < length:
+        # Another thread may put shorter ones there meanwhile.
+        _shared_zeros = zeros = pa.py_buffer(bytes(length))
+    return zeros
 
 
 def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from ..warm.segment_reader import SegmentFile
 
 SEGMENTS_OPEN_MAX = 1024
 ACTIVE_OPEN_MAX = 256
+REMOVED_SECONDS = 10.0
+"""How often `TierAccess.forget_removed_at_times` looks: each look is a stat of all that is open."""
 _GENERATION_MAX = 10**9
 _AHEAD_BYTES_MIN = 16 << 20
 
@@ -99,6 +102,7 @@ class TierAccess:
         self._directories: dict[tuple[str, int], Path] = {}
         self._listings: dict[Path, tuple[SegmentName, ...]] = {}
         self._lock = threading.Lock()
+        self._looked_for_removed = time.monotonic()
         self._object_store: ObjectStore | None = None
         self._counts_of_closed = BucketCounts()
 
@@ -238,6 +242,22 @@ class TierAccess:
             for known in (self._segments, self._active):
                 for name in [name for name in known if not os.path.exists(name)]:  # noqa: PTH110 — as above
                     del known[name]
+        self._looked_for_removed = time.monotonic()
+
+    def forget_removed_at_times(self) -> None:
+        """Call `forget_removed`, unless that was done not long ago."""
+        if time.monotonic() - self._looked_for_removed >= REMOVED_SECONDS:
+            self.forget_removed()
+
+    def forget_topic(self, meta: TopicMeta) -> None:
+        """Let go of all that is kept of a topic whose files were removed."""
+        with self._lock:
+            for partition in range(meta.partitions):
+                self._partitions.pop((meta.topic_id, partition), None)
+                directory = self._directories.pop((meta.name, partition), None)
+                if directory is not None:
+                    self._listings.pop(directory, None)
+        self.forget_removed()
 
     def forget_segments(self) -> None:
         """Let go of all segments; the bucket stays connected."""

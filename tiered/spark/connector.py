@@ -52,7 +52,8 @@ def find_connector(spark: SparkSession, url: str, cold: ColdOptions) -> Connecto
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         return None
-    configured = spark._jsc.hadoopConfiguration()
+    # As each read has it: with what was set in this session alone.
+    configured = spark._jsparkSession.sessionState().newHadoopConf()
     for name in _SCHEMES.get(scheme, (scheme,)):
         if _has_file_system(jvm, name, configured):
             options = remote_options(configured.get)

@@ -241,7 +241,9 @@ def _key(topic: Topic, text: str) -> Any:
 
 
 def plan_tasks(splits: Sequence[Split], bytes_max: int, count_min: int = 1) -> list[Task]:
-    """Cut large splits and pack small ones into tasks of similar size, at most about `bytes_max` each. Pure.
+    """Cut large splits and pack small ones into tasks of similar work, of about `bytes_max` each. Pure.
+
+    Where records differ much in size, a task of large ones has up to twice that.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, proxy
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -79,7 +79,8 @@ class Staging:
         if root is None or store._writer_lock is None:
             store._check_writable()
             raise ConfigError("rows are staged by the process that writes the store")
-        self._store = store
+        # Who serves keeps the stages by their stores, which would then be kept for ever.
+        self._store: Store = proxy(store)
         self._root = root
         self._fs = store._host.fs
         self._lock = threading.Lock()
@@ -249,7 +250,7 @@ class Staging:
         """Complete what was decided on; raise what still stands in the way of one of them."""
         try:
             self._store._check()
-        except StoreClosed:
+        except (StoreClosed, ReferenceError):  # and by now perhaps let go
             if self._retries is not None:
                 self._retries.stop()
             return
