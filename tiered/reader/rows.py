@@ -68,6 +68,8 @@ class RowAssembler:
         self._partition = partition
         self._query = query
         self.schema, self.needed = _wanted(_Identity(schema), query)
+        self._names = self.schema.names  # Arrow makes a field anew each time it is asked for
+        self._same: tuple[int, dict[str, pa.Array]] = (-1, {})
 
     def dense(
         self,
@@ -96,25 +98,31 @@ class RowAssembler:
         return self._build(columns, count, None)
 
     def _build(self, columns: Mapping[str, pa.Array], count: int, base_offset: int | None) -> pa.RecordBatch:
-        arrays = [self._column(field, columns, count, base_offset) for field in self.schema]
+        found = {**columns, **self._constants(count)}
+        if base_offset is not None and "offset" in self._names:
+            numbers = np.arange(base_offset, base_offset + count, dtype=np.int64)
+            found["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
+        # A column may have been added to the topic since.
+        arrays = [
+            found[name] if name in found else pa.nulls(count, self.schema.field(name).type)
+            for name in self._names
+        ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
         mask = self._mask(columns) if count and self._query.filters else None
         return batch if mask is None else batch.filter(mask)
 
-    def _column(
-        self, field: pa.Field, columns: Mapping[str, pa.Array], count: int, base_offset: int | None
-    ) -> pa.Array:
-        name = field.name
-        if name == "topic":
-            return _constant(self._topic, pa.string(), _rounded(count)).slice(0, count)
-        if name == "partition":
-            return _constant(self._partition, pa.int32(), _rounded(count)).slice(0, count)
-        if name == "offset" and base_offset is not None:
-            numbers = np.arange(base_offset, base_offset + count, dtype=np.int64)
-            return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
-        array = columns.get(name)
-        # Written before the column was added to the topic.
-        return pa.nulls(count, field.type) if array is None else array
+    def _constants(self, count: int) -> dict[str, pa.Array]:
+        """Return the columns that are the same in every row; most blocks have as many as the one before."""
+        same = self._same
+        if same[0] != count:
+            longest = _rounded(count)
+            kinds = {"topic": (self._topic, pa.string()), "partition": (self._partition, pa.int32())}
+            # Other threads may build rows at the same time.
+            same = self._same = (
+                count,
+                {n: _constant(*kind, longest).slice(0, count) for n, kind in kinds.items()},
+            )
+        return same[1]
 
     def _mask(self, columns: Mapping[str, pa.Array]) -> pa.Array | None:
         query = self._query
