@@ -27,6 +27,7 @@ from .scrub_state import ScrubState, read_scrub_state
 from .sweeping import read_swept
 from .warm.catalog import TopicMeta
 from .warm.directory import read_fence, read_lineage
+from .writers import check_not_deleted
 
 if TYPE_CHECKING:
     from .store import Store
@@ -208,11 +209,12 @@ class Finder:
     def is_gone(self, meta: TopicMeta) -> bool:
         """Whether a topic was deleted since it was listed."""
         try:
-            return self._store.topic(meta.name)._meta.topic_id != meta.topic_id
+            check_not_deleted(self._store, meta)
         except TopicNotFound:
             return True
         except TieredError:
-            return False  # nobody can tell; the caller has an error of its own
+            pass  # nobody can tell; the caller has an error of its own
+        return False
 
     def _check_fence(self, meta: TopicMeta, partition: int) -> None:
         reason = read_fence(self.actions.directory(meta, partition))

@@ -195,11 +195,11 @@ def body_pieces(
     shared |= {i + 1: nulls(longest, batch.schema.field(i).type) for i in empty}
     row_bytes = sum(column.nbytes for column in shared.values()) / max(longest, 1)
     arrays: list[pa.Array] = [shared.get(i) for i in range(len(schema))]
-    found = []
+    found, shared_rows = [], longest
     for rows, size, _ in pieces:
         count = rows.num_rows
-        if count != longest:
-            longest = count
+        if count != shared_rows:
+            shared_rows = count
             for i, column in shared.items():
                 arrays[i] = column.slice(0, count)
         for i, column in zip(some, rows.columns, strict=True):

@@ -42,7 +42,10 @@ def open_writer(store: Store, meta: TopicMeta, partition: int) -> PartitionWrite
 
 
 def check_not_deleted(store: Store, meta: TopicMeta) -> None:
-    """Raise `TopicNotFound` where a topic is not the one of its name any more; the caller holds the store's lock."""
+    """Raise `TopicNotFound` where a topic is not the one of its name any more.
+
+    It may be deleted right after, unless the caller holds the store's lock.
+    """
     if store._catalog.read_topic(meta.name).topic_id != meta.topic_id:
         raise TopicNotFound(
             f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"

@@ -69,7 +69,6 @@ def test_without_the_fast_library_a_store_is_the_same(tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.modules["fastcrc"] = None
-import tiered
 from tiered.format import checksum
 assert checksum.crc32c.__module__.startswith("crc32c"), checksum.crc32c.__module__
 import tiered

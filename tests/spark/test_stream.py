@@ -186,8 +186,11 @@ def test_a_replay_finds_what_moved_to_the_bucket_meanwhile(own: Place) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux what is mapped")
-def test_a_stream_that_lives_on_holds_no_file_that_is_gone(small: tuple[tiered.Store, str]) -> None:
+def test_a_stream_that_lives_on_holds_no_file_that_is_gone(
+    small: tuple[tiered.Store, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk space of what was evicted since would never come free."""
+    monkeypatch.setattr("tiered.reader.access.REMOVED_SECONDS", 0.0)
     store, path = small
     stream = Stream(path, "t", startingOffsets="earliest")
     start = stream.initial()

@@ -69,7 +69,6 @@ class RowAssembler:
         self._query = query
         self.schema, self.needed = _wanted(_Identity(schema), query)
         self._names = self.schema.names  # Arrow makes a field anew each time it is asked for
-        self._same: tuple[int, dict[str, pa.Array]] = (-1, {})
 
     def dense(
         self,
@@ -98,7 +97,7 @@ class RowAssembler:
         return self._build(columns, count, None)
 
     def _build(self, columns: Mapping[str, pa.Array], count: int, base_offset: int | None) -> pa.RecordBatch:
-        found = {**columns, **self._constants(count)}
+        found = {**columns, **_constants(self._topic, self._partition, count)}
         if base_offset is not None and "offset" in self._names:
             numbers = np.arange(base_offset, base_offset + count, dtype=np.int64)
             found["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
@@ -110,19 +109,6 @@ class RowAssembler:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
         mask = self._mask(columns) if count and self._query.filters else None
         return batch if mask is None else batch.filter(mask)
-
-    def _constants(self, count: int) -> dict[str, pa.Array]:
-        """Return the columns that are the same in every row; most blocks have as many as the one before."""
-        same = self._same
-        if same[0] != count:
-            longest = _rounded(count)
-            kinds = {"topic": (self._topic, pa.string()), "partition": (self._partition, pa.int32())}
-            # Other threads may build rows at the same time.
-            same = self._same = (
-                count,
-                {n: _constant(*kind, longest).slice(0, count) for n, kind in kinds.items()},
-            )
-        return same[1]
 
     def _mask(self, columns: Mapping[str, pa.Array]) -> pa.Array | None:
         query = self._query
@@ -180,6 +166,13 @@ def _instant(microseconds: int) -> pa.Scalar:
 def _rounded(count: int) -> int:
     """Return the next power of two: few lengths serve all blocks, and a few rows of each partition take little."""
     return 1 << max(count - 1, 0).bit_length()
+
+
+@lru_cache(maxsize=64)
+def _constants(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
+    """Return the columns that are the same in every row; most blocks have as many as the one before."""
+    kinds = {"topic": (topic, pa.string()), "partition": (partition, pa.int32())}
+    return {name: _constant(*kind, _rounded(count)).slice(0, count) for name, kind in kinds.items()}
 
 
 @lru_cache(maxsize=64)

@@ -41,8 +41,6 @@ _log = logging.getLogger(__name__)
 _LOOK_SECONDS_LOCAL = 0.02
 _LOOK_SECONDS_REMOTE = 0.05
 _LOOK_SECONDS_BUCKET = 2.0
-# An evicted file that is held open keeps its disk space so long.
-_HOLD_SECONDS = 10.0
 # What is lost, and stays lost, is said again after so long.
 _SAY_AGAIN_SECONDS = 60.0
 # How often retention may move the start offset while a plan is made that takes what is left.
@@ -89,7 +87,6 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store: Store | None = None
         self._log: _Log | None = None
         self._looked_at = 0.0
-        self._tidied_at = 0.0
         self._target: Offsets | None = None
         self._batch_at: float | None = None
         self._missed_at: float | None = None
@@ -347,14 +344,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic = self._topic()
             self._log = _Log(topic, topic._meta.topic_id, topic.offsets(), topic._lineages())
             self._looked_at = now
-            self._tidy(now)
         return self._log
-
-    def _tidy(self, now: float) -> None:
-        store = self._store
-        if now - self._tidied_at >= _HOLD_SECONDS and not (store is None or isinstance(store, RemoteStore)):
-            self._tidied_at = now
-            store._access.forget_removed()
 
     def _look_seconds(self) -> float:
         store = self._store
