@@ -113,7 +113,7 @@ class Topic:
                 value = value_bytes(value)
             if key is not None and key.__class__ is not bytes:
                 key = key_bytes(key)
-            size = len(value or b"") + RECORD_OVERHEAD_BYTES
+            size = RECORD_OVERHEAD_BYTES if value is None else len(value) + RECORD_OVERHEAD_BYTES
             if key:
                 size += len(key)
             pairs = None

@@ -105,6 +105,7 @@ def append(bench: Bench) -> Case:
             Target("append_many of a list", 3, against="append"),
         ),
         "sync=interval: a background thread writes and syncs every 50 ms. The last flush() is inside the time.",
+        rounds_each=3,
     )
 
 

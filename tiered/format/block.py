@@ -56,7 +56,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -125,8 +124,7 @@ class BlockHeader(NamedTuple):
         return HEADER_BYTES + self.stored_length
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """An encoded block but for its header: everything that does not depend on offsets.
 
     Attributes
