@@ -1,7 +1,8 @@
 """Spark: the fast table and the data source against Spark's own Parquet of the same rows, in the same session.
 
 ``python -m benchmarks.spark``; needs the extra ``spark``, and for S3 the network or a cache of Maven's, for the S3A connector.
-Each query runs once for each way, in turns.
+Each query runs once for each way, in turns: what the JVM answers in a new session, then all in one that has compiled its
+code.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ _COLD_SHARE = 0.95
 _START_US = 1_700_000_000_000_000
 _PROCESSES = ("pyspark.daemon", "org.apache.spark.deploy.SparkSubmit")
 _SAMPLE_SECONDS = 0.05
+_OF_THE_JVM = ("parquet", "table")
 _ABOUT = ("system", "CPUs", "memory", "file system", "Python", "PySpark", "pyarrow", "tiered")
 _CARRIERS = np.array(["AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"])
 
@@ -263,31 +265,43 @@ def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any
     return found
 
 
-def measure(spark: Any, places: Places, rows: int, repeats: int) -> list[dict[str, Any]]:
-    """Return the figures of every query."""
-    found = []
-    for query in queries(rows):
-        frames = ways(spark, query, places)
+def measure(spark: Any, places: Places, rows: int, repeats: int, warm_seconds: float) -> list[dict[str, Any]]:
+    """Return the figures of every query; for the fast table also its speed while the session was new."""
+    asked = [(query, ways(spark, query, places)) for query in queries(rows)]
+    fresh = [
+        _figures(query, {name: frames[name] for name in _OF_THE_JVM}, repeats) for query, frames in asked
+    ]
+    for query, frames in asked:
         for frame in frames.values():
-            query.run(frame())
-        runs: dict[str, list[Timed]] = {name: [] for name in frames}
-        for _ in range(repeats):
-            for name, frame in frames.items():
-                runs[name].append(timed(query.run, frame))
-        row: dict[str, Any] = {
-            "query": query.name,
-            "target": {"table": query.target, "source": query.source_target},
-        }
-        for name, times in runs.items():
-            ratios = [one.asked / two.asked for one, two in zip(runs["parquet"], times, strict=True)]
-            row[name] = {
-                "made_seconds": round(statistics.median(item.made for item in times), 3),
-                "seconds": round(statistics.median(item.asked for item in times), 3),
-                "speed": round(statistics.median(ratios), 2),
-                "python": round(statistics.median(item.python for item in times), 2),
-                "mib": round(max(item.memory for item in times)),
-            }
+            end = time.monotonic() + warm_seconds
+            while time.monotonic() < end:
+                query.run(frame())
+    found = []
+    for (query, frames), before in zip(asked, fresh, strict=True):
+        row = {"query": query.name, "target": {"table": query.target, "source": query.source_target}}
+        row |= _figures(query, frames, repeats)
+        row["table"]["fresh_speed"] = before["table"]["speed"]
         found.append(row)
+    return found
+
+
+def _figures(query: Query, frames: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Any]:
+    for frame in frames.values():
+        query.run(frame())
+    runs: dict[str, list[Timed]] = {name: [] for name in frames}
+    for _ in range(repeats):
+        for name, frame in frames.items():
+            runs[name].append(timed(query.run, frame))
+    found = {}
+    for name, times in runs.items():
+        ratios = [one.asked / two.asked for one, two in zip(runs["parquet"], times, strict=True)]
+        found[name] = {
+            "made_seconds": round(statistics.median(item.made for item in times), 3),
+            "seconds": round(statistics.median(item.asked for item in times), 3),
+            "speed": round(statistics.median(ratios), 2),
+            "python": round(statistics.median(item.python for item in times), 2),
+            "mib": round(max(item.memory for item in times)),
+        }
     return found
 
 
@@ -298,7 +312,9 @@ def upload(folder: Path, endpoint: str) -> None:
         client.upload_file(str(path), "bucket", f"parquet/{path.relative_to(folder)}")
 
 
-def run(place: str, rows: int, repeats: int, memory: str, folder: Path) -> list[dict[str, Any]]:
+def run(
+    place: str, rows: int, repeats: int, warm_seconds: float, memory: str, folder: Path
+) -> list[dict[str, Any]]:
     """Fill a store, write the same rows as Parquet, run every query."""
     with ExitStack() as stack:
         options = {"spark.driver.memory": memory}
@@ -322,11 +338,11 @@ def run(place: str, rows: int, repeats: int, memory: str, folder: Path) -> list[
             frame.write.option("compression", "zstd").parquet(f"{folder}/{topic}.parquet")
         if place == "s3":
             upload(folder, endpoint)
-        return measure(spark, places, rows, repeats)
+        return measure(spark, places, rows, repeats, warm_seconds)
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
-    """Return the cells of a query's row: Parquet's seconds; for each other way its seconds, share of speed, Python, MiB."""
+    """Return the cells of a query's row: Parquet's seconds; for each other way its seconds, speed, and what is told of it."""
     cells = [row["query"], f"{row['parquet']['made_seconds']:.2f} + {row['parquet']['seconds']:.2f}"]
     for name in [name for name in ("table", "source", "flight") if name in row]:
         item, target = row[name], row["target"].get(name)
@@ -334,7 +350,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
         cells += [
             f"{item['made_seconds']:.2f} + {item['seconds']:.2f}",
             f"{item['speed']:.2f}{mark}",
-            f"{item['python']:.0%}, {item['mib']} MiB" if item["python"] >= 0.01 else "none",
+            f"{item['fresh_speed']:.2f}" if name == "table" else f"{item['python']:.0%}, {item['mib']} MiB",
         ]
     return cells
 
@@ -344,11 +360,11 @@ def heads_of(row: dict[str, Any]) -> list[str]:
     heads = ["query", "Parquet, s"]
     for name, title in (("table", "fast table"), ("source", "source"), ("flight", "source, Flight")):
         if name in row:
-            heads += [f"{title}, s", "speed", "Python"]
+            heads += [f"{title}, s", "speed", "in a new session" if name == "table" else "Python"]
     return heads
 
 
-def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int) -> str:
+def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_seconds: float) -> str:
     """Return the page of the documentation."""
     about = {"PySpark": version("pyspark"), **environment(Path(tempfile.gettempdir()))}
     machine = ", ".join(f"{name} {about[name]}" for name in _ABOUT)
@@ -361,7 +377,8 @@ def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int) -> str
         "`local[*]`; every query once for each way in turns, medians. Seconds are those of making the frame + those of the query.",
         "`speed` is that of the query as a share of `spark.read.parquet` (zstd) of the same rows; `Python` is the share of CPU",
         "time that Python's processes had, and the most memory of its own that one of them held. Grouping and the sum are asked",
-        "of `typed`; rows go to a sink that drops them.",
+        "of `typed`; rows go to a sink that drops them. `in a new session` is the speed before each way was asked each query",
+        f"for {warm_seconds:g} seconds, while the JVM still compiled what it did.",
         "",
     ]
     for place, items in found.items():
@@ -378,6 +395,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--warm",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="each query by each way, before it is timed",
+    )
     parser.add_argument("--only", choices=PLACES, help="where the rows lie (default: each in turn)")
     parser.add_argument("--memory", default="3g", help="of Spark's JVM")
     parser.add_argument("--json", action="store_true", help="print all figures instead of a table")
@@ -393,9 +417,9 @@ def main(arguments: list[str] | None = None) -> int:
             tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=options.folder) as name,
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            given = place, options.rows, options.repeats, options.memory, Path(name)
+            given = place, options.rows, options.repeats, options.warm, options.memory, Path(name)
             found[place] = pool.submit(run, *given).result()
-    text = page(found, options.rows, options.repeats)
+    text = page(found, options.rows, options.repeats, options.warm)
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if options.json else text)
     if options.write_docs:
         DOCS.write_text(text)
