@@ -14,6 +14,8 @@ from ..format.schema import TIMESTAMP, row_schema
 
 BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
+# Constant columns of more rows take little time beside the rest of their batch, and much memory for good.
+_KEPT_ROWS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +170,27 @@ def _rounded(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
-@lru_cache(maxsize=64)
 def _constants(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
-    """Return the columns that are the same in every row; most blocks have as many as the one before."""
-    kinds = {"topic": (topic, pa.string()), "partition": (partition, pa.int32())}
-    return {name: _constant(*kind, _rounded(count)).slice(0, count) for name, kind in kinds.items()}
+    """Return the columns that are the same in every row."""
+    if count <= _KEPT_ROWS_MAX:
+        return _kept_constants(topic, partition, count)
+    return {name: pa.repeat(value, count) for name, value in _constant_values(topic, partition).items()}
 
 
 @lru_cache(maxsize=64)
-def _constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+def _kept_constants(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
+    """Do as `_constants`; most blocks have as many rows as the one before."""
+    values = _constant_values(topic, partition)
+    return {name: _repeated(value, _rounded(count)).slice(0, count) for name, value in values.items()}
+
+
+def _constant_values(topic: str, partition: int) -> dict[str, pa.Scalar]:
+    return {"topic": pa.scalar(topic, pa.string()), "partition": pa.scalar(partition, pa.int32())}
+
+
+@lru_cache(maxsize=64)
+def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+    return pa.repeat(value, count)
 
 
 def _rows_only(count: int) -> pa.RecordBatch:
