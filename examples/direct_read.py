@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 import tiered
 
-bucket = Path("bucket").absolute().as_uri()
+bucket = f"file://{Path('bucket').absolute()}"
 settings = tiered.Settings.model_validate({"policies": {"default": {"merge": "off"}}})
 with tiered.open("./data", cold=bucket, settings=settings) as store:
     events = store.create_topic("events")

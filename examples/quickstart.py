@@ -15,7 +15,7 @@ from pathlib import Path
 import tiered
 
 # A folder stands in for a bucket: cold="s3://bucket/prefix" works the same.
-bucket = Path("bucket").absolute().as_uri()
+bucket = f"file://{Path('bucket').absolute()}"
 
 with tiered.open("./data", cold=bucket) as store:
     events = store.create_topic("events")

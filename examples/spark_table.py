@@ -16,7 +16,7 @@ import tiered
 from tiered.spark import session, table
 
 path = str(Path("data").absolute())
-bucket = Path("bucket").absolute().as_uri()
+bucket = f"file://{Path('bucket').absolute()}"
 schema = pa.schema([("customer", pa.string()), ("price", pa.int64())])
 with tiered.open(path, cold=bucket) as store:
     orders = store.create_topic("orders", schema=schema, key="customer")

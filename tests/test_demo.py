@@ -96,7 +96,7 @@ def test_a_wrong_answer_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [
-        ("moto", ["--fast"], "needs moto; run: pip install 'tiered[demo]'"),
+        ("moto", ["--fast"], "needs moto; run: pip install 'tiered[server]'"),
         ("pyspark", [], "or: tiered demo --fast"),
     ],
 )

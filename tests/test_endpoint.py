@@ -93,7 +93,7 @@ def test_it_ends_with_its_starter_however_that_ends(number: int) -> None:
 
 def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moto", None)
-    with pytest.raises(ConfigError, match=re.escape("pip install 'tiered[demo]'")):
+    with pytest.raises(ConfigError, match=re.escape("pip install 'tiered[server]'")):
         EmbeddedS3.start()
 
 

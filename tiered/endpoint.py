@@ -50,7 +50,7 @@ class EmbeddedS3:
             moto is not installed.
         """
         if any(importlib.util.find_spec(name) is None for name in ("moto", "werkzeug", "flask")):
-            raise ConfigError("the embedded S3 server needs moto; run: pip install 'tiered[demo]'")
+            raise ConfigError("the embedded S3 server needs moto; run: pip install 'tiered[server]'")
         errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the server)
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tiered.endpoint"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import gzip
 import io
 import json
 import signal
@@ -346,6 +347,14 @@ def test_a_file_that_is_no_parquet_is_named(tiered_: Run, tmp_path: Path) -> Non
     file.write_text("this is no Parquet file at all")
     assert "x.parquet: " in one_error(tiered_("append", "t", file))
     assert "is a directory" in one_error(tiered_("append", "t", tmp_path))
+
+
+def test_a_compressed_file_is_not_taken_for_lines(tiered_: Run, tmp_path: Path) -> None:
+    tiered_("create", "t")
+    file = tmp_path / "a log.gz"
+    file.write_bytes(gzip.compress(b"one\ntwo\n"))
+    assert f"gzip -dc '{file}' | tiered append" in one_error(tiered_("append", "t", file))
+    assert tiered_("append", "t", file, "--format", "lines").exit_code == 0  # its bytes are wanted
 
 
 def test_tables_go_into_a_record_topic_by_its_columns(tiered_: Run, data: Path, tmp_path: Path) -> None:

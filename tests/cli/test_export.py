@@ -283,5 +283,6 @@ def test_a_store_that_has_offloaded_nothing_is_told_from_a_wrong_url(tiered_: Ru
     assert "has offloaded nothing yet" in one_error(tiered_("export", "t"))
 
 
-def test_a_server_is_no_bucket_without_objects(tiered_: Run) -> None:
-    assert "is a server" in one_error(tiered_("export", "t", "--path", "grpc://127.0.0.1:1", store=False))
+@pytest.mark.parametrize("command", [("export", "t"), ("verify",), ("verify", "--repair")])
+def test_a_server_is_no_bucket_without_objects(tiered_: Run, command: tuple[str, ...]) -> None:
+    assert "is a server" in one_error(tiered_(*command, "--path", "grpc://127.0.0.1:1", store=False))

@@ -102,6 +102,16 @@ def test_a_store_comes_back_from_its_bucket(tiered_: Run, config: Path, data: Pa
     assert as_json["topics"] == {"orders": {"0": [0, 1000]}}
 
 
+def test_a_store_can_come_back_to_the_home_directory(
+    tiered_: Run, config: Path, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--path=~/back` finds it there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert tiered_("restore", f"file://{bucket}", "~/back", store=False).exit_code == 0
+    assert (tmp_path / "back" / "store.json").exists()
+
+
 def test_what_is_no_store_is_one_line(tiered_: Run, tmp_path: Path) -> None:
     error = one_error(tiered_("restore", f"file://{tmp_path}/nothing", tmp_path / "new", store=False))
     assert "no store at" in error

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import tomllib
 import unicodedata
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
@@ -85,6 +86,16 @@ def workplace(tmp_path: Path, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
+@pytest.fixture
+def odd_workplace(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same below a name that URLs would quote; nothing may be left beside it."""
+    folder = workplace / "my wörk"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    yield
+    assert list(workplace.iterdir()) == [folder]
+
+
 def check_output(block: Block, expected: str, got: str) -> None:
     """Compare but for white space, the length of rules, sizes and times, and what ``...`` stands for."""
     shown, real = (_VOLATILE.sub("#", re.sub("─+", "─", text)) for text in (expected, got))
@@ -149,7 +160,7 @@ def run_page(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in RUNNING if not needs_spark(page)], ids=names)
-def test_code_and_commands_do_what_the_page_shows(page: Path, workplace: Path) -> None:
+def test_code_and_commands_do_what_the_page_shows(page: Path, odd_workplace: None) -> None:
     """Every block of Python and every command runs, in order, and prints what stands below it."""
     run_page(page)
 
@@ -181,7 +192,7 @@ def run_example(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("path", [path for path in EXAMPLES if "spark" not in path.name], ids=names)
 def test_an_example_prints_what_it_says(
-    path: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, odd_workplace: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each file of examples/ runs in an empty directory."""
     run_example(path, capsys)

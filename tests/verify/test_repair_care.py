@@ -130,6 +130,25 @@ def test_a_rebuilt_head_may_end_where_local_files_begin(own: Place, clock: Clock
         assert store.topic("orders").scan().to_arrow().num_rows == 30
 
 
+def test_a_head_rebuilt_beside_a_column_that_no_object_has_can_be_restored(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The bucket hears of the column with the next upload; until then its manifest must not speak of it."""
+    place = Place(tmp_path, {0: []})
+    with open_store(place.data, f"file://{place.bucket}", clock) as store:
+        topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
+        topic.append({"a": 1})
+        topic.roll()
+        tier(store, clock, OFFLOAD_US)
+        topic.add_columns(pa.schema([("b", pa.int64())]))
+        topic.append({"a": 2, "b": 2})
+    for head in manifest_files(place, "head.json"):
+        spoil(head, missing)
+    assert len(done(repair(place, rebuild_manifest=True))) == 1
+    with tiered.restore(f"file://{place.bucket}", tmp_path / "restored") as restored:
+        assert [record.value for record in restored.topic("t").read()] == [{"a": 1}]
+
+
 def test_a_lost_head_and_a_lost_start_offset_are_made_good_one_by_the_other(place: Place) -> None:
     spoil(place.cold() / "head.json", missing)
     spoil(place.partition() / "start.json", cut(9))

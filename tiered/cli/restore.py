@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +47,7 @@ def restore(
     with names the time. With --at, records that were appended later are left out, and what was removed since is back.
     """
     moment = None if at is None else parse_moment(at, "--at")
+    path = Path(os.path.expanduser(path))  # noqa: PTH111 — as --path does; an unknown user is no error
     with spinner() as progress:
         progress.add_task("reading manifests")
         store = restore_store(url, path, at=moment, settings=Settings.load(config))

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ _EXTENSIONS = {
     ".parquet": InputFormat.PARQUET,
     ".pq": InputFormat.PARQUET,
 }
+_COMPRESSED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,11 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{path} is a directory; name its files")
+    program = _COMPRESSED.get(path.suffix.lower())
+    if program is not None and chosen is None:
+        raise ConfigError(
+            f"{path} is compressed; pipe what it holds: {program} -dc {quote(file)} | tiered append …"
+        )
     size = found.st_size if stat.S_ISREG(found.st_mode) else None
     return Source(file, path, chosen or _EXTENSIONS.get(path.suffix.lower(), InputFormat.LINES), size)
 

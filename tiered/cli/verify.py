@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..errors import ConfigError, TieredError
+from ..errors import ConfigError, ReadOnly, TieredError
 from ..places import cold_options
 from ..reader.access import Places, TierAccess
 from ..settings import Settings
@@ -83,6 +83,8 @@ def verify(
 def _access(settings: Settings) -> TierAccess:
     """Return the way to a store's tiers; nothing of it needs to be sound."""
     text = str(settings.store.path)
+    if text.startswith(("grpc:", "grpc+")):
+        raise ReadOnly(f"{text} is a server; verify where its store lies, or by the URL of its bucket")
     if "://" in text:
         place = ColdPlace(text, settings.cold.endpoint_url, settings.cold.region)
         return TierAccess(Places(None, text, cold_options(settings, place)))

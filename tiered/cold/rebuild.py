@@ -105,7 +105,8 @@ def plan_rebuild(
     Parameters
     ----------
     schemas
-        Of the topic, as its document has them.
+        Of the topic, as its document has them. Those that no object has are left out: the document in the bucket
+        hears of a new one when a segment of it is to be uploaded.
     lineage_epoch
         The lineage that the caller's local data belong to; None for the first.
     start_offset
@@ -147,6 +148,7 @@ def plan_rebuild(
     chosen, others = choose(live, known_start)
     begin = max(known_start, chosen[0].base_offset if chosen else known_start)
     epochs = [item.epoch for item in found]
+    newest_schema = max((item.entry.schema_id for item in found), default=-1)
     end = chosen[-1].end_offset if chosen else begin
     lineages, origins = _history(found, lineage, local, begin, end)
     head = Head(
@@ -158,7 +160,7 @@ def plan_rebuild(
         commit_id=uuid4().hex,
         start_offset=begin,
         end_offset=end,
-        schemas=dict(schemas),
+        schemas={key: text for key, text in schemas.items() if key <= newest_schema},
         inline=tuple(chosen),
         rewinds=_rewinds(found, origins),
         origins=origins,

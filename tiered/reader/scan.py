@@ -95,8 +95,8 @@ class ScanObject:
 class Scan:
     """Rows of a topic at the moment `Topic.scan` was called; the same for every use.
 
-    It has ``__arrow_c_stream__``, so DuckDB, Polars, pandas and pyarrow read it as it is. Rows come in offset
-    order within a partition, partition after partition.
+    It has ``__arrow_c_stream__``, so DuckDB, Polars and pyarrow read it as it is, and pandas 3 by
+    ``DataFrame.from_arrow``. Rows come in offset order within a partition, partition after partition.
 
     Attributes
     ----------

@@ -54,7 +54,9 @@ class FileLock:
         except OSError as error:
             if error.errno not in _NO_RIGHT:
                 raise
-            raise ReadOnly(f"cannot lock {what}: {error}; open the store with read_only=True") from None
+            raise ReadOnly(
+                f"cannot lock {what}: {error}; be the user that owns the store, or open it with read_only=True"
+            ) from None
         deadline = time.monotonic() + wait_seconds
         try:
             while not _try_lock(fd):
