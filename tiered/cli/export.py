@@ -22,6 +22,7 @@ from .options import (
     TopicName,
     Verbose,
     load_settings,
+    names_server,
     open_for_reading,
 )
 from .output import count, print_json, spinner
@@ -80,7 +81,7 @@ def export(
 
 def _bucket(settings: Settings) -> Store:
     """Open the bucket of a store, whose place may be given or remembered by a local store."""
-    if settings.store.path.startswith(("grpc:", "grpc+")):
+    if names_server(settings.store.path):
         raise ConfigError(
             f"{settings.store.path} is a server; export where its store lies, or by the URL of its bucket"
         )

@@ -107,6 +107,11 @@ def load_settings(config: Path | None, path: str | None, cold: str | None) -> Se
     return Settings.load(config, **overrides_of(path, cold))
 
 
+def names_server(path: str) -> bool:
+    """Whether a store's path is the URL of a server, or was meant to be."""
+    return path.startswith(("grpc:", "grpc+"))
+
+
 def open_for_reading(settings: Settings) -> Store:
     """Open the store beside whoever writes to it; create nothing."""
     return open_store(settings.store.path, settings=settings, read_only=True)

@@ -94,13 +94,14 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{path} is a directory; name its files")
-    program = _COMPRESSED.get(path.suffix.lower())
+    extension = path.suffix.lower()
+    program = _COMPRESSED.get(extension)
     if program is not None and chosen is None:
         raise ConfigError(
             f"{path} is compressed; pipe what it holds: {program} -dc {quote(file)} | tiered append …"
         )
     size = found.st_size if stat.S_ISREG(found.st_mode) else None
-    return Source(file, path, chosen or _EXTENSIONS.get(path.suffix.lower(), InputFormat.LINES), size)
+    return Source(file, path, chosen or _EXTENSIONS.get(extension, InputFormat.LINES), size)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
 from ..warm.cold_url import ColdPlace, read_cold_place
-from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings
+from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, names_server
 from .output import count, error_line, print_json, print_table, stderr
 
 
@@ -83,7 +83,7 @@ def verify(
 def _access(settings: Settings) -> TierAccess:
     """Return the way to a store's tiers; nothing of it needs to be sound."""
     text = str(settings.store.path)
-    if text.startswith(("grpc:", "grpc+")):
+    if names_server(text):
         raise ReadOnly(f"{text} is a server; verify where its store lies, or by the URL of its bucket")
     if "://" in text:
         place = ColdPlace(text, settings.cold.endpoint_url, settings.cold.region)
