@@ -1,8 +1,8 @@
 """Spark: the fast table and the data source against Spark's own Parquet of the same rows, in the same session.
 
 ``python -m benchmarks.spark``; needs the extra ``spark``, and for S3 the network or a cache of Maven's, for the S3A connector.
-Each query runs once for each way, in turns: what the JVM answers in a new session, then all in one that has compiled its
-code.
+Each query runs once for each way, in turns: in a new session, and again once the JVM has compiled its code. Where rows are
+made in Python, a source that only decompresses them shows what can be had.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ import tiered
 from tests.spark.s3a_program import connector
 from tiered.spark import session, table
 
+from .bare_source import BareSource, prepare
 from .cases.cold import serve
 from .environment import environment
 
@@ -48,7 +49,8 @@ _COLD_SHARE = 0.95
 _START_US = 1_700_000_000_000_000
 _PROCESSES = ("pyspark.daemon", "org.apache.spark.deploy.SparkSubmit")
 _SAMPLE_SECONDS = 0.05
-_OF_THE_JVM = ("parquet", "table")
+_TITLES = {"table": "fast table", "source": "source", "flight": "source, Flight", "bare": "bare source"}
+_TABLES = ("table",), ("source", "flight", "bare")
 _ABOUT = ("system", "CPUs", "memory", "file system", "Python", "PySpark", "pyarrow", "tiered")
 _CARRIERS = np.array(["AA", "B6", "DL", "EV", "MQ", "UA", "US", "WN"])
 
@@ -57,12 +59,25 @@ Run = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the rows lie: the store, the folder of the same rows as Parquet, the server of the store if there is one."""
+    """Where the rows lie.
+
+    Attributes
+    ----------
+    store, options
+        Path of the store, and what a source has to be told besides.
+    parquet
+        Folder or URL of the same rows as Parquet.
+    flight
+        The server of the store, if there is one.
+    bare
+        Folder of the records as the bare source reads them, if there is one.
+    """
 
     store: str
     parquet: str
-    flight: str | None
     options: dict[str, str]
+    flight: str | None = None
+    bare: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,18 +274,19 @@ def ways(spark: Any, query: Query, places: Places) -> dict[str, Callable[[], Any
         "table": lambda: restricted(table(spark, query.topic, places.store, **places.options)),
         "source": lambda: source(places.store),
     }
-    flight = places.flight
+    flight, bare = places.flight, places.bare
     if flight is not None:
         found["flight"] = lambda: source(flight)
+    if bare is not None and query.source_target is not None:
+        columns = {} if query.columns is None else {"columns": query.columns}
+        found["bare"] = lambda: spark.read.format("bare").options(**columns).load(bare)
     return found
 
 
 def measure(spark: Any, places: Places, rows: int, repeats: int, warm_seconds: float) -> list[dict[str, Any]]:
-    """Return the figures of every query; for the fast table also its speed while the session was new."""
+    """Return the figures of every query, and its speeds while the session was new."""
     asked = [(query, ways(spark, query, places)) for query in queries(rows)]
-    fresh = [
-        _figures(query, {name: frames[name] for name in _OF_THE_JVM}, repeats) for query, frames in asked
-    ]
+    fresh = [_figures(query, frames, repeats) for query, frames in asked]
     for query, frames in asked:
         for frame in frames.values():
             end = time.monotonic() + warm_seconds
@@ -279,8 +295,8 @@ def measure(spark: Any, places: Places, rows: int, repeats: int, warm_seconds: f
     found = []
     for (query, frames), before in zip(asked, fresh, strict=True):
         row = {"query": query.name, "target": {"table": query.target, "source": query.source_target}}
-        row |= _figures(query, frames, repeats)
-        row["table"]["fresh_speed"] = before["table"]["speed"]
+        for name, figures in _figures(query, frames, repeats).items():
+            row[name] = figures | {"fresh_speed": before[name]["speed"]}
         found.append(row)
     return found
 
@@ -322,11 +338,11 @@ def run(
             path = fill(folder, rows, (folder / "bucket").as_uri(), _COLD_SHARE)
             store = stack.enter_context(tiered.open(path))
             server = stack.enter_context(store.serve("127.0.0.1:0"))
-            places = Places(str(path), str(folder), server.location, {})
+            places = Places(str(path), str(folder), {}, server.location, str(folder / "bare"))
         else:
             endpoint = serve(stack)
             fill(folder, rows, "s3://bucket/p", 1.0, endpoint)
-            places = Places("s3://bucket/p", "s3a://bucket/parquet", None, {"endpointUrl": endpoint})
+            places = Places("s3://bucket/p", "s3a://bucket/parquet", {"endpointUrl": endpoint})
             options |= connector() | {
                 "spark.hadoop.fs.s3a.bucket.bucket.endpoint": endpoint,
                 "spark.hadoop.fs.s3a.bucket.bucket.path.style.access": "true",
@@ -336,32 +352,36 @@ def run(
         for topic in ("records", "typed"):
             frame = table(spark, topic, places.store, **places.options)
             frame.write.option("compression", "zstd").parquet(f"{folder}/{topic}.parquet")
+        if places.bare is not None:
+            prepare(folder / "records.parquet", Path(places.bare))
+            spark.dataSource.register(BareSource)
         if place == "s3":
             upload(folder, endpoint)
         return measure(spark, places, rows, repeats, warm_seconds)
 
 
-def cells_of(row: dict[str, Any]) -> list[str]:
-    """Return the cells of a query's row: Parquet's seconds; for each other way its seconds, speed, and what is told of it."""
+def cells_of(row: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the cells of a query's row: Parquet's seconds; for each other way its seconds, speeds, and what Python had."""
     cells = [row["query"], f"{row['parquet']['made_seconds']:.2f} + {row['parquet']['seconds']:.2f}"]
-    for name in [name for name in ("table", "source", "flight") if name in row]:
+    for name in names:
+        if name not in row:
+            cells += [""] * len(_heads(name))
+            continue
         item, target = row[name], row["target"].get(name)
         mark = "" if target is None else (" (met)" if item["speed"] >= target else f" (asked {target})")
         cells += [
             f"{item['made_seconds']:.2f} + {item['seconds']:.2f}",
             f"{item['speed']:.2f}{mark}",
-            f"{item['fresh_speed']:.2f}" if name == "table" else f"{item['python']:.0%}, {item['mib']} MiB",
+            f"{item['fresh_speed']:.2f}",
         ]
+        if name != "table":
+            cells.append(f"{item['python']:.0%}, {item['mib']} MiB")
     return cells
 
 
-def heads_of(row: dict[str, Any]) -> list[str]:
-    """Return the heads of the cells."""
-    heads = ["query", "Parquet, s"]
-    for name, title in (("table", "fast table"), ("source", "source"), ("flight", "source, Flight")):
-        if name in row:
-            heads += [f"{title}, s", "speed", "in a new session" if name == "table" else "Python"]
-    return heads
+def _heads(name: str) -> list[str]:
+    heads = [f"{_TITLES[name]}, s", "speed", "in a new session"]
+    return heads if name == "table" else [*heads, "Python"]
 
 
 def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_seconds: float) -> str:
@@ -377,16 +397,20 @@ def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_s
         "`local[*]`; every query once for each way in turns, medians. Seconds are those of making the frame + those of the query.",
         "`speed` is that of the query as a share of `spark.read.parquet` (zstd) of the same rows; `Python` is the share of CPU",
         "time that Python's processes had, and the most memory of its own that one of them held. Grouping and the sum are asked",
-        "of `typed`; rows go to a sink that drops them. `in a new session` is the speed before each way was asked each query",
-        f"for {warm_seconds:g} seconds, while the JVM still compiled what it did.",
+        "of `typed`; rows go to a sink that drops them. `in a new session` is the speed after one run of each query, while the JVM",
+        f"still compiles what it does; then every way is asked every query for {warm_seconds:g} seconds. The bare source is the least that a",
+        "source in Python can do: it decompresses key and value, zstd as the Parquet files, and hands over batches that lay",
+        "ready as Arrow.",
         "",
     ]
     for place, items in found.items():
-        heads = heads_of(items[0])
-        lines += [f"## {PLACES[place]}", "", "| " + " | ".join(heads) + " |"]
-        lines += ["|" + " --- |" * len(heads)]
-        lines += ["| " + " | ".join(cells_of(row)) + " |" for row in items]
-        lines += [""]
+        lines += [f"## {PLACES[place]}", ""]
+        for group in _TABLES:
+            names = [name for name in group if any(name in row for row in items)]
+            heads = ["query", "Parquet, s", *(head for name in names for head in _heads(name))]
+            rows_of = [heads, ["---"] * len(heads), *(cells_of(row, names) for row in items)]
+            lines += ["| " + " | ".join(cells) + " |" for cells in rows_of]
+            lines += [""]
     return "\n".join(lines).rstrip() + "\n"
 
 

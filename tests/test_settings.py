@@ -330,15 +330,16 @@ def test_a_topic_with_short_retention_may_inherit_longer_local_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    "cold",
+    "given",
     [
-        {"url": "s3://key:hush@bucket/prefix"},
-        {"url": "abfs://box@account/p?sig=hush"},
-        {"endpoint_url": "https://key:hush@host"},
+        {"cold": {"url": "s3://key:hush@bucket/prefix"}},
+        {"cold": {"url": "abfs://box@account/p?sig=hush"}},
+        {"cold": {"endpoint_url": "https://key:hush@host"}},
+        {"store": {"path": "s3://key:hu/sh@bucket/hush"}},
     ],
 )
-def test_secrets_are_refused_and_not_repeated(cold: dict[str, str]) -> None:
-    message = refusal({"cold": cold})
+def test_secrets_are_refused_and_not_repeated(given: dict[str, dict[str, str]]) -> None:
+    message = refusal(given)
     assert "hush" not in message
     assert "AWS_PROFILE" in message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -202,7 +202,8 @@ class Claims:
         """
         key = meta.topic_id, partition
         try:
-            write_lineage(self._fs, self._directory(meta, partition), FIRST_LINEAGE)
+            with self._access.kept(meta):
+                write_lineage(self._fs, self._directory(meta, partition), FIRST_LINEAGE)
             self._without_lineage.discard(key)
         except DiskFull as error:
             self._without_lineage.add(key)
@@ -296,13 +297,16 @@ class Claims:
             bucket.claim_store(self._store_id, self._lineage)
             bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=self._lineage)
 
-    def forget(self, meta: TopicMeta) -> None:
-        """Let go of what is kept of a topic that was deleted."""
+    def forget_others(self, topics: Iterable[TopicMeta]) -> None:
+        """Let go of what is kept of topics other than these: they were deleted."""
+        ids = {meta.topic_id for meta in topics}
         with self._lock:
-            self._announced.pop(meta.topic_id, None)
-            for partition in range(meta.partitions):
-                self._committers.pop((meta.topic_id, partition), None)
-                self._ends.pop((meta.topic_id, partition), None)
+            for topic_id in self._announced.keys() - ids:
+                del self._announced[topic_id]
+            for kept in (self._committers, self._turns, self._ends):
+                for key in [key for key in list(kept) if key[0] not in ids]:
+                    del kept[key]
+            self._without_lineage = {key for key in self._without_lineage if key[0] in ids}
 
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
@@ -350,10 +354,11 @@ class Claims:
         raise Fenced(f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}")
 
     def _mark(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str) -> None:
-        if writer is not None:
-            writer.fence(reason)
-        else:
-            write_fence(self._fs, self._directory(meta, partition), reason)
+        with self._access.kept(meta):
+            if writer is not None:
+                writer.fence(reason)
+            else:
+                write_fence(self._fs, self._directory(meta, partition), reason)
 
     def _directory(self, meta: TopicMeta, partition: int) -> Path:
         directory = self._access.directory(meta.name, partition)

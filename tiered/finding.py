@@ -27,7 +27,7 @@ from .scrub_state import ScrubState, read_scrub_state
 from .sweeping import read_swept
 from .warm.catalog import TopicMeta
 from .warm.directory import read_fence, read_lineage
-from .writers import check_not_deleted
+from .writers import is_gone
 
 if TYPE_CHECKING:
     from .store import Store
@@ -164,7 +164,7 @@ class Finder:
                 )
                 (known if answered else unknown).append(facts)
             except (TieredError, OSError) as error:
-                if self.is_gone(meta):
+                if is_gone(self._store, meta):
                     continue
                 log.warning("%s/%d is left out: %s", meta.name, partition, error)
                 problems.append(told(error))
@@ -205,16 +205,6 @@ class Finder:
                 "head.json was published and is missing (run tiered verify --repair)",
                 where=cold.where(cold.keys.head),
             )
-
-    def is_gone(self, meta: TopicMeta) -> bool:
-        """Whether a topic was deleted since it was listed."""
-        try:
-            check_not_deleted(self._store, meta)
-        except TopicNotFound:
-            return True
-        except TieredError:
-            pass  # nobody can tell; the caller has an error of its own
-        return False
 
     def _check_fence(self, meta: TopicMeta, partition: int) -> None:
         reason = read_fence(self.actions.directory(meta, partition))

@@ -165,4 +165,5 @@ class MaintenanceActions(TierActions):
 
     def _scrub(self, meta: TopicMeta, partition: int) -> PartitionScrub:
         cold = ColdPartition(self._access.object_store, meta.name, meta.topic_id, partition)
-        return PartitionScrub(cold, self.directory(meta, partition), self._fs, self._store._clock)
+        directory, clock = self.directory(meta, partition), self._store._clock
+        return PartitionScrub(cold, directory, self._fs, clock, lambda: self._access.kept(meta))

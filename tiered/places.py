@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .cold.options import ColdOptions, carries_secret
+from .cold.options import ColdOptions, check_url
 from .errors import ConfigError
 from .host import Host
 from .reader.access import CacheOptions, Places
@@ -63,8 +63,7 @@ def check_cold(host: Host, cold: str, settings: Settings, place: ColdPlace) -> N
 def _check_text(cold: str) -> None:
     if not isinstance(cold, str):
         raise ConfigError(f'cold is a URL such as "s3://bucket/prefix" or "file:///mnt/cold", not {cold!r}')
-    if carries_secret(cold):
-        raise ConfigError("cold must not hold a password; give credentials through the environment")
+    check_url(cold)
 
 
 def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:

@@ -37,6 +37,7 @@ from uuid import UUID
 from .cold.bucket import DELETED, Bucket
 from .cold.commit import Committer
 from .cold.open import check_conditional_writes
+from .cold.options import check_url
 from .cold.parquet_inspect import read_facts_of_entry
 from .cold.partition import ColdPartition
 from .errors import ConfigError, CorruptionError, Fenced, SchemaMismatch
@@ -126,7 +127,8 @@ def restore(
 
 def _place(url: str, settings: Settings) -> ColdPlace:
     if not isinstance(url, str) or "://" not in url:
-        raise ConfigError(f'a restore takes the URL of a bucket such as "s3://bucket/prefix", not {url!r}')
+        raise ConfigError('a restore takes the URL of a bucket such as "s3://bucket/prefix"')
+    check_url(url)
     known = settings.cold.url
     if known is not None and known.rstrip("/") != url.rstrip("/"):
         raise ConfigError(f"the settings have their cold tier at {known}, not at {url}; give the same URL")

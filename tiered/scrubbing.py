@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,15 +28,23 @@ class PartitionScrub:
         With no page in memory that the bucket may have lost since.
     clock
         Returns microseconds since the epoch, UTC.
+    kept
+        Keeps the topic from being deleted while something is written into `directory`.
     """
 
     def __init__(
-        self, cold: ColdPartition, directory: Path, fs: FileSystem, clock: Callable[[], int]
+        self,
+        cold: ColdPartition,
+        directory: Path,
+        fs: FileSystem,
+        clock: Callable[[], int],
+        kept: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._cold = cold
         self._directory = directory
         self._fs = fs
         self._clock = clock
+        self._kept = kept
 
     def run(self, action: Scrub) -> int:
         """Look at the objects of the action's range; return the bytes that were read.
@@ -79,7 +88,7 @@ class PartitionScrub:
                 state = state.with_damage(damage)
             return state if problem is not None else self._ended(state, action)
 
-        change_scrub_state(self._fs, self._directory, change)
+        self._remember(change)
         if problem is not None:
             raise problem
         if found:
@@ -89,7 +98,11 @@ class PartitionScrub:
     def note(self, entry: ObjectEntry, error: CorruptionError | ObjectNotFound) -> None:
         """Remember an object that was found damaged by another action, so that no merge tries it again."""
         damage = self._damage(entry, error)
-        change_scrub_state(self._fs, self._directory, lambda state: state.with_damage(damage))
+        self._remember(lambda state: state.with_damage(damage))
+
+    def _remember(self, change: Callable[[ScrubState], ScrubState]) -> None:
+        with self._kept():
+            change_scrub_state(self._fs, self._directory, change)
 
     def _begun(self, state: ScrubState, action: Scrub) -> ScrubState:
         if state.round == action.round and not state.finished_us:

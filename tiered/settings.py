@@ -35,7 +35,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
-from .cold.options import PART_BYTES_MAX, PART_BYTES_MIN, carries_secret, check_encryption, check_tags
+from .cold.options import PART_BYTES_MAX, PART_BYTES_MIN, SET_KEYS, check_encryption, check_tags, check_url
 from .errors import ConfigError
 from .format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from .policies.rules import (
@@ -67,10 +67,6 @@ from .units import (
 
 _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
-_NO_SECRETS = (
-    "must not carry credentials; take them out and set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-    "your cloud's like, in the environment"
-)
 PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
 
 
@@ -86,10 +82,17 @@ def _path_text(path: object) -> object:
     return os.path.expanduser(path) if isinstance(path, str) else path  # noqa: PTH111 — "./data" stays as it is written
 
 
+def _store_place(path: str) -> str:
+    """Refuse the URL of a bucket that is none, or carries a secret; a server's is for whoever calls it."""
+    if "://" in path and not path.startswith("grpc"):
+        _place(path)
+    return path
+
+
 class StoreSettings(_Section):
     """``[store]``: the local store. Sizes are bytes."""
 
-    path: Annotated[str, BeforeValidator(_path_text)] = "./data"
+    path: Annotated[str, BeforeValidator(_path_text), AfterValidator(_store_place)] = "./data"
     sync: Literal["always", "interval", "never", "cold"] = "interval"
     sync_every: Annotated[int | None, Field(ge=1)] = None
     sync_interval: PositiveDuration = timedelta(milliseconds=50)
@@ -118,33 +121,28 @@ def _place(url: str | None) -> str | None:
     """Refuse what is not a URL, and one that carries a secret."""
     if url is None:
         return None
-    parts = urlsplit(url)
-    if not parts.scheme:
-        raise ValueError('is not a URL; write one such as "s3://bucket/prefix" or "file:///mnt/cold"')
-    if parts.scheme in ("s3", "s3a") and not parts.netloc:
+    try:
+        check_url(url)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    scheme, _, rest = url.partition("://")
+    if scheme in ("s3", "s3a") and (not rest or rest.startswith("/")):
         raise ValueError("names no bucket; write s3://bucket/prefix")
-    # In abfs://container@account the user is a place, so only a password and a signed query are secrets.
-    if (
-        carries_secret(url)
-        or parts.password is not None
-        or (parts.scheme not in ("", "file", "memory") and parts.query)
-    ):
-        raise ValueError(_NO_SECRETS)
     return url
 
 
 def _http_place(url: str | None) -> str | None:
     if url is None:
         return None
-    parts = urlsplit(url)
     try:
-        reachable = parts.hostname and parts.port != 0
+        parts = urlsplit(url)
+        reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         reachable = False
-    if parts.scheme not in ("http", "https") or not reachable:
+    if not reachable:
         raise ValueError('is not an HTTP URL; write one such as "http://127.0.0.1:9000"')
     if parts.username is not None:
-        raise ValueError(_NO_SECRETS)
+        raise ValueError(f"must not carry credentials; take them out and {SET_KEYS}")
     return _place(url)
 
 

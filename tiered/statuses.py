@@ -13,6 +13,7 @@ from .scrub_state import ScrubState, read_scrub_state
 from .status import PartitionStatus, StoreStatus, TierHoldings
 from .warm.catalog import TopicMeta
 from .warm.directory import read_fence, read_lineage
+from .writers import is_gone
 
 if TYPE_CHECKING:
     from .store import Store
@@ -48,7 +49,7 @@ def store_status(store: Store, finder: Finder) -> StoreStatus:
         try:
             rows.append(_partition_status(store, finder, meta, partition, local, published, known, problem))
         except (TopicNotFound, FileNotFoundError):
-            if not finder.is_gone(meta):
+            if not is_gone(store, meta):
                 raise
     free = store._host.disk_usage(root).free if root is not None else 0
     return StoreStatus(store.url, store._access.places.cold_url, free, tuple(rows))

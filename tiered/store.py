@@ -303,12 +303,10 @@ class Store:
                 # What is pending goes with the topic; a full disk must not stand in the way of that.
                 writer.fault = gone
                 writer.close()
-                writer.fault = gone
             self._topics.pop(name, None)
             self._catalog.delete_topic(name)
             self._write_counters.forget(name)
-            self._access.forget_topic(topic._meta)
-            self._tierer.claims.forget(topic._meta)
+            self._tierer.forget_deleted()
 
     # -- tiering ---------------------------------------------------------------------------------
 

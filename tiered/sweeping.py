@@ -31,6 +31,7 @@ from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_lineage, read_marks, read_start_offset, write_marks
 from .warm.filesystem import FileSystem, read_whole, write_atomically
+from .writers import is_gone
 
 if TYPE_CHECKING:
     from .store import Store
@@ -122,9 +123,12 @@ class StoreSweep:
                 swept = sweeper.sweep(committer)
             finally:
                 if sweeper.marks != marks:
-                    write_marks(self._fs, directory, sweeper.marks)
+                    with self._access.kept(meta):
+                        write_marks(self._fs, directory, sweeper.marks)
             return sweep_uploads(swept, cold, committer, rules)
         except (TieredError, OSError) as error:
+            if is_gone(self._store, meta):
+                return PartSweep(meta.name, partition)
             return _problem(meta.name, partition, error)
 
     def _other_topic(self, bucket: Bucket, name: str, topic_id: UUID, rules: SweepRules) -> PartSweep:

@@ -79,18 +79,19 @@ class TierActions:
                 writer.roll()
             return None
         meta = self._store.topic(action.topic)._meta
-        try:
-            writer = writer_at(self._store, meta, action.partition, wait_seconds=0)
-        except StoreLocked:
-            # Where it is not the segment any more, the writer leaves the request alone.
-            directory = self.directory(meta, action.partition)
-            ask(self._fs, directory, Asked(meta.topic_id, seal=action.segment_id))
-            return 0
-        try:
-            if writer.active_segment_id == action.segment_id:
-                writer.roll()
-        finally:
-            writer.close()
+        with self._access.kept(meta):
+            try:
+                writer = writer_at(self._store, meta, action.partition, wait_seconds=0)
+            except StoreLocked:
+                # Where it is not the segment any more, the writer leaves the request alone.
+                directory = self.directory(meta, action.partition)
+                ask(self._fs, directory, Asked(meta.topic_id, seal=action.segment_id))
+                return 0
+            try:
+                if writer.active_segment_id == action.segment_id:
+                    writer.roll()
+            finally:
+                writer.close()
         return None
 
     def compress(self, action: Compress, /) -> int | None:
@@ -107,6 +108,7 @@ class TierActions:
             level,
             use_mmap=self._access.places.use_mmap,
             block_bytes=action.block_bytes,
+            kept=lambda: self._access.kept(meta),
         )
         self._access.forget(found.path)
         return None
@@ -268,21 +270,10 @@ class TierActions:
         only_in_bucket = False
         if writer is not None:
             writer.set_start_offset(offset)
-        elif read_start_offset(directory) < offset:
-            try:
-                opened = writer_at(self._store, meta, action.partition, wait_seconds=0)
-            except StoreLocked:
-                ask(self._fs, directory, Asked(meta.topic_id, start_offset=offset))
-                if not self._access.has_cold:
-                    return (
-                        0  # only the writer can move the start offset; a later pass removes what lies before
-                    )
-                only_in_bucket = loaded is None
-            else:
-                try:
-                    opened.set_start_offset(offset)
-                finally:
-                    opened.close()
+        elif read_start_offset(directory) < offset and not self._begin_at(meta, action.partition, offset):
+            if not self._access.has_cold:
+                return 0  # only the writer can move the start offset; a later pass removes what lies before
+            only_in_bucket = loaded is None
         if only_in_bucket or (loaded is not None and loaded.head.start_offset < offset):
             self.committer(meta, action.partition).raise_start_offset(offset)
         freed = 0
@@ -291,6 +282,20 @@ class TierActions:
                 freed += segment.bytes
                 self._unlink(meta, action.partition, segment)
         return freed
+
+    def _begin_at(self, meta: TopicMeta, partition: int, offset: int) -> bool:
+        """Move the start offset of a partition up; False where its writer, in another process, was asked to."""
+        with self._access.kept(meta):
+            try:
+                writer = writer_at(self._store, meta, partition, wait_seconds=0)
+            except StoreLocked:
+                ask(self._fs, self.directory(meta, partition), Asked(meta.topic_id, start_offset=offset))
+                return False
+            try:
+                writer.set_start_offset(offset)
+            finally:
+                writer.close()
+            return True
 
     def _check_lineage(self, meta: TopicMeta, partition: int, head: Head | None) -> None:
         """Fence the partition where the bucket went on without us: then nothing is removed any more."""
@@ -314,9 +319,10 @@ class TierActions:
         return None
 
     def _unlink(self, meta: TopicMeta, partition: int, segment: SegmentFile) -> None:
-        self._access.forget(segment.path)
-        self._fs.unlink(segment.path)
-        self._fs.sync_directory(self.directory(meta, partition))
+        with self._access.kept(meta):
+            self._access.forget(segment.path)
+            self._fs.unlink(segment.path)
+            self._fs.sync_directory(self.directory(meta, partition))
 
 
 def _tails_before(head: Head, segment_id: UUID, end: int) -> list[Tail]:

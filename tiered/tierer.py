@@ -40,6 +40,7 @@ from .warm.directory import (
 )
 from .warm.lock import FileLock
 from .warm.rewrite import remove_leftover
+from .writers import is_gone
 
 if TYPE_CHECKING:
     from .store import Store
@@ -192,7 +193,8 @@ class Tierer:
                 try:
                     lag, found = self._unpublished.look(meta, partition)
                 except (TieredError, OSError) as error:
-                    problems[meta.name, partition] = told(error)
+                    if not is_gone(self._store, meta):
+                        problems[meta.name, partition] = told(error)
                 else:
                     lags[meta.name, partition] = lag
                     actions += found
@@ -214,7 +216,7 @@ class Tierer:
         try:
             return self._publish(meta, partition)
         except (TieredError, OSError):
-            if self.finder.is_gone(meta):
+            if is_gone(self._store, meta):
                 raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
             raise
 
@@ -264,6 +266,7 @@ class Tierer:
             self._actions,
             should_stop=lambda: stopping() or should_stop(),
             held=self._paused_meanwhile,
+            is_gone=self._deleted_meanwhile(),
             running=self.running,
             observe=self.observe_action,
         )
@@ -271,6 +274,17 @@ class Tierer:
     def _paused_meanwhile(self, action: Action) -> str:
         pause = self.pauses.of_store() if action.whole_store else self.pauses.of(action.topic)
         return "" if pause is None else str(pause)
+
+    def _deleted_meanwhile(self) -> Callable[[Action], bool]:
+        """Return what tells whether the topic of an action, as there is one now, is gone; another may take its name."""
+        with self._store._lock:
+            planned = {name: topic._meta for name, topic in self._store._topics.items()}
+
+        def deleted(action: Action) -> bool:
+            meta = planned.get(action.topic)
+            return not action.whole_store and (meta is None or is_gone(self._store, meta))
+
+        return deleted
 
     def sweep(self, *, dry_run: bool) -> SweepReport:
         """Sweep the bucket, holding the tiering lock; a dry run changes nothing and needs no lock."""
@@ -363,12 +377,21 @@ class Tierer:
                 self._actions.tidy_copies(meta, partition)
                 remove_half_written(self._fs, directory)
                 for name in list_segments(directory).leftovers:
-                    remove_leftover(self._fs, directory, name)
+                    with self._access.kept(meta):
+                        remove_leftover(self._fs, directory, name)
             except (TieredError, OSError) as error:
-                problems.append(told(error))
+                if not is_gone(self._store, meta):
+                    problems.append(told(error))
         if not unread:
             self._actions.drop_copies_of_others()
-        self._access.forget_removed()
+        self.forget_deleted()
+
+    def forget_deleted(self) -> None:
+        """Let go of what is kept of deleted topics, also where a pass beside the deletion has brought it back."""
+        with self._store._lock:
+            topics = [topic._meta for topic in self._store._topics.values()]
+            self.claims.forget_others(topics)
+            self._access.forget_others(topics)
 
     def status(self) -> StoreStatus:
         """Gather what each tier holds; a bucket that does not answer is said, not raised."""

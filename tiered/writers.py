@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .errors import ConfigError, StoreClosed, TopicNotFound
+from .errors import ConfigError, StoreClosed, TieredError, TopicNotFound
 from .format.producers import producer_number
 from .hot.asked import do_what_is_asked
 from .hot.opening import WriterOptions
@@ -50,6 +50,17 @@ def check_not_deleted(store: Store, meta: TopicMeta) -> None:
         raise TopicNotFound(
             f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"
         )
+
+
+def is_gone(store: Store, meta: TopicMeta) -> bool:
+    """Whether a topic was deleted, so that what fails of it is nobody's trouble; False where nobody can tell."""
+    try:
+        check_not_deleted(store, meta)
+    except TopicNotFound:
+        return True
+    except (TieredError, OSError):
+        pass  # the caller has an error of its own
+    return False
 
 
 def writer_at(
@@ -106,8 +117,8 @@ def flush_in_background(store: Store) -> None:
         for work in (PartitionWriter.roll_if_old, flush, do_what_is_asked, PartitionWriter.close_sealed):
             try:
                 work(writer)
-            except StoreClosed:
-                break  # closed by a close beside
+            except (StoreClosed, TopicNotFound):
+                break  # closed or deleted beside
             except Exception as error:  # noqa: BLE001
                 # Whatever it is, the partitions after it must reach the disk (promise P11).
                 failed = error

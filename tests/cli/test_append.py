@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import tiered
 from tests.cli.test_app import one_error
 from tiered.bundled import flights_path
-from tiered.cli.sources import PIECE_BYTES, read_csv, read_lines
+from tiered.cli.sources import PIECE_BYTES, find_source, read_csv, read_lines
 from tiered.errors import RecordTooLarge
 from tiered.ingest import partition_of
 
@@ -355,6 +355,26 @@ def test_a_compressed_file_is_not_taken_for_lines(tiered_: Run, tmp_path: Path) 
     file.write_bytes(gzip.compress(b"one\ntwo\n"))
     assert f"gzip -dc '{file}' | tiered append" in one_error(tiered_("append", "t", file))
     assert tiered_("append", "t", file, "--format", "lines").exit_code == 0  # its bytes are wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("r.jsonl.gz", "gzip -dc {} | tiered append … --format jsonl"),
+        ("r.CSV.zst", "zstd -dc {} | tiered append … --format csv"),
+        ("r.log.Z", "gzip -dc {} | tiered append …"),
+        ("r.json.zip", "unzip -p {} | tiered append … --format jsonl"),
+        ("r.tgz", "tar -xOf {} | tiered append …"),
+        ("r.tar.gz", "tar -xOf {} | tiered append …"),
+        ("r.pq.br", "unpack it to a file first, as Parquet cannot be read from a pipe"),
+    ],
+)
+def test_how_to_unpack_says_what_a_pipe_cannot(tmp_path: Path, name: str, advice: str) -> None:
+    file = tmp_path / name
+    file.touch()
+    with pytest.raises(tiered.ConfigError) as caught:
+        find_source(str(file), None)
+    assert str(caught.value).endswith(advice.format(file))
 
 
 def test_tables_go_into_a_record_topic_by_its_columns(tiered_: Run, data: Path, tmp_path: Path) -> None:

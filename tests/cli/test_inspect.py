@@ -188,3 +188,9 @@ def test_what_is_not_of_a_store_is_said(tiered_: Run, tmp_path: Path) -> None:
     )
     assert "is a directory" in one_error(tiered_("inspect", tmp_path, store=False))
     assert "there is no file missing" in one_error(tiered_("inspect", "missing"))
+
+
+def test_a_signed_url_is_refused_and_not_repeated(tiered_: Run) -> None:
+    message = one_error(tiered_("inspect", "s3://bucket/key?X-Amz-Signature=hush", store=False))
+    assert "must not hold ?" in message
+    assert "hush" not in message

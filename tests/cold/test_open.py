@@ -54,6 +54,14 @@ def test_a_url_opens_a_store_and_contacts_nothing(url, kind, shown):
         ("s3://key:a/secret@bucket/prefix", "password"),
         ("s3://secret@bucket/prefix", "user"),
         ("s3://bucket/prefix?X-Amz-Signature=secret", r"\[cold\]"),
+        ("s3://key:12/secret@bucket/prefix", "password"),
+        ("S3://secret@bucket/prefix", "user"),
+        ("s3://?secret", r"\[cold\]"),
+        ("s3:///prefix?secret", r"\[cold\]"),
+        ("zz://bucket/prefix?secret", r"\[cold\]"),
+        ("s3:/key:secret@bucket/prefix", "s3://bucket/prefix"),
+        ("key:secret@bucket/prefix", "s3://bucket/prefix"),
+        ("zz://secret@bucket/prefix", "nothing is known of zz"),
         ("http://host/path", "no object store"),
         ("grpc://host:1", "nothing is known of grpc"),
         ("nonsense://x", "nothing is known of nonsense"),
@@ -89,6 +97,8 @@ def test_a_missing_driver_is_named_by_its_package(monkeypatch, scheme, package):
         ({"part_bytes": 1 << 20}, "part_bytes"),
         ({"endpoint_url": "localhost:9000"}, "http://host:port"),
         ({"endpoint_url": "http://key:hush@host"}, "credentials"),
+        ({"endpoint_url": "key:hush@host:9"}, "http://host:port"),
+        ({"endpoint_url": "http://[host"}, "http://host:port"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused(changes, words):

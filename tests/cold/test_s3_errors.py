@@ -81,7 +81,11 @@ RAISED = [
     (ValueError("a time that is none"), PASSING, "a time that is none"),
     (ConnectionResetError("reset"), PASSING, ENDPOINT),
     (PermissionError(1, "a firewall"), PASSING, ENDPOINT),
-    (PermissionError(13, "denied", "/token"), FOR_GOOD, "AWS_PROFILE"),
+    (
+        boto.InvalidConfigError(error_msg="Invalid CA bundle"),
+        FOR_GOOD,
+        "prefix/folder/key: Invalid CA bundle",
+    ),
 ]
 
 

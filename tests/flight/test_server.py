@@ -26,6 +26,7 @@ from tiered.errors import ServerUnavailable, TieredError
 from tiered.flight import streams
 from tiered.flight.appending import append_stream
 from tiered.flight.connection import Connection
+from tiered.flight.flight_errors import from_flight
 from tiered.flight.options import ConnectOptions, ServeOptions
 from tiered.flight.put_messages import PutCommand
 from tiered.flight.remote_store import RemoteStore, open_remote
@@ -109,6 +110,15 @@ def test_tls(store: tiered.Store, tmp_path: Path) -> None:
         store.serve("127.0.0.1:0", tls_certificate=certificate)
     with pytest.raises(tiered.ConfigError, match="cannot serve over TLS.*give both in PEM"):
         store.serve("127.0.0.1:0", tls_certificate=key, tls_key=certificate)
+    piped, end = os.pipe()  # as of `--tls-key <(pass show key)`
+    os.write(end, key.read_bytes())
+    os.close(end)
+    store.serve("127.0.0.1:0", tls_certificate=certificate, tls_key=f"/dev/fd/{piped}").close()
+    os.close(piped)
+    short = "openssl req -x509 -newkey rsa:1024 -nodes -days 2 -subj /CN=localhost"
+    subprocess.run([*short.split(), *files], check=True, capture_output=True)
+    with pytest.raises(tiered.ConfigError, match="key too small.*longer key"):
+        store.serve("127.0.0.1:0", tls_certificate=certificate, tls_key=key)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +270,16 @@ def test_a_server_that_is_not_there_is_said_at_once() -> None:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(ServerUnavailable, match="is a server running there"):
             tiered.open(f"grpc://127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_a_proxy_is_suspected_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for direct, suspected in (("", True), ("other, .example.org", False), ("elsewhere", True)):
+        monkeypatch.setenv("no_proxy", direct)
+        error = from_flight(fl.FlightUnavailableError("message: none"), "grpc://log.example.org:9")
+        assert ("http_proxy" in str(error)) is suspected
 
 
 def test_a_taken_address_is_said(store: tiered.Store, server: Any) -> None:

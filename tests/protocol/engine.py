@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib import import_module
@@ -272,6 +272,9 @@ class ModelAccess(TierAccess):
         return self._disk.open(Path(path).name)
 
     def forget(self, path: str | Path) -> None: ...
+
+    def kept(self, meta: Any) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class ModelWriter:

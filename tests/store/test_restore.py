@@ -517,10 +517,15 @@ def test_only_an_empty_directory_is_taken(tmp_path: Path, clock: Clock, file_url
     restored(file_url, tmp_path / "mount", clock).close()
 
 
-@pytest.mark.parametrize("url", ["./data", "", "s3://", "nothing://x"])
+@pytest.mark.parametrize(
+    "url", ["./data", "", "s3://", "nothing://x", "s3:/key:hush@b/p", "s3://key:hush@b/p"]
+)
 def test_what_is_no_bucket_is_refused(tmp_path: Path, clock: Clock, url: str) -> None:
-    with pytest.raises(tiered.ConfigError):
-        restored(url, tmp_path / "new", clock)
+    elsewhere = tiered.Settings.model_validate({"cold": {"url": "s3://elsewhere/p"}})
+    for settings in (None, elsewhere):
+        with pytest.raises(tiered.ConfigError) as caught:
+            restored(url, tmp_path / "new", clock, settings=settings)
+        assert "hush" not in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import evict_all, open_store
+from tests.store.helpers import OFFLOAD_US, evict_all, open_store, tier
 from tiered.reader import access
 from tiered.writers import flush_in_background
 
@@ -57,7 +57,8 @@ def test_a_deleted_topic_is_let_go(tmp_path: Path, clock: Clock) -> None:
         topic = store.create_topic("t", partitions=2)
         segments(topic, 3)
         assert topic.scan().to_arrow().num_rows == daemon.topic("t").scan().to_arrow().num_rows == 3
-        store.tier()
+        tier(store, clock, OFFLOAD_US)
+        assert store._tierer.claims._committers
         store.delete_topic("t")
         assert kept(store) == []
         held = store._access

@@ -29,13 +29,12 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered import finding, reads, statuses, tier_actions
+from tiered import finding, reads, statuses
 from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
 from tiered.policies.actions import Seal
 from tiered.warm.catalog import TopicMeta
 from tiered.warm.filesystem import OsFileSystem
-from tiered.writers import writer_at
 
 SCHEMA = pa.schema(
     [
@@ -668,11 +667,13 @@ def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
             reason="",
         )  # fmt: skip
 
-        def late(*arguments: Any, **options: Any) -> Any:
-            store.delete_topic("t")
-            return writer_at(*arguments, **options)
+        kept = store._access.kept
 
-        monkeypatch.setattr(tier_actions, "writer_at", late)
+        def late(meta: TopicMeta) -> Any:
+            store.delete_topic("t")
+            return kept(meta)
+
+        monkeypatch.setattr(store._access, "kept", late)
         with pytest.raises(tiered.TopicNotFound):
             actions.seal(seal)
         assert values(store.create_topic("t")) == []

@@ -11,7 +11,7 @@ import typer
 
 from ..cold.object_store import ObjectStore
 from ..cold.open import open_object_store
-from ..cold.options import ColdOptions
+from ..cold.options import ColdOptions, check_url
 from ..errors import ConfigError, ObjectNotFound
 from ..format.segment import MAGIC as SEGMENT_MAGIC
 from ..settings import Settings
@@ -67,6 +67,7 @@ def _describe(target: str, records: int, settings: Settings) -> Description:
     if ("://" not in target or target.startswith("file://")) and local.exists():
         return _describe_file(local.resolve(), records)
     if "://" in target:
+        check_url(target)
         folder, _, name = target.rpartition("/")
         parts = 2 if folder.endswith("/pages") else 1  # so that a page's head is within reach
         folder, name = target.rsplit("/", parts)[0], "/".join(target.rsplit("/", parts)[1:])

@@ -48,7 +48,22 @@ _EXTENSIONS = {
     ".parquet": InputFormat.PARQUET,
     ".pq": InputFormat.PARQUET,
 }
-_COMPRESSED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
+# What writes the contents of such files to a pipe; tar finds out itself how they are compressed.
+_UNPACK = {
+    ".7z": "7z x -so",
+    ".br": "brotli -dc",
+    ".bz2": "bzip2 -dc",
+    ".gz": "gzip -dc",
+    ".lz4": "lz4 -dc",
+    ".snappy": "snzip -dc",
+    ".sz": "snzip -dc",
+    ".tar": "tar -xOf",
+    ".tgz": "tar -xOf",
+    ".xz": "xz -dc",
+    ".z": "gzip -dc",
+    ".zip": "unzip -p",
+    ".zst": "zstd -dc",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +110,21 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     if stat.S_ISDIR(found.st_mode):
         raise ConfigError(f"{path} is a directory; name its files")
     extension = path.suffix.lower()
-    program = _COMPRESSED.get(extension)
-    if program is not None and chosen is None:
-        raise ConfigError(
-            f"{path} is compressed; pipe what it holds: {program} -dc {quote(file)} | tiered append …"
-        )
+    if extension in _UNPACK and chosen is None:
+        raise ConfigError(f"{path} is compressed or an archive; {_how_to_unpack(file, path)}")
     size = found.st_size if stat.S_ISREG(found.st_mode) else None
     return Source(file, path, chosen or _EXTENSIONS.get(extension, InputFormat.LINES), size)
+
+
+def _how_to_unpack(file: str, path: Path) -> str:
+    inner = Path(path.stem).suffix.lower()
+    program = _UNPACK[inner if inner == ".tar" else path.suffix.lower()]
+    held = _EXTENSIONS.get(inner)
+    if held is InputFormat.PARQUET:
+        return "unpack it to a file first, as Parquet cannot be read from a pipe"
+    # A pipe has no extension to tell.
+    told = f" --format {held}" if held else ""
+    return f"pipe what it holds: {program} {quote(file)} | tiered append …{told}"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from .file_store import RESERVED as FILE_RESERVED
 from .file_store import FileStore
 from .layout import PROBE_PREFIX
 from .object_store import ObjectStore
-from .options import ColdOptions, carries_secret
+from .options import URLS, ColdOptions, check_url
 
 # botocore and fsspec take a quarter of the time of `import tiered`: each is imported by the first URL that needs it.
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ __all__ = ["ColdOptions", "check_conditional_writes", "open_object_store"]
 
 _DRIVERS = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 _READ_ONLY = {"http", "https", "data", "zip", "tar", "git", "github", "reference"}
-_EXAMPLES = "write s3://bucket/prefix, file:///absolute/directory, gs://bucket/prefix, abfs://container/prefix or memory://name"
 
 
 def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectStore:
@@ -41,13 +40,8 @@ def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectSto
         The URL is not one, or its driver is not installed; the message says what to write or to install.
     """
     options = options or ColdOptions()
-    scheme, separator, rest = url.partition("://")
-    if not separator or not scheme:
-        raise ConfigError(f"{url!r} is not the URL of an object store; {_EXAMPLES}")
-    if carries_secret(url):
-        raise ConfigError(
-            f"the {scheme}:// URL holds a password or a user; give credentials through the environment"
-        )
+    check_url(url)
+    scheme, _, rest = url.partition("://")
     if any(part in (".", "..") for part in rest.split("/")):
         raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
     if scheme in ("s3", "s3a"):
@@ -110,11 +104,6 @@ def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
     prefix = prefix.strip("/")
     if not bucket:
         raise ConfigError(f"{url!r} names no bucket; write s3://bucket/prefix")
-    if "?" in rest or "#" in rest:
-        # Not the URL itself: it may be one that somebody signed.
-        raise ConfigError(
-            f"s3://{bucket}: settings do not go into the URL, nor ? or #; write them under [cold]"
-        )
     if "//" in prefix:
         raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
     from .s3 import S3Store
@@ -142,7 +131,7 @@ def _open_file(url: str, rest: str, options: ColdOptions) -> FileStore:
 
 def _check_driver(url: str, scheme: str) -> None:
     if scheme in _READ_ONLY:
-        raise ConfigError(f"{url!r}: {scheme} is no object store; {_EXAMPLES}")
+        raise ConfigError(f"{url!r}: {scheme} is no object store; {URLS}")
     import fsspec
 
     try:
@@ -152,4 +141,4 @@ def _check_driver(url: str, scheme: str) -> None:
         install = f"pip install {package}" if package else str(error)
         raise ConfigError(f"{scheme}:// needs a driver that is not installed: {install}") from error
     except ValueError as error:
-        raise ConfigError(f"{url!r}: nothing is known of {scheme}://; {_EXAMPLES}") from error
+        raise ConfigError(f"nothing is known of {scheme}://; {URLS}") from error

@@ -13,6 +13,11 @@ PART_BYTES_MIN = 5 << 20  # S3 refuses smaller parts, the last one excepted
 PART_BYTES_MAX = 5 << 30
 PARTS_MAX = 10_000  # of one upload to S3
 TAGS_MAX = 10
+ADDRESSES = "write http://host:port or https://host"
+SET_KEYS = (
+    "set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
+)
+URLS = "write s3://bucket/prefix, file:///absolute/directory, gs://bucket/prefix, abfs://container/prefix or memory://name"
 
 _TAG = re.compile(r"[\w\s+\-=.:/@]*")  # what S3 allows in keys and values of tags
 
@@ -115,19 +120,32 @@ class ColdOptions:
         check_encryption(self.encryption, self.kms_key_id)
         check_tags(self.tags)
         if self.endpoint_url is not None:
-            _check_endpoint(self.endpoint_url)
+            check_endpoint(self.endpoint_url, "cold.endpoint_url")
 
 
-def carries_secret(url: str) -> bool:
-    """Whether the URL of an object store seems to hold a password; those of AWS may have slashes in them."""
-    scheme, _, rest = url.partition("://")
+def check_url(url: str) -> None:
+    """Raise `ConfigError` for what is no URL of an object store, and for one that seems to hold a secret.
+
+    A secret is not repeated. Those of AWS may have slashes in them; the query is what a signed URL is signed by.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or not scheme:
+        shown = "what is given" if "@" in url or "?" in url else repr(url)
+        raise ConfigError(f"{shown} is not the URL of an object store; {URLS}")
+    scheme, s3 = scheme.lower(), scheme.lower() in ("s3", "s3a")
     first, _, after = rest.partition("/")
     user, _, _ = first.rpartition("@")
     name, colon, word = first.partition(":")
-    if ":" in user or (user and scheme in ("s3", "s3a")):
-        return True
-    # Not a port, nor the ARN of an access point.
-    return bool(colon) and "@" in after and not word.isdecimal() and name != "arn"
+    # A host may have a port, except in S3, and the ARN of an access point has colons.
+    slashed = colon and "@" in after and (name != "arn" if s3 else not word.isdecimal())
+    if ":" in user or (user and s3) or slashed:
+        raise ConfigError(
+            f"the {scheme}:// URL must not hold a password or a user; take them out and {SET_KEYS}"
+        )
+    if ("?" in rest and scheme not in ("file", "memory")) or ("#" in rest and s3):
+        raise ConfigError(
+            f"the {scheme}:// URL must not hold ? or #; write settings under [cold], and for credentials {SET_KEYS}"
+        )
 
 
 def check_encryption(encryption: str, kms_key_id: str | None) -> None:
@@ -157,11 +175,14 @@ def check_tags(tags: tuple[tuple[str, str], ...]) -> None:
             )
 
 
-def _check_endpoint(endpoint_url: str) -> None:
-    parts = urlsplit(endpoint_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"cold.endpoint_url {endpoint_url!r} is not an address; write http://host:port or https://host"
-        )
-    if parts.username is not None or parts.password is not None:
-        raise ConfigError("cold.endpoint_url must not hold credentials; set the AWS_* environment instead")
+def check_endpoint(endpoint_url: str, name: str) -> None:
+    """Raise `ConfigError`, which does not repeat it, for the URL of a server that nobody can reach or that holds a secret."""
+    try:
+        parts = urlsplit(endpoint_url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError(f"{name} is not an address; {ADDRESSES}") from None
+    if parts.username is not None:
+        raise ConfigError(f"{name} must not hold credentials; take them out and {SET_KEYS}")

@@ -5,27 +5,29 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import botocore.session
+from botocore import exceptions as boto
 from botocore.config import Config
 from botocore.credentials import ProcessProvider
-from botocore.exceptions import CredentialRetrievalError
 from botocore.loaders import create_loader
 
 from ..errors import ColdStorageError, ConfigError, CorruptionError
 from ..format.checksum import crc32c
 from .counters import Counters
 from .object_store import Bytes
-from .options import ColdOptions
+from .options import ADDRESSES, ColdOptions, check_endpoint
 from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
 from .throttle import Brakes, PacedBody
 
 _DESCRIPTIONS = create_loader()
+_ENDPOINT = "cold.endpoint_url, AWS_ENDPOINT_URL or its like"
 
 
 def encode_crc(value: int) -> str:
@@ -226,7 +228,8 @@ class S3Client:
             client = _make_client(options)
         except RAISED as error:
             if type(error) is ValueError:
-                raise ConfigError(f"{error}: correct cold.endpoint_url, or AWS_ENDPOINT_URL") from error
+                # The SDK's text repeats the URL, which may hold a password.
+                raise ConfigError(f"{_ENDPOINT} is not an address; {ADDRESSES}") from None
             raise self._translate(error, "reach", "") from error
         _Hooks(brakes, self.counters).register(client)
         pool = ThreadPoolExecutor(options.read_threads, thread_name_prefix="tiered-s3-read")
@@ -307,7 +310,9 @@ def _make_client(options: ColdOptions) -> Any:
     session = botocore.session.Session()
     session.register_component("data_loader", _DESCRIPTIONS)
     if options.access_key is None:
-        _bound_credential_process(session, 2 * options.read_timeout_seconds)
+        session.register_component(
+            "credential_provider", _Credentials(session, 2 * options.read_timeout_seconds)
+        )
     client = session.create_client(
         "s3",
         region_name=options.region,
@@ -317,11 +322,8 @@ def _make_client(options: ColdOptions) -> Any:
         aws_session_token=options.session_token,
         config=config,
     )
-    if "@" in urlsplit(client.meta.endpoint_url).netloc:
-        # Every message of the SDK would show them.
-        raise ConfigError(
-            "AWS_ENDPOINT_URL and its like must not hold credentials; set the AWS_* keys instead"
-        )
+    # Every message of the SDK would show a password in it.
+    check_endpoint(client.meta.endpoint_url, _ENDPOINT)
     return client
 
 
@@ -337,15 +339,59 @@ class _CredentialProcess(subprocess.Popen[bytes]):
             return super().communicate(timeout=self._seconds_max)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise CredentialRetrievalError(
+            raise boto.CredentialRetrievalError(
                 provider="credential_process", error_msg=f"it did not end within {self._seconds_max:g} s"
             ) from None
 
 
-def _bound_credential_process(session: botocore.session.Session, seconds_max: float) -> None:
-    resolver = session.get_component("credential_provider")
-    profile = session.get_config_variable("profile") or "default"
-    popen = partial(_CredentialProcess, seconds_max=seconds_max)
-    bounded = ProcessProvider(profile, lambda: session.full_config, popen=popen)
-    resolver.insert_after(ProcessProvider.METHOD, bounded)
-    resolver.remove(ProcessProvider.METHOD)  # the first of that name, which is the SDK's own
+class _Credentials:
+    """The SDK's search for credentials: a ``credential_process`` ends, and whatever else fails is an error of theirs."""
+
+    def __init__(self, session: botocore.session.Session, process_seconds_max: float) -> None:
+        self._session = session
+        self._popen = partial(_CredentialProcess, seconds_max=process_seconds_max)
+        with _credential_errors("the chain"):
+            chain = session.get_component("credential_provider")
+            chain.insert_after(ProcessProvider.METHOD, self._process(session.get_config_variable("profile")))
+            chain.remove(ProcessProvider.METHOD)  # the first of that name, which is the SDK's own
+            self._providers = chain.providers
+        for provider in self._providers:
+            # Of a role; it makes those of its source_profile itself.
+            builder = getattr(provider, "_profile_provider_builder", None)
+            if builder is not None:
+                builder._create_process_provider = self._process
+
+    def load_credentials(self) -> Any:
+        """Return the first that are found; None where there are none."""
+        for provider in self._providers:
+            with _credential_errors(provider.METHOD):
+                found = provider.load()
+            if found is not None:
+                # Those that expire are renewed here, in the midst of a request.
+                found.get_frozen_credentials = partial(_frozen, found.get_frozen_credentials, provider.METHOD)
+                return found
+        return None
+
+    def _process(self, profile: str | None) -> ProcessProvider:
+        return ProcessProvider(profile or "default", lambda: self._session.full_config, popen=self._popen)
+
+
+def _frozen(freeze: Callable[[], Any], provider: str) -> Any:
+    with _credential_errors(provider):
+        found = freeze()
+        if not all(isinstance(part, str) for part in (found.access_key, found.secret_key, found.token or "")):
+            raise TypeError("a key or token that is no text")
+    return found
+
+
+@contextmanager
+def _credential_errors(provider: str) -> Iterator[None]:
+    """Raise what the SDK stumbles over, such as a file or what a process prints, as its error of credentials."""
+    try:
+        yield
+    except Exception as error:
+        told = isinstance(error, boto.BotoCoreError | boto.ClientError)
+        if told and not isinstance(error, boto.InvalidConfigError):
+            raise
+        reason = str(error) if told else f"{type(error).__name__}: {error}"
+        raise boto.CredentialRetrievalError(provider=provider, error_msg=reason) from error

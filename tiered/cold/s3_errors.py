@@ -7,7 +7,6 @@ it may come from a missing bucket, a proxy or a server that is starting.
 from __future__ import annotations
 
 import re
-from json import JSONDecodeError
 
 from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
@@ -89,10 +88,7 @@ _NO_CREDENTIALS = (
     boto.SSOError,
     boto.MetadataRetrievalError,
     boto.ProfileNotFound,
-    boto.InvalidConfigError,
-    JSONDecodeError,  # S3 speaks XML
 )
-_FILES = (FileNotFoundError, PermissionError, IsADirectoryError)
 # Of services other than S3, asked for the credentials of a role.
 _ROLES = {"AssumeRole", "AssumeRoleWithWebIdentity", "GetRoleCredentials"}
 _NETWORK = (
@@ -128,9 +124,7 @@ def translate(
     if isinstance(error, boto.ClientError):
         return _answered(error, operation, subject, url, endpoint)
     text = _one_line(str(error) or type(error).__name__)
-    if isinstance(error, JSONDecodeError):
-        text = f"what credential_process printed is no JSON ({text})"
-    if isinstance(error, _NO_CREDENTIALS) or (isinstance(error, _FILES) and error.filename is not None):
+    if isinstance(error, _NO_CREDENTIALS):
         return ColdStorageError(f"{subject}: no credentials: {text}; {_CHAIN}")
     if isinstance(error, boto.SSLError):
         return ColdStorageError(
@@ -154,8 +148,8 @@ def status_of(error: BaseException | None) -> int:
 
 
 def refuses_keys(error: BaseException) -> bool:
-    """Whether an answer may say that the keys are not, or no longer, valid."""
-    return (
+    """Whether the keys may not, or no longer, be valid, or could not be renewed."""
+    return isinstance(error, boto.CredentialRetrievalError) or (
         isinstance(error, boto.ClientError) and str(error.response.get("Error", {}).get("Code", "")) in _KEYS
     )
 

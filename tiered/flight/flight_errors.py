@@ -22,6 +22,7 @@ from .wire_errors import decode_error, encode_error
 log = logging.getLogger("tiered.flight")
 
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # what gRPC obeys, in its order
+_NO_PROXIES = ("no_grpc_proxy", "no_proxy")
 
 
 def to_flight(error: BaseException) -> fl.FlightError:
@@ -69,11 +70,18 @@ def _advice(location: str, reason: str) -> str:
             "is in it"
         )
     proxy = next((name for name in _PROXIES if os.environ.get(name)), None)
-    if proxy is not None:
+    if proxy is not None and not _takes_no_proxy(location):
         return f"is a server running there? {proxy} names a proxy: no_proxy takes hosts out"
     if "Socket closed" in reason and location.startswith("grpc://"):
         return "is a server running there, and without TLS? Else write grpc+tls://"
     return "is a server running there?"
+
+
+def _takes_no_proxy(location: str) -> bool:
+    """Whether gRPC leaves the proxy out by the end of a host's name; networks such as 10.0.0.0/8 are not looked at."""
+    host = location.partition("://")[2].rpartition(":")[0].strip("[]").lower()
+    ends = next((os.environ[name] for name in _NO_PROXIES if os.environ.get(name)), "")
+    return any(host.endswith(end) for end in ends.lower().replace(" ", "").split(",") if end)
 
 
 def is_transport(error: TieredError) -> bool:

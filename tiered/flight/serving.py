@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -12,6 +13,11 @@ from .server import FlightServer
 
 if TYPE_CHECKING:
     from ..store import Store
+
+_ADVICE = {
+    "ee key too small": "make a pair with a longer key",
+    "key values mismatch": "give the key that the certificate was made with",
+}
 
 
 def serve(
@@ -44,12 +50,15 @@ def serve(
 
 
 def _check_pair(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> None:
-    """Raise `ConfigError` for what gRPC would refuse without saying why."""
+    """Raise `ConfigError` for what gRPC would refuse without saying why; pipes, which can be read once, are left to it."""
+    if not (Path(certificate).is_file() and Path(key).is_file()):
+        return
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or "no PEM"
+        reason = (getattr(error, "reason", None) or "no PEM").replace("_", " ").lower()
+        advice = _ADVICE.get(reason, "give both in PEM, the key without a password")
         raise ConfigError(
             f"cannot serve over TLS with the certificate {os.fspath(certificate)} and the key {os.fspath(key)} "
-            f"({reason.replace('_', ' ').lower()}): give both in PEM, the key without a password"
+            f"({reason}): {advice}"
         ) from None

@@ -257,7 +257,9 @@ class PartitionWriter(NumberedRows):
 
     def _release(self) -> None:
         with self._sync_lock, self._write_lock, self.lock:
-            self._fail(StoreClosed("the store is closed"))
+            # Of a topic that was deleted, that is what every later call is told.
+            deleted = self.fault if isinstance(self.fault, TopicNotFound) else None
+            self._fail(deleted or StoreClosed("the store is closed"))
             for segment in (*self._retired, self._segment):
                 segment.close()
             self.recent.clear()

@@ -174,6 +174,8 @@ class Executor:
         Asked before each action; once true, what is left is skipped. A daemon's way to end early.
     held
         Asked before each action why it is to be left alone by now; empty: it is not.
+    is_gone
+        Asked after an action failed whether its topic was deleted meanwhile: then it is skipped.
     running
         Is told which actions are under way.
     observe
@@ -188,6 +190,7 @@ class Executor:
         clock: Callable[[], float] = time.monotonic,
         should_stop: Callable[[], bool] = lambda: False,
         held: Callable[[Action], str] = lambda _: "",
+        is_gone: Callable[[Action], bool] = lambda _: False,
         running: Running | None = None,
         observe: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
@@ -198,6 +201,7 @@ class Executor:
         self._clock = clock
         self._should_stop = should_stop
         self._held = held
+        self._is_gone = is_gone
         self._running = running or Running()
         self._observe = observe
 
@@ -235,8 +239,7 @@ class Executor:
                 if why is None:
                     self._run_action(action, run)
                 else:
-                    run.skipped.append((action, why))
-                    self._observe(Outcome(action, "skipped", message=why))
+                    self._skipped(run, action, why)
         except BaseException:
             interrupted.set()
             raise
@@ -247,17 +250,24 @@ class Executor:
         try:
             with self._running.during(action):
                 count: int | None = getattr(self._port, action.kind)(action)
-        except TieredError as error:
-            message = f"{type(error).__name__}: {error}"
-            log.warning("%s failed: %s", action, message)
-            self._failed(run, action, message, begun, fenced=isinstance(error, Fenced))
         except Exception as error:
-            log.exception("%s failed unexpectedly", action)
-            self._failed(run, action, f"{type(error).__name__}: {error}", begun, fenced=False)
+            message = f"{type(error).__name__}: {error}"
+            if self._is_gone(action):
+                self._skipped(run, action, "its topic was deleted")
+                return
+            if isinstance(error, TieredError):
+                log.warning("%s failed: %s", action, message)
+            else:
+                log.exception("%s failed unexpectedly", action)
+            self._failed(run, action, message, begun, fenced=isinstance(error, Fenced))
         else:
             moved = action.bytes if count is None else count
             run.done.append((action, moved))
             self._observe(Outcome(action, "done", moved, time.monotonic() - begun))
+
+    def _skipped(self, run: _Run, action: Action, why: str) -> None:
+        run.skipped.append((action, why))
+        self._observe(Outcome(action, "skipped", message=why))
 
     def _failed(self, run: _Run, action: Action, message: str, begun: float, *, fenced: bool) -> None:
         run.fail(action, message, fenced=fenced)

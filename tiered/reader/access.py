@@ -7,7 +7,8 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -21,7 +22,7 @@ from ..cold.object_store import ObjectStore
 from ..cold.open import open_object_store
 from ..cold.options import ColdOptions
 from ..cold.partition import ColdPartition
-from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
+from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta, kept
 from ..warm.directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
 
@@ -182,6 +183,11 @@ class TierAccess:
             known = self._directories[topic, partition] = root / TOPICS_DIRECTORY / topic / str(partition)
         return known
 
+    def kept(self, meta: TopicMeta) -> AbstractContextManager[None]:
+        """Keep a topic from being deleted while its local directory is changed; see `warm.catalog.kept`."""
+        assert self.places.root is not None
+        return kept(self.places.root, meta)
+
     def list_segments(self, directory: Path) -> tuple[SegmentName, ...]:
         """Return the segments of a partition, the newest file last."""
         names = self._listings[directory] = list_segments(directory).segments
@@ -249,14 +255,19 @@ class TierAccess:
         if time.monotonic() - self._looked_for_removed >= REMOVED_SECONDS:
             self.forget_removed()
 
-    def forget_topic(self, meta: TopicMeta) -> None:
-        """Let go of all that is kept of a topic whose files were removed."""
+    def forget_others(self, topics: Iterable[TopicMeta]) -> None:
+        """Let go of all that is kept of topics other than these: they were deleted."""
+        ids, names = set(), set()
+        for meta in topics:
+            ids.add(meta.topic_id)
+            names.add(meta.name)
         with self._lock:
-            for partition in range(meta.partitions):
-                self._partitions.pop((meta.topic_id, partition), None)
-                directory = self._directories.pop((meta.name, partition), None)
-                if directory is not None:
-                    self._listings.pop(directory, None)
+            for key in [key for key in self._partitions if key[0] not in ids]:
+                del self._partitions[key]
+            for place in [place for place in list(self._directories) if place[0] not in names]:
+                del self._directories[place]
+            for directory in [path for path in list(self._listings) if path.parent.name not in names]:
+                del self._listings[directory]
         self.forget_removed()
 
     def forget_segments(self) -> None:

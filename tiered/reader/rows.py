@@ -15,7 +15,7 @@ from ..format.schema import TIMESTAMP, row_schema
 BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
 # Constant columns of more rows take little time beside the rest of their batch, and much memory for good.
-_KEPT_ROWS_MAX = 1 << 16
+_KEPT_ROWS_MAX = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

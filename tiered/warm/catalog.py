@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from ..format.document import decode_document, encode_document
 from ..format.schema import check_extends, normalize_schema, schema_from_text, schema_to_text
 from .cold_url import read_cold_place
 from .filesystem import FileSystem, read_whole, write_atomically
+from .lock import directory_lock
 
 STORE_FILE = "store.json"
 RESTORING_FILE = "restoring.json"
@@ -228,7 +231,8 @@ class Catalog:
         """Remove a topic: by one rename, so that a kill in between leaves no half topic, then its files."""
         directory = self.topic_directory(name)
         doomed = directory.with_name(f".deleted-{uuid4()}")
-        self._fs.rename(directory, doomed)
+        with directory_lock(directory):  # see `kept`
+            self._fs.rename(directory, doomed)
         self._fs.sync_directory(directory.parent)
         self.remove_deleted()
 
@@ -277,3 +281,26 @@ def check_not_deleted(root: Path, meta: TopicMeta) -> None:
         raise TopicNotFound(
             f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"
         )
+
+
+@contextmanager
+def kept(root: Path, meta: TopicMeta) -> Iterator[None]:
+    """Keep a topic from being deleted, by any process, while its directory is changed; a deletion waits.
+
+    Whoever changes a directory by its path after it was looked up, and holds no writer's lock, does so within this:
+    by then the name may be another topic's. To be held for a few operations of the disk; not re-entrant.
+
+    Raises
+    ------
+    TopicNotFound
+        It was deleted, and perhaps another created under its name.
+    CorruptionError, UnsupportedFormat, Backpressure
+    """
+    with ExitStack() as held:
+        try:
+            held.enter_context(directory_lock(root / TOPICS_DIRECTORY / meta.name))
+        except FileNotFoundError:
+            raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
+        # Now: what is renamed is locked first, so as long as the name is this topic's, so is the locked directory.
+        check_not_deleted(root, meta)
+        yield

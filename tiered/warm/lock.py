@@ -13,7 +13,8 @@ import os
 import socket
 import sys
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from ..errors import DiskFull, ReadOnly, StoreLocked
@@ -97,6 +98,24 @@ class FileLock:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+@contextmanager
+def directory_lock(directory: Path) -> Iterator[None]:
+    """Hold a directory itself, which needs no file and no room; wait for whoever holds it. Not re-entrant.
+
+    Raises
+    ------
+    FileNotFoundError, Backpressure
+    """
+    with NoRoom(directory):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(fd, fcntl.LOCK_UN)  # as in `FileLock.release`
+        os.close(fd)
 
 
 def _try_lock(fd: int) -> bool:

@@ -6,7 +6,8 @@ temporary name, sync it, decode it again and compare, rename, sync the directory
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def rewrite_segment(
     *,
     use_mmap: bool = True,
     block_bytes: int = TARGET_BLOCK_BYTES,
+    kept: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> SegmentFacts:
     """Re-encode the sealed segment at `path`, into blocks of about `block_bytes`, and return the new facts.
 
@@ -89,9 +91,10 @@ def rewrite_segment(
     except BaseException:
         fs.unlink(temporary)
         raise
-    fs.rename(temporary, target)
-    fs.sync_directory(path.parent)
-    fs.unlink(path)
+    with kept():
+        fs.rename(temporary, target)
+        fs.sync_directory(path.parent)
+        fs.unlink(path)
     return facts
 
 
