@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif options.json is not None:
         options.json.write_text(report, encoding="utf-8")
     if options.write_docs:
-        DOCS.write_text(to_markdown(facts, results), encoding="utf-8")
+        DOCS.write_text(to_markdown(facts, results, options.repeats), encoding="utf-8")
         console.print(f"wrote {DOCS.relative_to(DOCS.parent.parent)}")
     return 0
 

@@ -117,7 +117,7 @@ def test_the_page_and_the_json_hold_what_was_measured(tmp_path: Path) -> None:
     result = run_here(
         a_case({"ours": [100] * 3, "peer": [50] * 3}, targets=(target,), note="Read this."), tmp_path
     )
-    page = to_markdown({"CPUs": "2"}, [result])
+    page = to_markdown({"CPUs": "2"}, [result], 3)
     assert "## A title" in page
     assert "| peer | 50 | 2 | 5 MiB |" in page
     assert "- MISSED: ours ÷ peer: at least 3; measured 2" in page

@@ -35,7 +35,14 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
-from .cold.options import PART_BYTES_MAX, PART_BYTES_MIN, SET_KEYS, check_encryption, check_tags, check_url
+from .cold.options import (
+    PART_BYTES_MAX,
+    PART_BYTES_MIN,
+    check_encryption,
+    check_tags,
+    check_url,
+    endpoint_fault,
+)
 from .errors import ConfigError
 from .format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from .policies.rules import (
@@ -131,19 +138,11 @@ def _place(url: str | None) -> str | None:
     return url
 
 
-def _http_place(url: str | None) -> str | None:
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url)
-        reachable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        reachable = False
-    if not reachable:
-        raise ValueError('is not an HTTP URL; write one such as "http://127.0.0.1:9000"')
-    if parts.username is not None:
-        raise ValueError(f"must not carry credentials; take them out and {SET_KEYS}")
-    return _place(url)
+def _server(url: str | None) -> str | None:
+    fault = None if url is None else endpoint_fault(url)
+    if fault is not None:
+        raise ValueError(fault)
+    return url
 
 
 class ColdSettings(_Section):
@@ -153,7 +152,7 @@ class ColdSettings(_Section):
     """
 
     url: Annotated[str | None, AfterValidator(_place)] = None
-    endpoint_url: Annotated[str | None, AfterValidator(_http_place)] = None
+    endpoint_url: Annotated[str | None, AfterValidator(_server)] = None
     region: str | None = None
     storage_class: Annotated[str, AfterValidator(readable_class)] = "STANDARD"
     encryption: Literal["off", "AES256", "aws:kms"] = "off"

@@ -110,8 +110,8 @@ def test_shown_values_are_those_in_effect(config: Path) -> None:
         ('[cold]\nurl = "s3://key:a/b@bucket/p"\n', "cold.url: the s3:// URL must not hold a password"),
         ('[cold]\nurl = "gs://b/p?sig=x"\n', "cold.url: the gs:// URL must not hold ?"),
         ('[cold]\nurl = "bucket"\n', "cold.url: 'bucket' is not the URL of an object store"),
-        ('[cold]\nendpoint_url = "http://token@host"\n', "cold.endpoint_url: must not carry credentials"),
-        ('[cold]\nendpoint_url = "http://host:99999"\n', "cold.endpoint_url: is not an HTTP URL; write one such as"),
+        ('[cold]\nendpoint_url = "http://token@host"\n', "cold.endpoint_url: must not hold credentials"),
+        ('[cold]\nendpoint_url = "http://host:99999"\n', "cold.endpoint_url: is not the address of a server; write one such as"),
         ("[store\n", "line 1"),
     ],
 )  # fmt: skip

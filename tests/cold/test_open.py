@@ -95,10 +95,10 @@ def test_a_missing_driver_is_named_by_its_package(monkeypatch, scheme, package):
         ({"upload_threads": 0}, "upload_threads"),
         ({"connect_timeout_seconds": 0}, "connect_timeout_seconds"),
         ({"part_bytes": 1 << 20}, "part_bytes"),
-        ({"endpoint_url": "localhost:9000"}, "http://host:port"),
+        ({"endpoint_url": "localhost:9000"}, "http://127.0.0.1:9000"),
         ({"endpoint_url": "http://key:hush@host"}, "credentials"),
-        ({"endpoint_url": "key:hush@host:9"}, "http://host:port"),
-        ({"endpoint_url": "http://[host"}, "http://host:port"),
+        ({"endpoint_url": "key:hush@host:9"}, "http://127.0.0.1:9000"),
+        ({"endpoint_url": "http://[host"}, "http://127.0.0.1:9000"),
     ],
 )
 def test_an_option_that_cannot_work_is_refused(changes, words):

@@ -177,7 +177,10 @@ PROGRAM = """
 import json, os
 before = dict(os.environ)
 from tiered.spark import session
-spark = session(**{"spark.master": "local[1]"})
+spark = session(**{
+    "spark.master": "local[1]", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": False, "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+})
 after = {name: os.environ.get(name) for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
 java = spark._jvm.java.lang.System.getProperty("java.home")
 total = spark.sql("select sum(id) as total from range(100)").collect()[0].total

@@ -6,6 +6,7 @@ program that SIGPIPE ended) where the reader of a pipe went away; 128 and the si
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -178,6 +179,8 @@ def _open_standard_streams() -> None:
 
 def main() -> None:
     """Run the command line; the entry point of the script ``tiered``."""
+    # What was imported stays: no collection need look at it, least of all the one at the end of a short command.
+    gc.freeze()
     _open_standard_streams()
     # gRPC tells of each failed handshake by itself, in lines of its own beside ours.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

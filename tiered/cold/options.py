@@ -13,7 +13,7 @@ PART_BYTES_MIN = 5 << 20  # S3 refuses smaller parts, the last one excepted
 PART_BYTES_MAX = 5 << 30
 PARTS_MAX = 10_000  # of one upload to S3
 TAGS_MAX = 10
-ADDRESSES = "write http://host:port or https://host"
+ADDRESSES = "write one such as http://127.0.0.1:9000 or https://host"
 SET_KEYS = (
     "set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
 )
@@ -119,8 +119,9 @@ class ColdOptions:
             raise ConfigError(f"part_bytes is between {PART_BYTES_MIN} (5 MiB) and {PART_BYTES_MAX} (5 GiB)")
         check_encryption(self.encryption, self.kms_key_id)
         check_tags(self.tags)
-        if self.endpoint_url is not None:
-            check_endpoint(self.endpoint_url, "cold.endpoint_url")
+        fault = None if self.endpoint_url is None else endpoint_fault(self.endpoint_url)
+        if fault is not None:
+            raise ConfigError(f"cold.endpoint_url {fault}")
 
 
 def check_url(url: str) -> None:
@@ -175,14 +176,15 @@ def check_tags(tags: tuple[tuple[str, str], ...]) -> None:
             )
 
 
-def check_endpoint(endpoint_url: str, name: str) -> None:
-    """Raise `ConfigError`, which does not repeat it, for the URL of a server that nobody can reach or that holds a secret."""
+def endpoint_fault(url: str) -> str | None:
+    """Return what is wrong with the URL of a server, without repeating it: nobody can reach it, or it holds a secret."""
     try:
-        parts = urlsplit(endpoint_url)
+        parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{name} is not an address; {ADDRESSES}") from None
-    if parts.username is not None:
-        raise ConfigError(f"{name} must not hold credentials; take them out and {SET_KEYS}")
+        return f"is not the address of a server; {ADDRESSES}"
+    if parts.username is not None or parts.query or parts.fragment:
+        return f"must not hold credentials, ? or #; take them out and {SET_KEYS}"
+    return None
