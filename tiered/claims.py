@@ -300,13 +300,18 @@ class Claims:
     def forget_others(self, topics: Iterable[TopicMeta]) -> None:
         """Let go of what is kept of topics other than these: they were deleted."""
         ids = {meta.topic_id for meta in topics}
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return  # whoever holds it may wait for the bucket; a later call does it
+        try:
             for topic_id in self._announced.keys() - ids:
                 del self._announced[topic_id]
             for kept in (self._committers, self._turns, self._ends):
                 for key in [key for key in list(kept) if key[0] not in ids]:
                     del kept[key]
-            self._without_lineage = {key for key in self._without_lineage if key[0] in ids}
+            for key in [key for key in list(self._without_lineage) if key[0] not in ids]:
+                self._without_lineage.discard(key)
+        finally:
+            self._lock.release()
 
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""

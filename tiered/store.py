@@ -16,7 +16,7 @@ from . import closing
 from .background import Ticker
 from .cold.sweep import SweepReport
 from .cold.throttle import Brakes
-from .errors import ReadOnly, TieredError, TopicExists, TopicNotFound, again
+from .errors import ReadOnly, StoreLocked, TieredError, TopicExists, TopicNotFound, again
 from .format.schema import check_topic_name
 from .host import Host
 from .hot.partition_writer import PartitionWriter
@@ -43,6 +43,8 @@ from .verify.verifier import verify_store
 from .warm.catalog import TopicMeta
 from .warm.lock import FileLock
 from .web import Web
+
+_DELETION_POLL_SECONDS = 0.01
 
 
 class Store:
@@ -296,17 +298,30 @@ class Store:
         topic = self.topic(name)
         self._tierer.claims.bury(topic._meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
+        while not self._remove(topic, gone):
+            # Not under the lock: other topics are to go on while a pass changes something of this one.
+            self._pause_or_fail(_DELETION_POLL_SECONDS)
+        self._tierer.forget_deleted()
+
+    def _remove(self, topic: Topic, gone: TopicNotFound) -> bool:
+        """Remove a topic from the disk; False, and nothing is done, while a pass changes something of it."""
         with self._lock:
-            if self._topics.get(name) is not topic:
+            if self._topics.get(topic.name) is not topic:
                 raise gone  # by another thread meanwhile; the one of that name may be another by now
-            for writer in topic._writers.values():
-                # What is pending goes with the topic; a full disk must not stand in the way of that.
-                writer.fault = gone
-                writer.close()
-            self._topics.pop(name, None)
-            self._catalog.delete_topic(name)
-            self._write_counters.forget(name)
-            self._tierer.forget_deleted()
+
+            def close_writers() -> None:
+                for writer in topic._writers.values():
+                    # What is pending goes with the topic; a full disk must not stand in the way of that.
+                    writer.fault = gone
+                    writer.close()
+                del self._topics[topic.name]
+
+            try:
+                self._catalog.delete_topic(topic.name, close_writers)
+            except StoreLocked:
+                return False
+            self._write_counters.forget(topic.name)
+            return True
 
     # -- tiering ---------------------------------------------------------------------------------
 

@@ -388,10 +388,17 @@ class Tierer:
 
     def forget_deleted(self) -> None:
         """Let go of what is kept of deleted topics, also where a pass beside the deletion has brought it back."""
+        known = self._store._topics
         with self._store._lock:
-            topics = [topic._meta for topic in self._store._topics.values()]
+            if self._store._writer_lock is None:
+                # Deleted by the writer, in another process.
+                with suppress(TieredError, OSError):
+                    there = set(self._store._catalog.topics())
+                    for name in known.keys() - there:
+                        del known[name]
+            topics = [topic._meta for topic in known.values()]
             self.claims.forget_others(topics)
-            self._access.forget_others(topics)
+        self._access.forget_others(topics)
 
     def status(self) -> StoreStatus:
         """Gather what each tier holds; a bucket that does not answer is said, not raised."""

@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.cold.small_server import Answer, refusal, serving
+from tiered.cold import s3_client
 from tiered.cold.open import ColdOptions, check_conditional_writes, open_object_store
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 
@@ -329,6 +330,20 @@ class TestEndpoint:
         with pytest.raises(ColdStorageError, match=words) as caught:
             store.get("key")
         assert not caught.value.retryable
+
+    def test_credentials_are_asked_for_in_the_region_of_the_bucket(self, monkeypatch):
+        """China and GovCloud have services of their own for roles."""
+        seen = []
+
+        class Seen(s3_client._Credentials):
+            def __init__(self, session, seconds):
+                seen.append(session.get_config_variable("region"))
+                super().__init__(session, seconds)
+
+        monkeypatch.setattr(s3_client, "_Credentials", Seen)
+        monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+        s3_client._make_client(ColdOptions(region="cn-north-1"))
+        assert seen == ["cn-north-1"]
 
     @pytest.mark.parametrize(
         ("keys", "words"),

@@ -141,8 +141,12 @@ def test_a_deletion_waits_for_what_another_process_changes_of_the_topic(tmp_path
             deletion.start()
             deletion.join(0.05)
             assert (tmp_path / "data/topics/t/topic.json").exists()
+            other = threading.Thread(target=store.create_topic, args=["other"], daemon=True)
+            other.start()
+            other.join(10)
+            assert not other.is_alive()
         deletion.join(30)
-        assert store.topics() == []
+        assert store.topics() == ["other"]
         store.create_topic("t")
         with pytest.raises(tiered.TopicNotFound), beside._access.kept(meta):
             pytest.fail("it is another topic")
@@ -235,3 +239,31 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
         assert sum(len(item) for item in kept) < 10
         store.tier()
         assert [len(item) for item in kept] == [0] * len(kept)
+
+
+def test_a_process_beside_the_writer_keeps_nothing_of_topics_that_the_writer_deleted(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """A daemon lives for years."""
+    with (
+        open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store,
+        open_store(tmp_path / "data", None, clock, tierer=True) as daemon,
+    ):
+        store.create_topic("t").append(b"v", sync=True)
+        daemon._tierer.tail_pass()
+        assert daemon._topics
+        assert daemon._tierer.claims._committers
+        store.delete_topic("t")
+        daemon.tier()
+        assert not daemon._topics
+        assert not daemon._tierer.claims._committers
+
+
+def test_what_is_kept_of_deleted_topics_waits_for_no_bucket(tmp_path: Path, clock: Clock) -> None:
+    """A claim holds its lock as long as the bucket takes; appends are not to wait for a pass that waits for it."""
+    with open_store(tmp_path / "data", None, clock) as store:
+        looking = threading.Thread(target=store._tierer.forget_deleted, daemon=True)
+        with store._tierer.claims._lock:
+            looking.start()
+            looking.join(10)
+            assert not looking.is_alive()

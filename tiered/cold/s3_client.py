@@ -309,6 +309,8 @@ def _make_client(options: ColdOptions) -> Any:
     # share what was read of S3's description, which takes four fifths of the time to connect.
     session = botocore.session.Session()
     session.register_component("data_loader", _DESCRIPTIONS)
+    if options.region is not None:
+        session.set_config_variable("region", options.region)  # for the services that give credentials, too
     if options.access_key is None:
         session.register_component(
             "credential_provider", _Credentials(session, 2 * options.read_timeout_seconds)

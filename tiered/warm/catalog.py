@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from .cold_url import read_cold_place
 from .filesystem import FileSystem, read_whole, write_atomically
 from .lock import directory_lock
 
+_CHANGE_SECONDS_MAX = 30.0
 STORE_FILE = "store.json"
 RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
@@ -227,11 +228,23 @@ class Catalog:
         path = self.topic_directory(meta.name) / TOPIC_FILE
         write_atomically(self._fs, path, encode_document(meta.to_json()))
 
-    def delete_topic(self, name: str) -> None:
-        """Remove a topic: by one rename, so that a kill in between leaves no half topic, then its files."""
+    def delete_topic(self, name: str, first: Callable[[], None] = lambda: None) -> None:
+        """Remove a topic: by one rename, so that a kill in between leaves no half topic, then its files.
+
+        Parameters
+        ----------
+        first
+            Done once nobody changes the topic's directory any more.
+
+        Raises
+        ------
+        StoreLocked
+            Somebody changes the topic's directory; see `kept`. Nothing was done.
+        """
         directory = self.topic_directory(name)
         doomed = directory.with_name(f".deleted-{uuid4()}")
-        with directory_lock(directory):  # see `kept`
+        with directory_lock(directory, wait_seconds=0):
+            first()
             self._fs.rename(directory, doomed)
         self._fs.sync_directory(directory.parent)
         self.remove_deleted()
@@ -294,11 +307,14 @@ def kept(root: Path, meta: TopicMeta) -> Iterator[None]:
     ------
     TopicNotFound
         It was deleted, and perhaps another created under its name.
+    StoreLocked
+        Another change of it took over half a minute.
     CorruptionError, UnsupportedFormat, Backpressure
     """
     with ExitStack() as held:
         try:
-            held.enter_context(directory_lock(root / TOPICS_DIRECTORY / meta.name))
+            directory = root / TOPICS_DIRECTORY / meta.name
+            held.enter_context(directory_lock(directory, wait_seconds=_CHANGE_SECONDS_MAX))
         except FileNotFoundError:
             raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
         # Now: what is renamed is locked first, so as long as the name is this topic's, so is the locked directory.

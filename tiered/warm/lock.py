@@ -101,17 +101,23 @@ class FileLock:
 
 
 @contextmanager
-def directory_lock(directory: Path) -> Iterator[None]:
-    """Hold a directory itself, which needs no file and no room; wait for whoever holds it. Not re-entrant.
+def directory_lock(directory: Path, *, wait_seconds: float) -> Iterator[None]:
+    """Hold a directory itself, which needs no file and no room. Not re-entrant.
 
     Raises
     ------
+    StoreLocked
+        Somebody held it for all of `wait_seconds`.
     FileNotFoundError, Backpressure
     """
     with NoRoom(directory):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + wait_seconds
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        while not _try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise StoreLocked(f"{directory} is being changed by another thread or process; try again")
+            time.sleep(_POLL_SECONDS)
         yield
     finally:
         fcntl.flock(fd, fcntl.LOCK_UN)  # as in `FileLock.release`
