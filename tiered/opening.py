@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from .passes import Passes
 from .places import cache_options, check_cold, cold_options, cold_place, places_of
 from .reader.access import Places, TierAccess
 from .schedules import first_seconds, schedule_of
-from .settings import Settings
+from .settings import SERVED, Settings
 from .store import Store
 from .warm.catalog import Catalog
 from .warm.cold_url import ColdPlace, read_cold_place
@@ -27,7 +26,6 @@ from .warm.lock import FileLock
 from .writers import flush_in_background
 
 WRITER_LOCK = "writer.lock"
-_SERVED = re.compile(r"grpc[^/]*://")
 
 
 def open_store(
@@ -77,7 +75,7 @@ def open_store(
     text = path_text(path)
     settings = loaded_settings(settings)
     host = host or Host()
-    if _SERVED.match(text):
+    if SERVED.match(text):
         if cold is not None or tierer or daemon:
             raise ConfigError(
                 f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"

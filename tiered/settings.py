@@ -72,6 +72,7 @@ from .units import (
     format_size,
 )
 
+SERVED = re.compile(r"grpc[^/]*://")  # what the URL of a server begins with
 _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
 PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
@@ -91,7 +92,7 @@ def _path_text(path: object) -> object:
 
 def _store_place(path: str) -> str:
     """Refuse the URL of a bucket that is none, or carries a secret; a server's is for whoever calls it."""
-    if "://" in path and not path.startswith("grpc"):
+    if "://" in path and not SERVED.match(path):
         _place(path)
     return path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,20 +79,14 @@ class TierActions:
                 writer.roll()
             return None
         meta = self._store.topic(action.topic)._meta
-        with self._access.kept(meta):
-            try:
-                writer = writer_at(self._store, meta, action.partition, wait_seconds=0)
-            except StoreLocked:
-                # Where it is not the segment any more, the writer leaves the request alone.
-                directory = self.directory(meta, action.partition)
-                ask(self._fs, directory, Asked(meta.topic_id, seal=action.segment_id))
-                return 0
-            try:
-                if writer.active_segment_id == action.segment_id:
-                    writer.roll()
-            finally:
-                writer.close()
-        return None
+
+        def roll(writer: PartitionWriter) -> None:
+            if writer.active_segment_id == action.segment_id:
+                writer.roll()
+
+        # Where it is not the segment any more, the writer leaves the request alone.
+        asked = Asked(meta.topic_id, seal=action.segment_id)
+        return None if self._as_writer(meta, action.partition, roll, asked) else 0
 
     def compress(self, action: Compress, /) -> int | None:
         """Re-encode a sealed segment."""
@@ -270,10 +264,16 @@ class TierActions:
         only_in_bucket = False
         if writer is not None:
             writer.set_start_offset(offset)
-        elif read_start_offset(directory) < offset and not self._begin_at(meta, action.partition, offset):
-            if not self._access.has_cold:
-                return 0  # only the writer can move the start offset; a later pass removes what lies before
-            only_in_bucket = loaded is None
+        elif read_start_offset(directory) < offset:
+            asked = Asked(meta.topic_id, start_offset=offset)
+            if not self._as_writer(
+                meta, action.partition, lambda writer: writer.set_start_offset(offset), asked
+            ):
+                if not self._access.has_cold:
+                    return (
+                        0  # only the writer can move the start offset; a later pass removes what lies before
+                    )
+                only_in_bucket = loaded is None
         if only_in_bucket or (loaded is not None and loaded.head.start_offset < offset):
             self.committer(meta, action.partition).raise_start_offset(offset)
         freed = 0
@@ -283,16 +283,18 @@ class TierActions:
                 self._unlink(meta, action.partition, segment)
         return freed
 
-    def _begin_at(self, meta: TopicMeta, partition: int, offset: int) -> bool:
-        """Move the start offset of a partition up; False where its writer, in another process, was asked to."""
+    def _as_writer(
+        self, meta: TopicMeta, partition: int, work: Callable[[PartitionWriter], None], asked: Asked
+    ) -> bool:
+        """Do something that only a partition's writer can; False where there is one, in another process: it is asked."""
         with self._access.kept(meta):
             try:
                 writer = writer_at(self._store, meta, partition, wait_seconds=0)
             except StoreLocked:
-                ask(self._fs, self.directory(meta, partition), Asked(meta.topic_id, start_offset=offset))
+                ask(self._fs, self.directory(meta, partition), asked)
                 return False
             try:
-                writer.set_start_offset(offset)
+                work(writer)
             finally:
                 writer.close()
             return True

@@ -13,7 +13,7 @@ PART_BYTES_MIN = 5 << 20  # S3 refuses smaller parts, the last one excepted
 PART_BYTES_MAX = 5 << 30
 PARTS_MAX = 10_000  # of one upload to S3
 TAGS_MAX = 10
-ADDRESSES = "write one such as http://127.0.0.1:9000 or https://host"
+NO_ADDRESS = "is not the address of a server; write one such as http://127.0.0.1:9000 or https://host"
 SET_KEYS = (
     "set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
 )
@@ -184,7 +184,7 @@ def endpoint_fault(url: str) -> str | None:
     except ValueError:
         usable = False
     if not usable:
-        return f"is not the address of a server; {ADDRESSES}"
+        return NO_ADDRESS
     if parts.username is not None or parts.query or parts.fragment:
         return f"must not hold credentials, ? or #; take them out and {SET_KEYS}"
     return None

@@ -22,7 +22,7 @@ from ..errors import ColdStorageError, ConfigError, CorruptionError
 from ..format.checksum import crc32c
 from .counters import Counters
 from .object_store import Bytes
-from .options import ADDRESSES, ColdOptions, endpoint_fault
+from .options import NO_ADDRESS, ColdOptions, endpoint_fault
 from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
 from .throttle import Brakes, PacedBody
 
@@ -229,7 +229,7 @@ class S3Client:
         except RAISED as error:
             if type(error) is ValueError:
                 # The SDK's text repeats the URL, which may hold a password.
-                raise ConfigError(f"{_ENDPOINT} is not the address of a server; {ADDRESSES}") from None
+                raise ConfigError(f"{_ENDPOINT} {NO_ADDRESS}") from None
             raise self._translate(error, "reach", "") from error
         _Hooks(brakes, self.counters).register(client)
         pool = ThreadPoolExecutor(options.read_threads, thread_name_prefix="tiered-s3-read")

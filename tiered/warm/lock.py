@@ -58,14 +58,9 @@ class FileLock:
             raise ReadOnly(
                 f"cannot lock {what}: {error}; be the user that owns the store, or open it with read_only=True"
             ) from None
-        deadline = time.monotonic() + wait_seconds
         try:
-            while not _try_lock(fd):
-                if time.monotonic() >= deadline:
-                    raise StoreLocked(
-                        f"{what} is held by {_holder(fd)}; close it there, or open read_only=True"
-                    )
-                time.sleep(_POLL_SECONDS)
+            if not _lock_within(fd, wait_seconds):
+                raise StoreLocked(f"{what} is held by {_holder(fd)}; close it there, or open read_only=True")
             os.ftruncate(fd, 0)
             with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
                 os.pwrite(fd, _description(), 0)
@@ -112,16 +107,22 @@ def directory_lock(directory: Path, *, wait_seconds: float) -> Iterator[None]:
     """
     with NoRoom(directory):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + wait_seconds
     try:
-        while not _try_lock(fd):
-            if time.monotonic() >= deadline:
-                raise StoreLocked(f"{directory} is being changed by another thread or process; try again")
-            time.sleep(_POLL_SECONDS)
+        if not _lock_within(fd, wait_seconds):
+            raise StoreLocked(f"{directory} is being changed by another thread or process; try again")
         yield
     finally:
         fcntl.flock(fd, fcntl.LOCK_UN)  # as in `FileLock.release`
         os.close(fd)
+
+
+def _lock_within(fd: int, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not _try_lock(fd):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
 
 
 def _try_lock(fd: int) -> bool:
