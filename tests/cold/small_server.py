@@ -13,6 +13,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from tiered.cold.open import ColdOptions, open_object_store
+
+ETAG = {"ETag": '"e"', "Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
+
+
+def options(endpoint: str, **changes) -> ColdOptions:
+    """How a test reaches such a server."""
+    return ColdOptions(
+        endpoint_url=endpoint, region="us-east-1", access_key="k", secret_key="s", attempts=2, **changes
+    )
+
+
+def store_at(endpoint: str, **changes):
+    """The store that a test asks."""
+    return open_object_store("s3://bucket/prefix", options(endpoint, **changes))
+
 
 @dataclass(frozen=True)
 class Request:
