@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -307,12 +308,15 @@ def _figures(query: Query, frames: dict[str, Callable[[], Any]], repeats: int) -
         query.run(frame())
     runs: dict[str, list[Timed]] = {name: [] for name in frames}
     end = time.monotonic() + _SECONDS_MIN
+    order = deque(frames)
     # What takes a tenth of a second differs by a half from one time to the next.
     while len(runs["parquet"]) < repeats or (
         time.monotonic() < end and len(runs["parquet"]) < _ROUNDS_MAX * repeats
     ):
-        for name, frame in frames.items():
-            runs[name].append(timed(query.run, frame))
+        for name in order:
+            runs[name].append(timed(query.run, frames[name]))
+        # What one way leaves to be collected is not always the same one's to bear.
+        order.rotate()
     found = {}
     for name, times in runs.items():
         ratios = [one.asked / two.asked for one, two in zip(runs["parquet"], times, strict=True)]
@@ -399,13 +403,13 @@ def page(found: dict[str, list[dict[str, Any]]], rows: int, repeats: int, warm_s
         f"Written by `python -m benchmarks.spark --rows {rows} --repeats {repeats} --write-docs`: {machine}.",
         "",
         f"{rows:,} rows: `records` with a key of 16 bytes and a value of 100 bytes, and `typed` with ten columns. One session,",
-        "`local[*]`; every query once for each way in turns, short ones up to five times as often, medians. Seconds are those of",
-        "making the frame + those of the query. `speed` is that of the query as a share of `spark.read.parquet` (zstd) of the same",
-        "rows; `Python` is the share of CPU time that Python's processes had, and the most memory of its own that one of them",
-        "held. Grouping and the sum are asked of `typed`; rows go to a sink that drops them. `in a new session` is the speed after",
-        "one run of each query, while the JVM still compiles what it does; then every way is asked every query for",
-        f"{warm_seconds:g} seconds. The bare source is the least that a source in Python can do: it decompresses key and value, zstd as",
-        "the Parquet files, and hands over batches that lay ready as Arrow.",
+        "`local[*]`; every query by each way in turns, in an order that rotates, short ones up to five times as often, medians.",
+        "Seconds are those of making the frame + those of the query. `speed` is that of the query as a share of",
+        "`spark.read.parquet` (zstd) of the same rows; `Python` is the share of CPU time that Python's processes had, and the",
+        "most memory of its own that one of them held. Grouping and the sum are asked of `typed`; rows go to a sink that drops",
+        "them. `in a new session` is the speed after one run of each query, while the JVM still compiles what it does; then",
+        f"every way is asked every query for {warm_seconds:g} seconds. The bare source is the least that a source in Python can do: it",
+        "decompresses key and value, zstd as the Parquet files, and hands over batches that lay ready as Arrow.",
         "",
     ]
     for place, items in found.items():
