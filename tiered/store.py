@@ -36,7 +36,7 @@ from .settings import Settings
 from .status import StoreStatus
 from .tierer import Tierer
 from .topic import Topic
-from .topic_meta import check_partitions, checked_schema
+from .topic_meta import check_partitions, check_same, checked_schema
 from .verify.remembering import Memory
 from .verify.report import VerifyReport
 from .verify.verifier import verify_store
@@ -237,7 +237,8 @@ class Store:
         key
             The column that chooses the partition and that ``scan(key=…)`` looks at.
         exist_ok
-            Accept a topic that is there with the same schema.
+            Accept a topic that is there, with the partitions that it has; where a `schema` is given, only if the
+            topic has it or had it before columns were added, and has the same `timestamp` and `key`.
 
         Raises
         ------
@@ -252,9 +253,8 @@ class Store:
                 found = self.topic(name)
                 if not exist_ok:
                     raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")
-                if not found.schema.equals(plain) and schema is not None:
-                    names = ", ".join(found.schema.names)
-                    raise TopicExists(f"topic {name!r} exists with another schema: {names}")
+                if schema is not None:
+                    check_same(found._meta, plain, timestamp, key)
                 return found
             self._catalog.check_vacant(name)
             meta = TopicMeta(name, uuid4(), partitions, (plain,), timestamp, key, self._clock())

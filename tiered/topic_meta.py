@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from .errors import ConfigError
+from .errors import ConfigError, TopicExists
 from .format.schema import RECORD_SCHEMA, normalize_schema
 from .ingest import check_key_column, check_timestamp_column
 from .warm.catalog import PARTITIONS_MAX, TopicMeta
@@ -28,6 +28,16 @@ def checked_schema(schema: pa.Schema | None, timestamp: str | None, key: str | N
     if key is not None:
         check_key_column(plain, key)
     return plain
+
+
+def check_same(meta: TopicMeta, schema: pa.Schema, timestamp: str | None, key: str | None) -> None:
+    """Raise `TopicExists` where a topic has other columns, now and before some were added, or chooses others of them."""
+    if not any(schema.equals(known) for known in meta.schemas):
+        names = ", ".join(meta.schemas[-1].names)
+        raise TopicExists(f"topic {meta.name!r} exists with another schema: {names}")
+    for what, has, asked in (("timestamp", meta.timestamp, timestamp), ("key", meta.key, key)):
+        if has != asked:
+            raise TopicExists(f"topic {meta.name!r} exists with {what}={has!r}, not {asked!r}")
 
 
 def with_partitions(meta: TopicMeta, total: int) -> TopicMeta:

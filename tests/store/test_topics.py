@@ -96,6 +96,24 @@ def test_rows_of_a_typed_topic_are_placed_by_their_key_column(store: tiered.Stor
     assert topic.scan(key="Oslo").to_arrow()["city"].to_pylist() == ["Oslo", "Oslo"]
 
 
+def test_a_topic_that_exists_is_accepted_if_it_is_the_one_that_was_meant(store: tiered.Store) -> None:
+    """A program that makes its topics when it starts still does once they have grown."""
+    store.create_topic("t", partitions=2, schema=SCHEMA, timestamp="at", key="city")
+
+    def again(**asked: Any) -> tiered.Topic:
+        return store.create_topic("t", exist_ok=True, **asked)
+
+    assert again().partitions == again(schema=SCHEMA, timestamp="at", key="city").partitions == 2
+    store.topic("t").add_columns(pa.schema([("note", pa.string())]))
+    assert again(schema=SCHEMA, timestamp="at", key="city").schema.names == [*SCHEMA.names, "note"]
+    for asked, message in (
+        ({"key": "city"}, "exists with timestamp='at', not None"),
+        ({"timestamp": "at"}, "exists with key='city', not None"),
+    ):
+        with pytest.raises(tiered.TopicExists, match=message):
+            again(schema=SCHEMA, **asked)
+
+
 # -- typed topics ----------------------------------------------------------------------------------
 
 
