@@ -71,14 +71,25 @@ def test_wrong_credentials_are_not_tried_again_and_stay_secret():
     assert "hush" not in f"{caught.value} {store!r}"
 
 
-def test_no_credentials_at_all_names_the_chain(monkeypatch, tmp_path):
+def test_no_credentials_at_all_names_the_chain_and_some_may_come(monkeypatch, tmp_path):
+    """Without a restart; but looking for them can take seconds, so a second look is not taken at once."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    store = open_object_store("s3://bucket", ColdOptions(endpoint_url="http://127.0.0.1:9"))
+    options = ColdOptions(endpoint_url="http://127.0.0.1:9", region="us-east-1", attempts=1)
+    store = open_object_store("s3://bucket", options)
     with pytest.raises(ColdStorageError, match="AWS_\\* environment"):
+        store.get("key")
+    file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    with pytest.raises(ColdStorageError, match="AWS_\\* environment"):
+        store.get("key")
+    monkeypatch.setattr(s3_client, "_SEARCH_AGAIN_SECONDS", 0.0)
+    with pytest.raises(ColdStorageError, match="AWS_\\* environment"):
+        store.get("key")
+    with pytest.raises(ColdStorageError, match="check that it is up"):
         store.get("key")
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
 from .throttle import Brakes, PacedBody
 
 _DESCRIPTIONS = create_loader()
+# Where there are none, a search for credentials waits for services that do not answer.
+_SEARCH_AGAIN_SECONDS = 10.0
 _ENDPOINT = "cold.endpoint_url, AWS_ENDPOINT_URL or its like"
 
 
@@ -56,8 +59,9 @@ class _Connections:
     client: Any
     pool: ThreadPoolExecutor
     brakes: Brakes
+    made: float = field(default_factory=time.monotonic)
     refused: bool = False
-    """Its keys are no longer valid."""
+    """Its keys are no longer valid, or it found none, and there may be others now."""
 
 
 class S3Client:
@@ -198,7 +202,8 @@ class S3Client:
         try:
             return getattr(connections.client, method)(Bucket=self.bucket, **arguments)
         except RAISED as error:
-            if refuses_keys(error):
+            sought = time.monotonic() - connections.made >= _SEARCH_AGAIN_SECONDS
+            if refuses_keys(error) or (sought and isinstance(error, boto.NoCredentialsError)):
                 connections.refused = True
             raise
 
