@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tiered.errors import ConfigError, InvalidName
 from tiered.spark.options import EARLIEST, LATEST, Position, SourceOptions, parse_options
+
+MARKED = f'{{"t":{{"0":1}},"@topicId":"{UUID(int=1)}",'
 
 
 def parsed(**options: str) -> SourceOptions:
@@ -93,6 +96,8 @@ def test_column_names_with_commas_are_written_as_json() -> None:
         ({"topic": "t", "startingOffsets": '{"t":{"0":1,"00":2}}'}, '{"t":{"0":23,"1":-2}}'),
         ({"topic": "t", "startingOffsets": '{"t":{"%s":1}}' % ("9" * 5000)}, '{"t":{"0":23,"1":-2}}'),
         ({"topic": "t", "startingOffsets": '{"t":{"0":1},"@topicId":7}'}, '{"t":{"0":23,"1":-2}}'),
+        ({"topic": "t", "startingOffsets": MARKED + '"@lineages":{"0":1e400}}'}, '{"t":{"0":23,"1":-2}}'),
+        ({"topic": "t", "startingOffsets": '{"t":{"0":9223372036854775808}}'}, '{"t":{"0":23,"1":-2}}'),
         ({"topic": "t", "startingOffsets": "[" * 100_000}, '{"t":{"0":23,"1":-2}}'),
         ({"topic": "t", "startingTimestamp": "9" * 5000}, "milliseconds since the epoch"),
         ({"topic": "t", "minPartitions": "9" * 5000}, "a number from 1"),

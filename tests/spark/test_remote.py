@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -149,6 +150,68 @@ def test_a_local_path_finds_the_writer_that_serves_it(
     assert "reading what the server had from" in caplog.text
     monkeypatch.setattr(stream._store._connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
     assert stream.latestOffset(start, ReadAllAvailable()) == start  # type: ignore[attr-defined]
+    stream.stop()
+
+
+def test_an_executor_that_may_not_read_the_files_asks_the_server(
+    served: tuple[Place, str], flown: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the writer's host, as another user."""
+    place, location = served
+    parts: list[Any] = []
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    found = direct(location, topic="records", check=parts)
+    wanted = expected(place.topic("records").scan())
+    assert_same(found.sort_by([("partition", "ascending"), ("offset", "ascending")]), wanted)
+    assert len(flown) == sum(len(part.splits) for part in parts)
+
+
+def test_a_writer_that_goes_away_in_the_middle_of_a_task_costs_no_row(
+    served: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest is read from the directory, unless the rows that came do not tell how far they go."""
+    place, _ = served
+    real = Connection.rows
+
+    def broken(self: Connection, ticket: bytes) -> Iterator[pa.RecordBatch]:
+        yield next(real(self, ticket)).slice(0, 7)
+        raise ServerUnavailable("by the test")
+
+    monkeypatch.setattr(Connection, "rows", broken)
+    wanted = expected(place.topic("records").scan())
+    found = direct(place.path, topic="records").sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert_same(found, wanted)
+    assert direct(place.path, "value binary", topic="records").num_rows == wanted.num_rows
+    with pytest.raises(ServerUnavailable, match="by the test"):
+        direct(place.path, "value binary", topic="records", fromTimestamp=0)
+
+
+@pytest.mark.parametrize("call", ["action", "plan"])
+def test_a_stream_whose_server_is_gone_in_the_middle_of_a_call_goes_on(
+    served: tuple[Place, str], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Between two questions of one look, or when a micro-batch is planned."""
+    place, _ = served
+    source = TieredDataSource({"path": place.path, "topic": "records", "startingOffsets": "earliest"})
+    stream: Any = source.streamReader(source.schema())
+    start, real = stream.initialOffset(), getattr(Connection, call)
+    end = stream.latestOffset(start, ReadAllAvailable())
+
+    def lost(self: Connection, asked: Any, *arguments: Any, **named: Any) -> Any:
+        if call == "plan" or asked == "offsets":
+            self.options = ConnectOptions(retry_seconds=0.1)
+            for server in place.store._servers:
+                server.close()
+        return real(self, asked, *arguments, **named)
+
+    monkeypatch.setattr(Connection, call, lost)
+    stream._looked_at -= 1
+    assert stream.latestOffset(start, ReadAllAvailable()) == end
+    tasks = stream.partitions(start, end)
+    assert sum(batch.num_rows for task in tasks for batch in stream.read(task)) == sum(
+        end["records"].values()
+    )
+    assert all(server._closed.is_set() for server in place.store._servers)  # type: ignore[attr-defined]
     stream.stop()
 
 

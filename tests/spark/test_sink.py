@@ -237,9 +237,10 @@ def test_a_frame_that_does_not_fit_is_refused_before_it_is_written(
     ("options", "message"),
     [
         ({"path": "/data"}, "run `tiered serve`"),
-        ({"path": "s3://bucket/prefix"}, "run `tiered serve`"),
+        ({"path": "s3://key:secret@bucket/prefix"}, "not to s3://: run `tiered serve`"),
         ({"txnAppId": "a"}, "go together"),
         ({"txnAppId": "a", "txnVersion": "-1"}, "a number from 0"),
+        ({"txnAppId": "a", "txnVersion": "9" * 5000}, "a number from 0"),
         ({"topik": "x"}, "did you mean topic"),
     ],
 )

@@ -154,8 +154,9 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
     del rows
     assert tended(30) == []
     assert tail not in tails()
-    with pytest.raises(tiered.TieredError):
-        table(spark, "nothing", own.path)
+    for mistake in ({"topic": "nothing"}, {"topic": "records", "columns": "nothing"}):
+        with pytest.raises(tiered.TieredError):
+            table(spark, path=own.path, **mistake)  # type: ignore[arg-type]
     assert leases() == []
 
 

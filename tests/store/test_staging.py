@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import threading
 import time
@@ -34,7 +35,7 @@ from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
 from tiered.idempotent import last_sequence
 from tiered.staging import staging as module
-from tiered.staging.ledger import Ledger
+from tiered.staging.ledger import ONCE, Ledger
 from tiered.staging.stage_file import Staged
 from tiered.staging.staging import DONE_SECONDS, ROWS_SECONDS, Staging
 from tiered.topic import Topic
@@ -245,6 +246,39 @@ def test_what_nobody_came_back_for_is_swept_by_age(store: tiered.Store, clock: C
     assert list((Path(store.url) / "stage").iterdir()) == []
 
 
+def test_what_is_known_of_a_query_of_one_batch_goes_after_a_day(store: tiered.Store, clock: Clock) -> None:
+    """Jobs come by the minute, and each opening of a partition looks at all that is known."""
+    staging = Staging(store)
+    put(staging, 0, [[b"1"]], query=f"{ONCE}1")
+    (aborted,) = stage(staging, [[b"2"]], query=f"{ONCE}2")
+    staging.abort("t", f"{ONCE}2", [aborted.attempt])
+    put(staging, 0, [[b"3"]], query="app:1")
+    directories = list((Path(store.url) / "stage").iterdir())
+    clock.now_us = max(int(path.stat().st_mtime * 1e6) for path in directories)
+    clock.advance(ROWS_SECONDS - 10)
+    staging.sweep()
+    assert not put(staging, 0, [[b"1"]], query=f"{ONCE}1")
+    assert all(path.exists() for path in directories)
+    clock.advance(60)
+    staging.sweep()
+    assert sum(path.exists() for path in directories) == 1
+    assert not put(staging, 0, [[b"3"]], query="app:1")
+
+
+def test_batches_that_come_once_displace_no_producer(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has numbers of its own, and a partition remembers so many producers."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
+    staging, topic = Staging(store), store.topic("t")
+    session = topic.producer("ingest")
+    first = session.append(b"mine", sequence=0, partition=0)
+    for number in range(6):
+        put(staging, 0, [[b"theirs"]], query=f"{ONCE}{number}")
+    assert session.append(b"mine", sequence=0, partition=0) == first
+    assert Counter(values(topic)) == {b"mine": 1, b"theirs": 6}
+
+
 def test_a_commit_under_way_holds_up_no_other_query(store: tiered.Store, clock: Clock) -> None:
     """Such as one that waits for a bucket; the sweep that is due leaves its query out."""
     staging = Staging(store)
@@ -317,6 +351,33 @@ def test_a_commit_that_failed_is_tried_again_unasked(
     full.clear()
     assert done.wait(30)
     assert Counter(values(store.topic("t"))) == Counter([b"1", b"2", b"3"])
+    assert left(store) == []
+
+
+@pytest.mark.parametrize("name", ["read_stage_file", "decide"])
+def test_a_disk_that_fails_once_a_commit_is_decided_is_tried_again(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whether its rows do not read, or it is not known whether the decision is durable: they are not to be written again."""
+    staging, calls = Staging(store), itertools.count(1)
+    staged = stage(staging, [[b"1"]])
+    owner = module if name == "read_stage_file" else Ledger
+    real = getattr(owner, name)
+
+    def failing(*arguments: Any) -> Any:
+        if owner is Ledger:
+            real(*arguments)
+        if owner is Ledger or next(calls) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, failing)
+        with pytest.raises(tiered.TieredError, match="do not write its rows again"):
+            staging.commit("t", "q", 0, staged)
+    assert staging._retries is not None
+    staging.retry()
+    assert values(store.topic("t")) == [b"1"]
     assert left(store) == []
 
 

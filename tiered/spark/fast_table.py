@@ -120,6 +120,8 @@ def table(
     with open_source(read) as store:
         # One for both: another may have its name by then.
         found = store.topic(read.topic)
+        # Before there is a lease to let go of.
+        choose_fields(found.schema, read.columns, headers=read.include_headers)
         pinned = _pin(spark, found, read, prefer)
         pinned = _with_tail(spark, found, read, pinned, held_bytes_max)
     return _Assembly(spark, given, read, pinned).frame()

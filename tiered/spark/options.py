@@ -18,6 +18,7 @@ from ..units import parse_duration, parse_size
 
 EARLIEST = -2
 LATEST = -1
+OFFSETS_END = 1 << 63
 
 SPLIT_BYTES = 128 << 20
 
@@ -365,7 +366,7 @@ class _Values:
         expected = f'earliest, latest or, for each partition, {{"{self._topic}":{{"0":23,"1":-2}}}}'
         topic_id, lineages, document = split_marks(_json(self._given[name]))
         found = self._each(name, document, f"{expected} (-2 is earliest, -1 is latest)")
-        if min(found.values()) < EARLIEST:
+        if not all(EARLIEST <= value < OFFSETS_END for value in found.values()):
             raise self._refused(name, f"{expected} (-2 is earliest, -1 is latest)")
         return Position("offset", found, topic_id, lineages)
 
@@ -390,7 +391,7 @@ def split_marks(document: Any) -> tuple[UUID | None, Lineages, Any]:
         topic_id = UUID(document[TOPIC_ID])
         given = document.get(LINEAGES)
         lineages = None if given is None else {int(key): int(epoch) for key, epoch in given.items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None, None, document
     rest = {name: value for name, value in document.items() if name not in (TOPIC_ID, LINEAGES)}
     return topic_id, lineages, rest

@@ -7,6 +7,7 @@ over Arrow Flight. A ticket names offsets, so a task that runs again gets the sa
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,7 @@ import pyarrow as pa
 from ..cold.options import ColdOptions
 from ..errors import OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..flight.connection import Connection
+from ..flight.messages import Ticket
 from ..flight.options import ConnectOptions, connect_options
 from ..flight.place import directory_id
 from ..flight.remote_scan import RemoteScan, RemoteSplit
@@ -25,9 +27,9 @@ from ..reader.read import read_split
 from ..reader.rows import Query
 from ..reader.scan import Scan
 from ..reader.snapshot import snapshot_partition
-from ..reader.splits import Tier
+from ..reader.splits import Split, Tier
 from ..settings import Settings
-from ..warm.catalog import Catalog, TopicMeta
+from ..warm.catalog import TOPICS_DIRECTORY, Catalog, TopicMeta
 from ..warm.filesystem import OsFileSystem
 from .options import SourceOptions
 
@@ -76,9 +78,11 @@ class RemotePlaces:
         return self.cold_url is not None and not self.cold_url.startswith(("file:", "memory:"))
 
     def here(self) -> Places:
-        """Return the places as this process has them: with the directory, where it is the same one."""
+        """Return the places as this process has them: with the directory, where it is the same one and can be read."""
         root = self.root
         same = root is not None and self.directory_id is not None and directory_id(root) == self.directory_id
+        # Executors may run as another user than the writer.
+        same = same and os.access(f"{root}/{TOPICS_DIRECTORY}", os.R_OK | os.X_OK)
         options = ColdOptions(endpoint_url=self.endpoint_url, region=self.region)
         return Places(Path(root) if same and root is not None else None, self.cold_url, options)
 
@@ -106,24 +110,23 @@ def read_remote(
     reachable = split.tier is not Tier.COLD or remote.shared_bucket or same_directory
     direct = split.direct(same_directory=same_directory) if reachable else None
     if direct is None or (remote.cold_url or "").startswith("memory:"):
-        begun = False
+        left, begun = Ticket.decode(split.ticket), False
         try:
             for batch in _connection(remote.location, remote.config).rows(split.ticket):
-                begun = True
+                left, begun = left.behind(batch), True
                 yield batch
             return
         except ServerUnavailable as gone:
-            if begun or not same_directory:
+            # Rows that do not tell how far they go would come again.
+            if not same_directory or (begun and left.start_offset == split.start_offset):
                 raise
             _log.warning("reading what the server had from %s: %s", access.places.root, gone)
-        yield from _durable(access, meta, split, query)
+        yield from _durable(access, meta, split.clip(left.start_offset, split.end_offset), query)
     else:
         yield from read_split(access, meta, direct, query)
 
 
-def _durable(
-    access: TierAccess, meta: TopicMeta, split: RemoteSplit, query: Query
-) -> Iterator[pa.RecordBatch]:
+def _durable(access: TierAccess, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows by the directory alone: they were made durable before the plan named them (promise P2)."""
     root = access.places.root
     assert root is not None

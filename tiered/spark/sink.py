@@ -27,6 +27,7 @@ from ..flight.options import connect_options
 from ..flight.staging import StageClient
 from ..format.schema import SYSTEM_FIELDS
 from ..settings import Settings
+from ..staging.ledger import ONCE
 from ..staging.stage_file import Staged
 from ..warm.catalog import TopicMeta
 from .sink_options import SinkColumns, SinkOptions, choose_columns
@@ -142,7 +143,7 @@ class TieredWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._sink = _Sink(options, schema)
-        self._query = f"app:{options.app_id}" if options.app_id is not None else f"job:{uuid4().hex}"
+        self._query = f"app:{options.app_id}" if options.app_id is not None else f"{ONCE}{uuid4().hex}"
         self._batch = options.version or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -70,7 +70,7 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
         raise ConfigError("txnAppId and txnVersion go together: both, or neither")
     if app_id is not None and not 1 <= len(app_id) <= 256:
         raise ConfigError("option txnAppId is a name of 1 to 256 characters")
-    if version is not None and not (version.isdecimal() and int(version) < BATCH_MAX):
+    if version is not None and not (version.isdecimal() and len(version) < 32 and int(version) < BATCH_MAX):
         raise ConfigError(f"option txnVersion is {version!r}; write a number from 0 to {BATCH_MAX - 1}")
     return SinkOptions(
         topic=check_topic_name(given["topic"].strip()),
@@ -84,8 +84,10 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
 def _location(path: str | None) -> str:
     if path is not None and path.startswith(("grpc://", "grpc+tls://")):
         return path
+    # A URL may hold a secret, which is not repeated.
+    shown = repr(path) if path is None or "://" not in path else f"{path.partition('://')[0]}://"
     raise ConfigError(
-        f"rows are appended through the process that writes the store, not to {path!r}: run `tiered serve` there, or "
+        f"rows are appended through the process that writes the store, not to {shown}: run `tiered serve` there, or "
         'store.serve(), and write to its address: .save("grpc://host:port")'
     )
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from .stream_offsets import Offsets, from_json, ration, to_json
 from .tasks import ShortErrors, read_task, tasks_of
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 # Spark asks every 10 ms for the latest offset. A bucket is asked as rarely as `read(follow=True)` asks it: each look is
 # a GET a partition, and a head changes no more often than tails are shipped. A look at a writer has it flush.
@@ -266,31 +267,35 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Records of the range are gone, or not there yet, and ``failOnDataLoss`` is on.
         """
         with ShortErrors():
-            (before_id, before, from_lineages), (topic_id, ends, lineages) = (
-                from_json(self._options.topic, document) for document in (start, end)
-            )
-            if None not in (before_id, topic_id) and before_id != topic_id:
-                before, from_lineages = {}, None  # of another topic, which was there before this one
-            if from_lineages == lineages and all(before.get(key, 0) >= ends[key] for key in ends):
-                return []
-            try:
-                topic, log = self._topic(), self._look()
-            except TopicNotFound as gone:
-                self._report(str(gone), gone)
-                return []
-            if topic_id not in (None, topic._meta.topic_id):
-                self._report_another()
-                return []
-            # Where the micro-batch went back, that was said when it was planned.
-            before = self._in_common(before, from_lineages, log)
-            ends = self._left_of(ends, lineages, log)
-            starts = {key: before.get(key, 0) for key in ends}
-            projection = project(topic.schema, self._schema)
-            scan = self._scan(topic, starts, ends, projection.scanned)
-            if scan is None:
-                return []
-            assert self._store is not None
-            return tasks_of(self._store, topic, scan, projection, self._options)
+            return self._reached(lambda: self._tasks(start, end))
+
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        (before_id, before, from_lineages), (topic_id, ends, lineages) = (
+            from_json(self._options.topic, document) for document in (start, end)
+        )
+        if None not in (before_id, topic_id) and before_id != topic_id:
+            before, from_lineages = {}, None  # of another topic, which was there before this one
+        if from_lineages == lineages and all(before.get(key, 0) >= ends[key] for key in ends):
+            return []
+        try:
+            # In this order: a look may find that the server is gone, and what it had with it.
+            log, topic = self._look(), self._topic()
+        except TopicNotFound as gone:
+            self._report(str(gone), gone)
+            return []
+        if topic_id not in (None, topic._meta.topic_id):
+            self._report_another()
+            return []
+        # Where the micro-batch went back, that was said when it was planned.
+        before = self._in_common(before, from_lineages, log)
+        ends = self._left_of(ends, lineages, log)
+        starts = {key: before.get(key, 0) for key in ends}
+        projection = project(topic.schema, self._schema)
+        scan = self._scan(topic, starts, ends, projection.scanned)
+        if scan is None:
+            return []
+        assert self._store is not None
+        return tasks_of(self._store, topic, scan, projection, self._options)
 
     def _scan(self, topic: Topic, starts: Offsets, ends: Offsets, columns: Sequence[str]) -> Scan | None:
         for attempt in range(_ATTEMPTS):
@@ -336,15 +341,26 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._store = open_source(self._options)
             return self._store.topic(self._options.topic)
 
+    def _reached(self, ask: Callable[[], _T]) -> _T:
+        """Return an answer of the store: if its server goes away in the middle, of what takes its place."""
+        try:
+            return ask()
+        except ServerUnavailable:
+            self.stop()
+            return ask()
+
     def _look(self, *, fresh: bool = False) -> _Log:
         """Return the log's bounds as they are, or were a moment ago."""
         now = self._clock()
         if fresh or self._log is None or now - self._looked_at >= self._look_seconds():
             # Ends do not go back, but where a disk was lost, or the topic: `_bounds` reports that.
-            topic = self._topic()
-            self._log = _Log(topic, topic._meta.topic_id, topic.offsets(), topic._lineages())
+            self._log = self._reached(self._seen)
             self._looked_at = now
         return self._log
+
+    def _seen(self) -> _Log:
+        topic = self._topic()
+        return _Log(topic, topic._meta.topic_id, topic.offsets(), topic._lineages())
 
     def _look_seconds(self) -> float:
         store = self._store

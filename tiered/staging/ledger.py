@@ -14,6 +14,8 @@ from ..warm.decisions import DECISION_FILE, STAGE_DIRECTORY
 from ..warm.filesystem import FileSystem, read_whole, write_atomically
 from .stage_file import Staged
 
+ONCE = "job:"
+"""How the name of a query begins that has one batch, and that nobody will use again."""
 _DONE = "done.json"
 _ROWS = ".rows"
 
@@ -38,6 +40,11 @@ class Commit:
     batch: int
     partitions: int
     staged: tuple[Staged, ...]
+
+    @property
+    def once(self) -> bool:
+        """Whether no other batch of the query follows; see `ONCE`."""
+        return self.query.startswith(ONCE)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -135,18 +142,27 @@ class Ledger:
         Parameters
         ----------
         rows_before, done_before
-            Seconds since the epoch: what was last written before then goes.
+            Seconds since the epoch: what was last written before then goes. What is known of a query that has one
+            batch goes as its rows do.
         """
         if (self.directory / DECISION_FILE).exists():
             return
         for path in self.rows():
             if _written_at(path) < rows_before:
                 self._fs.unlink(path)
-        if not self.rows() and _written_at(self.directory / _DONE, self.directory) < done_before:
+        if self.rows():
+            return
+        written = _written_at(self.directory / _DONE, self.directory)
+        if written < done_before or (written < rows_before and self._has_ended()):
             self._fs.unlink(self.directory / _DONE)
             self._fs.unlink(self.directory / f".{_DONE}.tmp")
             self._fs.unlink(self.directory / f".{DECISION_FILE}.tmp")
             self._fs.remove_directory(self.directory)
+
+    def _has_ended(self) -> bool:
+        """Whether no batch that is known of can come again."""
+        values = self._read(_DONE)
+        return values is None or str(values.get("query")).startswith(ONCE)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name

@@ -42,7 +42,7 @@ from ..errors import (
     rebuilt,
 )
 from ..format.pieces import split_batch
-from ..format.producers import producer_number
+from ..format.producers import PASSING_EPOCH, producer_number
 from ..format.schema import SYSTEM_FIELDS, to_batches
 from ..ingest import body_of, by_partition, check_records
 from ..store import Store
@@ -56,7 +56,7 @@ _log = logging.getLogger("tiered.staging")
 ROWS_SECONDS = 24 * 3600.0
 """Rows that nobody committed or aborted are removed after this time."""
 DONE_SECONDS = 90 * 24 * 3600.0
-"""How long the last batch of a query is remembered at least."""
+"""How long the last batch of a query is remembered at least; that of one that has no other, for `ROWS_SECONDS`."""
 RETRY_SECONDS = 300.0
 """How often a commit is tried again that was decided and could not be completed."""
 BATCH_MAX = 1 << 30
@@ -178,8 +178,8 @@ class Staging:
             Rows that are to be committed are not there, or no longer. Nothing is appended.
         CorruptionError
         TieredError
-            Of the appends, such as `DiskFull`: the decision stands, and is completed by a try every `RETRY_SECONDS`, the
-            next commit of the query or the next start of the server. Do not write the rows again under another name.
+            Of the appends, such as `DiskFull`, or the disk's own: the decision stands, and is completed by a try every
+            `RETRY_SECONDS`, the next commit of the query or the next start of the server. Do not write the rows again under another name.
         """
         self._store._check_writable()
         if not 0 <= batch < BATCH_MAX:
@@ -205,15 +205,19 @@ class Staging:
                 self._verify(ledger, item)
             commit = Commit(topic, found._meta.topic_id, query, batch, found.partitions, present)
             ledger.make()
-            ledger.decide(commit)
             try:
+                ledger.decide(commit)
                 self._complete(ledger)
-            except TieredError as error:
+            except (TieredError, OSError) as error:
+                if ledger.under_way() is None and ledger.done() < batch:
+                    raise
                 self._retry_later()
                 message = (
                     f"{error}; the batch is decided, and the server tries by itself until it is in the log: do not write "
                     "its rows again"
                 )
+                if isinstance(error, OSError):
+                    raise TieredError(message) from error
                 raise rebuilt(type(error), (message,), vars(error)) from error
         return True
 
@@ -299,7 +303,7 @@ class Staging:
             if lock.acquire(blocking=False):
                 try:
                     ledger.sweep(now - ROWS_SECONDS, now - DONE_SECONDS)
-                except OSError as error:
+                except (TieredError, OSError) as error:
                     _log.warning("%s is not swept: %s", ledger.directory, error)
                 finally:
                     lock.release()
@@ -330,7 +334,9 @@ class Staging:
 
     def _append(self, topic: Topic, commit: Commit, ledger: Ledger, producer: str) -> None:
         """Append the rows of a commit, each under a number that follows from the commit alone."""
-        pending = _Pending(topic, producer, commit.batch * _ROWS_MAX)
+        # In the log, those who come again are remembered before those who do not.
+        epoch = PASSING_EPOCH if commit.once else 0
+        pending = _Pending(topic, producer, epoch, commit.batch * _ROWS_MAX)
         for place, item in enumerate(commit.staged):
             keyless = (commit.batch + place) % commit.partitions
             for batch in read_stage_file(ledger.rows_path(item.attempt), item):
@@ -358,9 +364,10 @@ class Staging:
 class _Pending:
     """Rows of a commit on their way into the log: gathered to blocks, numbered by their place in the partition."""
 
-    def __init__(self, topic: Topic, producer: str, first: int) -> None:
+    def __init__(self, topic: Topic, producer: str, epoch: int, first: int) -> None:
         self._topic = topic
         self._producer = producer
+        self._epoch = epoch
         self._first = first
         self._rows: dict[int, list[pa.RecordBatch]] = {}
         self._numbers: dict[int, int] = {}
@@ -388,7 +395,7 @@ class _Pending:
             table, number = pa.Table.from_batches(waiting), self._numbers.get(partition, 0)
             # Whatever the sync mode: the flush after the last block waits for all of them.
             self._topic._append_idempotent(
-                table, partition, self._producer, 0, self._first + number, sync=False
+                table, partition, self._producer, self._epoch, self._first + number, sync=False
             )
             self._numbers[partition] = number + table.num_rows
 
