@@ -191,9 +191,9 @@ def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int) -> lis
         check_records(piece.batch, topic._record_bytes_max, piece.size)
     keep = len(pieces) == 1
     runs = _by_bytes(pieces, attrgetter("size"), _RUN_BYTES)
-    return merged_ranges(
-        [OffsetRange(partition, *_append_run(topic, writer, run, keep=keep)) for run in runs]
-    )
+    ranges = [OffsetRange(partition, *_append_run(topic, writer, run, keep=keep)) for run in runs]
+    writer.sync_if_due()
+    return merged_ranges(ranges)
 
 
 def _append_run(

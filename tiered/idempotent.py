@@ -121,6 +121,7 @@ def append_pieces(
             writer.change_schema(topic._meta)
             batches = [widened(batch, writer.meta.schema) for batch in batches]
             continue
+        writer.sync_if_due()
         return OffsetRange(partition, start, end)
 
 

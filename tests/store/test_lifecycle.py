@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -16,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import tiered
 from tests.conftest import ROOT, Clock
@@ -521,6 +524,37 @@ def test_sync_interval_makes_appends_durable_soon_and_flush_at_once(tmp_path: Pa
         while durable(tmp_path) < 4:
             assert time.monotonic() < deadline, "the background flush did nothing"
             time.sleep(0.005)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["one", "many", "values", "batch", "numbered"]), st.integers(1, 12)))
+)
+@example([("values", 300), ("batch", 10), ("one", 9)])
+@settings(max_examples=40)
+def test_sync_every_bounds_what_is_at_risk_by_every_way_in(calls: list[tuple[str, int]]) -> None:
+    every = 10
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_store(Path(folder), None, Clock(), settings=stepwise({"sync_every": every})) as store,
+    ):
+        topic = store.create_topic("t")
+        session = topic.producer("p")
+        writer = topic._writer(0)
+        for way, count in calls:
+            table = pa.table({"value": [b"v"] * count})
+            if way == "one":
+                for _ in range(count):
+                    topic.append(b"v")
+                    assert writer.end_offset - writer.durable_offset <= every
+            elif way == "many":
+                topic.append_many([{"value": b"v"}] * count)
+            elif way == "values":
+                topic.append_many([b"v"] * count)
+            elif way == "batch":
+                topic.append_batch(table)
+            else:
+                session.append_batch(table)
+            assert writer.end_offset - writer.durable_offset <= every
 
 
 def test_sync_never_leaves_the_disk_alone_and_readers_see_the_file(tmp_path: Path) -> None:

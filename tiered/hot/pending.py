@@ -78,12 +78,26 @@ class PendingRows(ActiveEnd):
         """
         if self._options.sync_when_full:
             self.flush()
+            self._count_rows_at_risk()
             return
         with self._write_lock:
             self._check_fault()
             # Whoever held the lock before may have written the same rows: then these are few.
             if self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self._rows_max:
                 self._drain()
+
+    def sync_if_due(self) -> None:
+        """Make batches durable that are as many rows as ``sync_every``, with those before them that are not durable."""
+        if self._options.sync_when_full:
+            if self._segment.end_offset - self.durable_offset >= self._options.rows_max:
+                self.flush()
+            self._count_rows_at_risk()
+
+    def _count_rows_at_risk(self) -> None:
+        """Let only so many rows be pending that those which are not durable stay within ``sync_every``."""
+        with self.lock:
+            at_risk = self._segment.end_offset - self.durable_offset
+            self._rows_max = max(1, self._options.rows_max - at_risk)
 
     # -- committing ------------------------------------------------------------------------------
 
