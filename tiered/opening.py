@@ -23,6 +23,7 @@ from .store import Store
 from .warm.catalog import Catalog
 from .warm.cold_url import ColdPlace, read_cold_place
 from .warm.lock import FileLock
+from .warm.mounts import check_local
 from .writers import flush_in_background
 
 WRITER_LOCK = "writer.lock"
@@ -99,6 +100,8 @@ def _open_local(
 ) -> Store:
     root = root.absolute()
     writable = not (read_only or tierer)
+    if not read_only:
+        check_local(root)
     catalog = Catalog(host.fs, root)
     if writable and settings.store.sync == "cold" and not (cold or read_cold_place(root).url):
         raise ConfigError(

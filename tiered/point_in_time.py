@@ -192,10 +192,17 @@ def _longest(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
     return tuple(reversed(chain))
 
 
-def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
+def rewound(
+    cold: ColdPartition, head: Head, at_us: int, now_us: int, verified: dict[str, ObjectEntry]
+) -> Head:
     """Return `head`, whose newest lineage the caller has just begun, with the log as it was at `at_us`.
 
     Orphans that it needs are read as a whole and verified, since what the manifest said of them is lost. Changes nothing.
+
+    Parameters
+    ----------
+    verified
+        Of orphans that were read before, by name, which no other object has; those that are read now are added.
 
     Raises
     ------
@@ -218,16 +225,11 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
     start = max(view.start_offset, _known_start(cold, view, origin, parts, orphans, at_us))
     start = min(start, view.end_offset)
     chain = [piece for piece in view.pieces if piece.end_offset > start]
-    fresh = [piece.name for piece in chain if piece.entry is None]
+    fresh = [piece.name for piece in chain if piece.entry is None and piece.name not in verified]
     began_us = max(now_us, head.committed_us)
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        rebuilt = dict(
-            zip(
-                fresh,
-                pool.map(lambda name: rebuild_entry(cold.store, cold.keys.data(name)), fresh),
-                strict=True,
-            )
-        )
+        entries = pool.map(lambda name: rebuild_entry(cold.store, cold.keys.data(name)), fresh)
+        verified.update(zip(fresh, entries, strict=True))
     return replace(
         head,
         start_offset=start,
@@ -236,7 +238,7 @@ def rewound(cold: ColdPartition, head: Head, at_us: int, now_us: int) -> Head:
         rewinds=(*head.rewinds, (epoch, began_us)),
         origins=(*origins, Origin(epoch, began_us, view.lineage, view.end_offset, start)),
         pages=(),
-        inline=tuple(piece.entry or rebuilt[piece.name] for piece in chain),
+        inline=tuple(piece.entry or verified[piece.name] for piece in chain),
     )
 
 

@@ -30,6 +30,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -60,6 +61,7 @@ from .warm.cold_url import COLD_FILE, ColdPlace, write_cold_place
 from .warm.directory import write_lineage, write_start_offset
 from .warm.filesystem import FileSystem, write_atomically
 from .warm.lock import FileLock
+from .warm.mounts import check_local
 from .warm.segment_writer import SegmentWriter
 
 log = logging.getLogger("tiered.restore")
@@ -106,7 +108,8 @@ def restore(
     ConfigError
         There is no store at the URL, the directory is not empty, or `at` is too long ago or still to come.
     CorruptionError, UnsupportedFormat
-        A document, head or page of the bucket is damaged. Nothing has changed.
+        A document, head or page of the bucket is damaged, or, with `at`, an object that is needed and that nothing
+        names. Nothing has changed.
     Fenced
         Another restore of this store overtook this one.
     ColdStorageError, StoreLocked, DiskFull
@@ -114,14 +117,16 @@ def restore(
     settings = loaded_settings(settings)
     host = host or Host()
     root = Path(path_text(path)).absolute()
+    check_local(root)
     place = _place(url, settings)
     at_us = None if at is None else _moment(at, settings, host)
     with closing(host.open_bucket(url, cold_options(settings, place))) as object_store:
         bucket = Bucket(object_store)
-        store_id = _look(bucket, at_us)
         _check_empty(root)
+        verified: dict[str, ObjectEntry] = {}
+        store_id = _look(bucket, at_us, host.clock(), verified)
         check_conditional_writes(object_store)
-        _Restore(bucket, store_id, root, place, host, at_us).run()
+        _Restore(bucket, store_id, root, place, host, at_us, verified).run()
     return open_store(root, cold=url, settings=settings, host=host)
 
 
@@ -155,10 +160,11 @@ def _iso(at_us: int) -> str:
     return to_datetime(at_us).isoformat().replace("+00:00", "Z")
 
 
-def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
+def _look(bucket: Bucket, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]) -> UUID:
     """Return the store's id, once everything that a restore builds upon was read and verified.
 
-    What the restore will empty, as `at_us` lies before its first record, is logged.
+    What the restore will empty, as `at_us` lies before its first record, is logged. The orphans that come back are
+    added to `verified`.
     """
     emptied: list[str] = []
     store_id = bucket.read_store_id()
@@ -179,10 +185,18 @@ def _look(bucket: Bucket, at_us: int | None = None) -> UUID:
                 _check_manifest(cold, loaded.head, meta, store_id)
                 if at_us is not None and begins_after(cold, loaded.head, at_us):
                     emptied.append(f"{meta.name}/{partition}")
+                if at_us is not None and loaded.head.committed_us > at_us:
+                    rewound(cold, _claimed(loaded.head), at_us, now_us, verified)
     if at_us is not None and emptied:
         when = _iso(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
     return store_id
+
+
+def _claimed(head: Head) -> Head:
+    """Return a head as it is once a lineage was begun upon it."""
+    epoch = head.epoch + 1
+    return replace(head, epoch=epoch, lineages=(*head.lineages, (epoch, head.end_offset)))
 
 
 def _topics(bucket: Bucket, at_us: int | None) -> Iterator[TopicAt]:
@@ -243,10 +257,11 @@ class _Restore:
 
     def __init__(
         self, bucket: Bucket, store_id: UUID, root: Path, place: ColdPlace, host: Host,
-        at_us: int | None = None,
+        at_us: int | None, verified: dict[str, ObjectEntry],
     ) -> None:  # fmt: skip
         self._bucket = bucket
         self._at_us = at_us
+        self._verified = verified
         self._store_id = store_id
         self._place = place
         self._host = host
@@ -322,7 +337,9 @@ class _Restore:
             raise Fenced(f"{cold.where(cold.keys.head)} went on without us")
         at_us = self._at_us
         if at_us is not None and not _unchanged_since(before.head if before else None, head, at_us):
-            head = committer.commit(lambda claimed: rewound(cold, claimed, at_us, self._host.clock()))
+            head = committer.commit(
+                lambda claimed: rewound(cold, claimed, at_us, self._host.clock(), self._verified)
+            )
         end = head.end_offset
         directory = self._catalog.partition_directory(meta.name, partition)
         write_lineage(self._fs, directory, epoch)

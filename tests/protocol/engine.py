@@ -532,7 +532,7 @@ class ModelRestore(_Restore):
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
-        super().__init__(Bucket(model().store()), STORE, disk.root, None, host, None)  # type: ignore[arg-type]
+        super().__init__(Bucket(model().store()), STORE, disk.root, None, host, None, {})  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,
@@ -558,7 +558,7 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    _look(Bucket(model().store()), None)
+    _look(Bucket(model().store()), None, CLOCK_US, {})
     ModelRestore(disk).run()
 
 

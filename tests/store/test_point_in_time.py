@@ -291,8 +291,11 @@ def test_a_damaged_orphan_is_in_the_way_only_where_it_may_be_needed(history: His
     history.store.close()
     with history.elsewhere(history.seen[-1][0]) as store:
         check(store, history.seen[-1][1])
+    before = {path: path.read_bytes() for path in (history.folder / "bucket").rglob("*") if path.is_file()}
     with pytest.raises(tiered.CorruptionError, match=orphans[0].name):
-        history.elsewhere(needed_us)
+        history.restored(needed_us)
+    # The store that was there goes on.
+    assert before == {path: path.read_bytes() for path in before}
 
 
 # -- the plan, by itself ---------------------------------------------------------------------------
