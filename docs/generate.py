@@ -90,13 +90,13 @@ def _items(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 def _prose(lines: list[str]) -> Lines:
     rules = [number for number, line in enumerate(lines) if re.fullmatch(r"=+ +=+", line)]
-    if not rules:
-        yield _markdown("\n".join(lines))
-        return
-    first, last = rules[0], rules[-1]
-    yield _markdown("\n".join(lines[:first]))
-    yield from _table(lines[first : last + 1])
-    yield _markdown("\n".join(lines[last + 1 :]))
+    place = 0
+    # A table has three: above its heading, below it, and at its end.
+    for first, last in zip(rules[::3], rules[2::3], strict=True):
+        yield _markdown("\n".join(lines[place:first]))
+        yield from _table(lines[first : last + 1])
+        place = last + 1
+    yield _markdown("\n".join(lines[place:]))
 
 
 def _table(lines: list[str]) -> Lines:

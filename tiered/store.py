@@ -357,7 +357,7 @@ class Store:
     def pause(self, topic: str | None = None, *, reason: str = "") -> Pause:
         """Let passes leave a topic, or the whole store, alone until `resume`; in every process, and durably.
 
-        It takes effect with the next pass. Appends and reads go on.
+        It takes effect with the next action, in a pass that is under way too. Appends and reads go on.
 
         Raises
         ------

@@ -47,6 +47,18 @@ def shown(run: Run, *arguments: Any, **options: Any) -> dict[str, tuple[Any, str
     return {item["key"]: (item["value"], item["source"]) for item in json.loads(result.stdout)["settings"]}
 
 
+def test_a_settings_file_that_is_not_read_is_named(
+    tiered_: Run, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon would move nothing to the bucket that it names."""
+    monkeypatch.chdir(config.parent)
+    told = "note: tiered.toml is here and not read; add --config tiered.toml\n"
+    assert tiered_("config", "check", store=False).stderr == told
+    assert tiered_("topics", store=False).stderr.startswith(told)
+    for named in (("--config", config), ("--path", "./data")):
+        assert told not in tiered_("config", "check", *named, store=False).stderr
+
+
 def test_every_value_names_its_source(tiered_: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_STORE__SYNC_INTERVAL", "1s")
     found = shown(tiered_, "--config", config, "--cold", "memory://x", store=False)

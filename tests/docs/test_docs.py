@@ -213,6 +213,12 @@ def test_the_reference_is_what_the_generator_makes_now(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == made[name], "run make docs"
 
 
+def test_each_table_of_a_docstring_is_one_on_its_page() -> None:
+    """Text between two tables of options is text, and the second one has its own head."""
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| Option\b.*\n(.*)$", text, re.MULTILINE) == ["|---|---|"] * 3
+
+
 def test_every_command_and_option_is_documented() -> None:
     """Nothing of the command line is missing from its page, and the page names nothing that is not there."""
     group: Any = typer.main.get_command(app)

@@ -16,6 +16,8 @@ from ..warm.filesystem import OsFileSystem
 
 log = logging.getLogger("tiered")
 
+SETTINGS_FILE = "tiered.toml"
+
 
 def _set_up_logging(verbose: bool) -> None:
     """Show warnings of this package, a line each; with ``--verbose`` everything, of libraries too."""
@@ -45,8 +47,23 @@ class _OneLine(logging.Formatter):
         return f"{record.levelname.lower()}: {record.getMessage()}"
 
 
+def _settings_file(ctx: typer.Context, file: Path | None) -> Path | None:
+    """Return what was given, and say so where nothing names the store, and a file of the usual name is not read."""
+    # Click has what was given before what was not.
+    named = ctx.resilient_parsing or any(ctx.params.get(name) is not None for name in ("path", "target"))
+    if file is None and not named and Path(SETTINGS_FILE).is_file():
+        typer.echo(f"note: {SETTINGS_FILE} is here and not read; add --config {SETTINGS_FILE}", err=True)
+    return file
+
+
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Take settings from this tiered.toml.")
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take settings from this tiered.toml; none is read by itself.",
+        callback=_settings_file,
+    ),
 ]
 StorePath = Annotated[
     str | None,

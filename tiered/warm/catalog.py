@@ -159,7 +159,9 @@ class Catalog:
                     f"a restore into {self.root} was cut short; run tiered restore with the same path again"
                 ) from None
             if not create:
-                raise ConfigError(f"there is no store at {self.root}; check the path") from None
+                raise ConfigError(
+                    f"there is no store at {self.root}; check the path, or make one: tiered create TOPIC"
+                ) from None
             if (self.root / TOPICS_DIRECTORY).exists():
                 raise CorruptionError("store.json is missing beside topics/", where=str(path)) from None
             return self._create_store(path)
