@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,9 +19,13 @@ import pytest
 import tiered
 from tiered.errors import ConfigError, ServerUnavailable
 from tiered.flight import appending
-from tiered.flight.options import ConnectOptions
+from tiered.flight import staging as module
+from tiered.flight.options import ConnectOptions, ServeOptions
 from tiered.flight.put_messages import PutCommand
+from tiered.flight.server import FlightServer
 from tiered.flight.staging import StageClient, stage_stream
+
+from .conftest import eventually
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -70,6 +75,56 @@ def client_of(location: str) -> StageClient:
 def values_of(store: tiered.Store) -> list[int]:
     found = store.topic("orders").scan(columns=["value"]).to_arrow()["value"].to_pylist()
     return sorted(int(value) for value in found)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_for_a_server_that_is_busy_are_sent_again(tmp_path: Path, count: int) -> None:
+    """A cluster may run more tasks at a time than a server takes streams."""
+    made: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(count):
+            made.append(number)
+            yield rows(number)
+
+    with (
+        tiered.open(tmp_path / "data") as store,
+        FlightServer.open(store, "127.0.0.1:0", ServeOptions(streams_max=1)) as server,
+    ):
+        store.create_topic("orders", partitions=3)
+        with client_of(server.location) as client, client_of(server.location) as other:
+            meta = client.describe("orders")
+
+            def held() -> Iterator[pa.RecordBatch]:
+                yield rows(100)
+                assert eventually(lambda: server.streams == 1)
+                with pytest.raises(tiered.Backpressure, match="1 streams"):
+                    client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(7)])
+                waiting.start()
+                assert eventually(lambda: bool(made))
+
+            def wait() -> None:
+                patient = StageClient(server.location, ConnectOptions(retry_seconds=10))
+                with patient:
+                    staged.append(patient.stage(meta, "q", uuid4().hex, SCHEMA, batches()))
+
+            staged: list[Any] = []
+            waiting = threading.Thread(target=wait)
+            staged.append(other.stage(meta, "q", uuid4().hex, SCHEMA, held()))
+            waiting.join()
+            assert made == list(range(count))
+            client.commit("orders", "q", 1, staged)
+        assert values_of(store) == [*range(count), 100]
+
+
+def test_more_than_can_be_sent_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = module._Replayed(rows(number) for number in range(7))
+    monkeypatch.setattr(module, "_PIECES_KEPT", 2)
+    assert [next(iter(pieces)), pieces.complete] == [rows(0), True]
+    again = iter(pieces)
+    assert [next(again), next(again), pieces.complete] == [rows(0), rows(1), True]
+    assert list(pieces)[-1] == rows(6)
+    assert not pieces.complete
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ..errors import ConfigError, ServerUnavailable, TieredError
+from ..errors import Backpressure, ConfigError, ServerUnavailable, TieredError
 from ..format.pieces import split_batch
 from ..staging.stage_file import Staged
 from ..staging.staging import Staging
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # A batch of some thousand large rows goes in pieces, so that neither end holds much of it.
 _PIECE_BYTES = 8 << 20
+_PIECES_KEPT = 4
 
 _stages: WeakKeyDictionary[Store, Staging] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -102,6 +103,31 @@ def _abort(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
 STAGE_ACTIONS = {"commit": _commit, "abort": _abort}
 
 
+class _Replayed:
+    """Pieces, to be iterated over again as long as few were taken: a stream that is refused is so before it has many.
+
+    Attributes
+    ----------
+    complete
+        Whether all pieces that were taken can be had again.
+    """
+
+    def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
+        self._rest = pieces
+        self._taken: list[pa.RecordBatch] = []
+        self.complete = True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield from tuple(self._taken)
+        for piece in self._rest:
+            if self.complete and len(self._taken) < _PIECES_KEPT:
+                self._taken.append(piece)
+            else:
+                self.complete = False
+                self._taken.clear()
+            yield piece
+
+
 class StageClient:
     """Stages and commits at a server; also a context manager.
 
@@ -129,21 +155,32 @@ class StageClient:
 
         Raises
         ------
-        SchemaMismatch, RecordTooLarge, DiskFull, TopicNotFound, ServerUnavailable
+        SchemaMismatch, RecordTooLarge, DiskFull, TopicNotFound, ServerUnavailable, Backpressure
             Nothing that could be committed is there; try again under another name.
         """
+        pieces = _Replayed(piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES))
         command = PutCommand(
             meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}
         )
+        pauses = self._connection.pauses()
+        while True:
+            try:
+                return self._sent(command, attempt, schema, pieces)
+            except Backpressure:
+                if not pieces.complete or next(pauses, pauses) is pauses:
+                    raise
+
+    def _sent(
+        self, command: PutCommand, attempt: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
+    ) -> Staged:
         sent = 0
         writer, reader = self._connection.put(command.encode(), schema)
         try:
             # An error of the batches themselves is the caller's own, whatever its kind.
-            for batch in batches:
-                for piece in split_batch(batch, _PIECE_BYTES):
-                    with self._stream_errors(writer):
-                        writer.write_batch(piece)
-                sent += batch.num_rows
+            for piece in pieces:
+                with self._stream_errors(writer):
+                    writer.write_batch(piece)
+                sent += piece.num_rows
             with self._stream_errors(writer):
                 writer.done_writing()
                 answer = reader.read()
