@@ -287,15 +287,19 @@ def test_a_damaged_orphan_is_in_the_way_only_where_it_may_be_needed(history: His
     named = {entry.name for entry in head_of(history.url).inline}
     orphans = sorted(path for path in data.iterdir() if path.name not in named)
     assert len(orphans) > 1
+    sound = orphans[0].read_bytes()
     orphans[0].write_bytes(b"damaged" * 100)
     history.store.close()
     with history.elsewhere(history.seen[-1][0]) as store:
         check(store, history.seen[-1][1])
-    before = {path: path.read_bytes() for path in (history.folder / "bucket").rglob("*") if path.is_file()}
-    with pytest.raises(tiered.CorruptionError, match=orphans[0].name):
-        history.restored(needed_us)
-    # The store that was there goes on.
-    assert before == {path: path.read_bytes() for path in before}
+    # Its footer, and a row, which only those find who read all of it.
+    for damaged in (b"damaged" * 100, sound[:40] + bytes([sound[40] ^ 1]) + sound[41:]):
+        orphans[0].write_bytes(damaged)
+        files = [path for path in (history.folder / "bucket").rglob("*") if path.is_file()]
+        before = {path: path.read_bytes() for path in files}
+        with pytest.raises(tiered.CorruptionError, match=orphans[0].name):
+            history.restored(needed_us)
+        assert before == {path: path.read_bytes() for path in files}, "the store that was there is fenced"
 
 
 # -- the plan, by itself ---------------------------------------------------------------------------
