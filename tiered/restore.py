@@ -30,13 +30,12 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from .cold.bucket import DELETED, Bucket
-from .cold.commit import Committer
+from .cold.commit import Committer, next_lineage
 from .cold.open import check_conditional_writes
 from .cold.options import check_url
 from .cold.parquet_inspect import read_facts_of_entry
@@ -186,17 +185,11 @@ def _look(bucket: Bucket, at_us: int | None, now_us: int, verified: dict[str, Ob
                 if at_us is not None and begins_after(cold, loaded.head, at_us):
                     emptied.append(f"{meta.name}/{partition}")
                 if at_us is not None and loaded.head.committed_us > at_us:
-                    rewound(cold, _claimed(loaded.head), at_us, now_us, verified)
+                    rewound(cold, next_lineage(loaded.head, now_us), at_us, now_us, verified)
     if at_us is not None and emptied:
         when = _iso(at_us)
         log.warning("nothing of %s was in the bucket by %s: it will be empty", ", ".join(emptied), when)
     return store_id
-
-
-def _claimed(head: Head) -> Head:
-    """Return a head as it is once a lineage was begun upon it."""
-    epoch = head.epoch + 1
-    return replace(head, epoch=epoch, lineages=(*head.lineages, (epoch, head.end_offset)))
 
 
 def _topics(bucket: Bucket, at_us: int | None) -> Iterator[TopicAt]:

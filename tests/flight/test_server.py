@@ -501,5 +501,5 @@ def test_a_connection_is_tried_again_for_what_changes_nothing(server: Any) -> No
             raise ServerUnavailable("away")
         return "back"
 
-    assert connection._retried(once_away) == "back"
+    assert connection.retried(once_away) == "back"
     connection.close()

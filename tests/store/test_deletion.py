@@ -153,14 +153,10 @@ def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
 
 @pytest.mark.parametrize("created_again", [False, True])
 def test_a_handle_of_a_deleted_topic_reads_no_part_of_it(
-    tmp_path: Path, clock: Clock, created_again: bool
+    store: tiered.Store, tmp_path: Path, clock: Clock, created_again: bool
 ) -> None:
     """Without its files the topic would look empty, or like what of it had been published."""
-    url = f"file://{tmp_path}/bucket"
-    with (
-        open_store(tmp_path / "data", url, clock) as store,
-        open_store(tmp_path / "data", None, clock, read_only=True) as beside,
-    ):
+    with open_store(tmp_path / "data", None, clock, read_only=True) as beside:
         own = store.create_topic("t")
         own.append(b"published")
         own.roll()
@@ -340,13 +336,11 @@ def test_a_topic_is_deleted_beside_the_bucket_of_another_store(tmp_path: Path, c
         assert values(bucket.topic("t")) == [b"v"]
 
 
-def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(tmp_path: Path, clock: Clock) -> None:
+def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(
+    store: tiered.Store, tmp_path: Path, clock: Clock
+) -> None:
     """A pass that began before the deletion may finish after it."""
-    url = f"file://{tmp_path}/bucket"
-    with (
-        open_store(tmp_path / "data", url, clock) as store,
-        open_store(tmp_path / "data", None, clock, tierer=True) as beside,
-    ):
+    with open_store(tmp_path / "data", None, clock, tierer=True) as beside:
         topic = store.create_topic("t")
         topic.append(b"old")
         topic.roll()
@@ -364,5 +358,5 @@ def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(tmp_path: Path, c
         new.roll()
         tier(store, clock, OFFLOAD_US)
         tier(store, clock, EVICT_US)
-    with tiered.open(url) as bucket:
+    with tiered.open(f"file://{tmp_path}/bucket") as bucket:
         assert values(bucket.topic("t")) == [b"new"]

@@ -174,14 +174,14 @@ class Committer:
                     start_offset=start_offset,
                     end_offset=start_offset,
                 )
-                return self._next_lineage(first_head) if begin_lineage else first_head
+                return next_lineage(first_head, self._clock()) if begin_lineage else first_head
             self._check_store(head)
             if lineage_epoch not in (None, head.lineage_epoch):
                 raise Fenced(
                     f"lineage {head.lineage_epoch} of {self._where} began at offset {head.lineages[-1][1]}; "
                     f"this store belongs to lineage {lineage_epoch}"
                 )
-            return self._next_lineage(head) if begin_lineage else replace(head, epoch=head.epoch + 1)
+            return next_lineage(head, self._clock()) if begin_lineage else replace(head, epoch=head.epoch + 1)
 
         with self._lock:
             self._known = self._last_commit_id = None
@@ -282,13 +282,6 @@ class Committer:
     @property
     def _where(self) -> str:
         return self.partition.where(self.partition.keys.head)
-
-    def _next_lineage(self, head: Head) -> Head:
-        # No clock of another host's takes it back to before what was published.
-        epoch, began_us = head.epoch + 1, max(self._clock(), head.committed_us)
-        origin = Origin(epoch, began_us, head.lineage_epoch, head.end_offset, head.start_offset)
-        lineages = (*head.lineages, (epoch, head.end_offset))
-        return replace(head, epoch=epoch, lineages=lineages, origins=(*head.origins, origin))
 
     def _check_store(self, head: Head) -> None:
         if head.store_id != self._store_id:
@@ -392,3 +385,12 @@ def _etag(loaded: LoadedHead | None) -> str | None:
 
 def _holds(loaded: LoadedHead | None, commit_id: str) -> bool:
     return loaded is not None and commit_id in (loaded.head.commit_id, *loaded.head.previous_commit_ids)
+
+
+def next_lineage(head: Head, now_us: int) -> Head:
+    """Return a head upon which a new lineage begins, at its end offset."""
+    # No clock of another host's takes it back to before what was published.
+    epoch, began_us = head.epoch + 1, max(now_us, head.committed_us)
+    origin = Origin(epoch, began_us, head.lineage_epoch, head.end_offset, head.start_offset)
+    lineages = (*head.lineages, (epoch, head.end_offset))
+    return replace(head, epoch=epoch, lineages=lineages, origins=(*head.origins, origin))

@@ -27,6 +27,7 @@ _KEEPALIVE = [("grpc.keepalive_time_ms", 310_000), ("grpc.keepalive_timeout_ms",
 _AHEAD = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
+_PASSING = (ServerUnavailable, Backpressure)
 
 
 class Connection:
@@ -88,7 +89,7 @@ class Connection:
                 raise ServerUnavailable(f"{self.location} gave {len(found)} answers to {name!r}, not one")
             return decode_answer(found[0].body.to_pybytes())
 
-        return self._retried(call) if retry else call()
+        return self.retried(call) if retry else call()
 
     def plan(self, command: bytes) -> fl.FlightInfo:
         """Return the plan of a scan."""
@@ -99,7 +100,7 @@ class Connection:
                     fl.FlightDescriptor.for_command(command), self._options(None)
                 )
 
-        return self._retried(call)
+        return self.retried(call)
 
     def rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a split; where the connection is lost between them, it goes on behind those that came."""
@@ -119,7 +120,7 @@ class Connection:
 
     def _rows(self, ticket: bytes) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a ticket; tried again as long as nothing of it has come."""
-        stream, batch = self._retried(lambda: self._first(ticket))
+        stream, batch = self.retried(lambda: self._first(ticket))
         try:
             while batch is not None:
                 yield batch
@@ -158,19 +159,19 @@ class Connection:
             yield
             pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
-    def _retried(self, call: Callable[[], _T]) -> _T:
-        """Make a call that changes nothing if it is made twice."""
-        failed: TieredError
-        try:
-            return call()
-        except (ServerUnavailable, Backpressure) as error:
-            failed = error
-        for _ in self.pauses():
+    def retried(
+        self,
+        call: Callable[[], _T],
+        passes: Callable[[TieredError], bool] = lambda error: isinstance(error, _PASSING),
+    ) -> _T:
+        """Make a call that may be made twice, again and again while what it raises may pass."""
+        pauses = self.pauses()
+        while True:
             try:
                 return call()
-            except (ServerUnavailable, Backpressure) as error:
-                failed = error
-        raise failed
+            except TieredError as error:
+                if not passes(error) or next(pauses, pauses) is pauses:
+                    raise
 
     def close(self) -> None:
         """Let go of the server."""

@@ -162,13 +162,10 @@ class StageClient:
         command = PutCommand(
             meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}
         )
-        pauses = self._connection.pauses()
-        while True:
-            try:
-                return self._sent(command, attempt, schema, pieces)
-            except Backpressure:
-                if not pieces.complete or next(pauses, pauses) is pauses:
-                    raise
+        return self._connection.retried(
+            lambda: self._sent(command, attempt, schema, pieces),
+            lambda error: isinstance(error, Backpressure) and pieces.complete,
+        )
 
     def _sent(
         self, command: PutCommand, attempt: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
