@@ -11,12 +11,14 @@ WORKERS := 3
 MINUTES := 25
 # Tests start hundreds of interpreters: without this setting each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE =
+# What `make mutants` may use of the processors, and how many of them.
+CPU_MINUTES := 120
 # What `make torture` counts, and the tests that count in their short form too.
 TALLY := $(CURDIR)/build/tally.jsonl
 COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/torture tests/verify
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench torture terraform checkov lock clean
+.PHONY: help demo test lint format docs bench torture mutants terraform checkov lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
@@ -50,6 +52,10 @@ torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go i
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
 	$(BIN)/python docs/tally.py $(TALLY)
+
+mutants: $(VENV)/.mutants ## take protective steps away one by one, and see that a test notices; table in docs/durability.md
+	$(BIN)/python -m tests.mutants --cpu-minutes $(CPU_MINUTES)
+	$(BIN)/python -m tests.mutants --write-docs
 
 terraform: $(VENV)/.dev ## the module in terraform/, applied to a local server; needs the CLI and its AWS provider
 	$(BIN)/python -m pytest tests/terraform/test_apply.py

@@ -283,6 +283,8 @@ def _toml(settings: tiered.Settings) -> Lines:
             optional |= {"jitter": '"3s"', "token_file": '"/etc/tiered/token"'}
             optional |= {"listen": '"127.0.0.1:8815"', "tls_roots": '"/etc/tiered/ca.pem"'}
             optional |= {"tls_certificate": '"/etc/tiered/cert.pem"', "tls_key": '"/etc/tiered/key.pem"'}
+            if section == "flight":
+                optional["metrics"] = '"127.0.0.1:9465"'  # beside a daemon's
             yield f"# {name} = {optional[name]}" if value is None else f"{name} = {_toml_value(value)}"
 
 

@@ -84,6 +84,18 @@ class Refused(Exception):
     """The status and S3's code of an error that is the answer."""
 
 
+def operation_of(request: Request) -> str:
+    """Return S3's name of what is asked."""
+    subresource = next((name for name in _SUBRESOURCES if name in request.query), "")
+    _, _, key = request.place.partition("/")
+    return _OPERATIONS.get((request.method, bool(key), subresource), "NotImplemented")
+
+
+def deleted_by(request: Request) -> list[str]:
+    """Return the keys of a DeleteObjects."""
+    return _texts(request, "Key")
+
+
 class S3:
     """Answers requests.
 
@@ -118,9 +130,7 @@ class S3:
             return self._count(request)
         if "aws-chunked" in request.headers.get("content-encoding", ""):
             request = replace(request, body=_unchunked(request.body))
-        subresource = next((name for name in _SUBRESOURCES if name in request.query), "")
-        _, _, key = request.place.partition("/")
-        operation = _OPERATIONS.get((request.method, bool(key), subresource), "NotImplemented")
+        operation = operation_of(request)
         try:
             answer: Answer = getattr(self, operation)(request)
         except Refused as refused:
@@ -179,7 +189,7 @@ class S3:
 
     def DeleteObjects(self, request: Request) -> Answer:
         with self._lock:
-            for key in _texts(request, "Key"):
+            for key in deleted_by(request):
                 self.objects.pop(_home(request) + key, None)
         return _document("DeleteResult")
 

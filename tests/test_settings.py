@@ -103,6 +103,7 @@ def test_what_is_said_of_the_bucket_reaches_it() -> None:
         "cold": {
             "url": "s3://b/p", "encryption": "aws:kms", "kms_key_id": "alias/k", "tags": {"team": "data"},
             "read_back": "on", "storage_class": "STANDARD_IA", "part_bytes": "16MiB", "upload_threads": 2,
+            "bytes_per_second_min": "1KiB",
         },
         "daemon": {"upload_bytes_per_second": "1MiB", "requests_per_second": 5},
     }  # fmt: skip
@@ -112,7 +113,7 @@ def test_what_is_said_of_the_bucket_reaches_it() -> None:
     assert options == ColdOptions(
         storage_class="STANDARD_IA", encryption="aws:kms", kms_key_id="alias/k", tags=(("team", "data"),),
         read_back=True, part_bytes=16 << 20, upload_threads=2, upload_bytes_per_second=1 << 20,
-        requests_per_second=5.0,
+        requests_per_second=5.0, bytes_per_second_min=1 << 10,
     )  # fmt: skip
     assert cold_options(Settings(), ColdPlace()) == ColdOptions()
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from .errors import SchemaMismatch
-from .format.block import encode_body
-from .format.pieces import Piece, split
+from .format.pieces import Piece, encode_blocks, split
 from .format.schema import to_batches
 from .hot.partition_writer import FULL, PartitionWriter, check_record_size
 from .hot.pending import SchemaGrew
@@ -29,7 +28,7 @@ from .ingest import (
     values_batch,
     widened,
 )
-from .records import Appended, OffsetRange, Record, merged_ranges
+from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -75,18 +74,17 @@ def make_room(topic: Topic, writer: PartitionWriter, *, sticky: bool) -> Partiti
 def row_of(
     topic: Topic, value: Any, key: object, headers: object, timestamp: object
 ) -> tuple[list[Any], int, int, bytes | None]:
-    """Return a typed record's column values, their size in bytes, its timestamp, and what places it."""
+    """Return a typed record's column values, its size in bytes, its timestamp, and what places it."""
     assert topic._check_row is not None
     if headers:
         raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
     values, size = topic._check_row(value)
     check_record_size(size, topic._record_bytes_max)
-    stamp = topic._meta.timestamp
-    when = None if stamp is None else values[topic.schema.get_field_index(stamp)]
+    when = None if topic._stamp_at is None else values[topic._stamp_at]
     if timestamp is not None or when is None:
         when = topic._clock() if timestamp is None else timestamp_us(timestamp)
-    if key is None and topic._meta.key is not None:
-        key = value.get(topic._meta.key)
+    if key is None and topic._key_at is not None:
+        key = values[topic._key_at]
     return values, size, when, key_bytes(key)
 
 
@@ -95,18 +93,19 @@ def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | R
     # First of all: Arrow's first array imports pandas, which a child forked in the middle of that would wait for.
     topic._store._check()
     ranges: list[OffsetRange] = []
-    for chunk in chunked(records, _MANY_ROWS_MAX):
-        if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
-            if max(map(len, chunk)) > topic._record_bytes_max:
-                check_record_size(max(map(len, chunk)), topic._record_bytes_max)
-            for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
-                ranges += _append_columns(topic, values_batch(piece, topic.schema), None, None)
-        else:
-            # All are looked at before the first is appended.
-            checked = [checked_record(topic, record) for record in chunk]
-            for value, arguments in checked:
-                partition, offset = topic.append(value, **arguments, sync=False)
-                ranges.append(OffsetRange(partition, offset, offset + 1))
+    with naming_what_stayed(ranges):
+        for chunk in chunked(records, _MANY_ROWS_MAX):
+            if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
+                if max(map(len, chunk)) > topic._record_bytes_max:
+                    check_record_size(max(map(len, chunk)), topic._record_bytes_max)
+                for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
+                    _append_columns(topic, values_batch(piece, topic.schema), None, None, ranges)
+            else:
+                # All are looked at before the first is appended.
+                checked = [checked_record(topic, record) for record in chunk]
+                for value, arguments in checked:
+                    partition, offset = topic.append(value, **arguments, sync=False)
+                    ranges.append(OffsetRange(partition, offset, offset + 1))
     return merged_ranges(ranges)
 
 
@@ -147,53 +146,55 @@ def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetR
     if isinstance(data, pa.Table):
         # All of it is there: a stream's first batch may be needed long before its next one comes.
         batches = joined(batches, topic._block_bytes)
-    for batch, timestamps in batches:
-        if batch.num_rows:
-            ranges += _append_columns(topic, batch, timestamps, partition)
+    with naming_what_stayed(ranges):
+        for batch, timestamps in batches:
+            if batch.num_rows:
+                _append_columns(topic, batch, timestamps, partition, ranges)
     return merged_ranges(ranges)
 
 
 def _append_columns(
-    topic: Topic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None
-) -> list[OffsetRange]:
+    topic: Topic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None,
+    ranges: list[OffsetRange],
+) -> None:  # fmt: skip
+    """Append a batch; `ranges` grows by each part of it that is there."""
     now_us = topic._clock()
     if partition is not None or topic.partitions == 1:
         pieces = body_pieces(batch, timestamps, topic._meta.timestamp, now_us, topic._block_bytes)
-        return _append_pieces(topic, pieces, partition or 0)
+        _append_pieces(topic, pieces, partition or 0, ranges)
+        return
     body = body_of(batch, timestamps, topic._meta.timestamp, now_us)
     # Before the first partition takes its rows.
     check_records(body, topic._record_bytes_max)
     key = topic._meta.key if topic._typed else "key"
     column = batch.column(key) if key is not None else None
     if column is None or column.null_count == len(column):
-        return _append_sticky(topic, body)
-    ranges = []
+        _append_sticky(topic, body, ranges)
+        return
     for place, rows in by_partition(body, column, topic.partitions):
         if place is None:
-            ranges += _append_sticky(topic, rows)
+            _append_sticky(topic, rows, ranges)
         else:
-            ranges += _append_pieces(topic, split(rows, topic._block_bytes), place)
-    return ranges
+            _append_pieces(topic, split(rows, topic._block_bytes), place, ranges)
 
 
-def _append_sticky(topic: Topic, body: pa.RecordBatch) -> list[OffsetRange]:
-    ranges = []
+def _append_sticky(topic: Topic, body: pa.RecordBatch, ranges: list[OffsetRange]) -> None:
     for piece in split(body, topic._block_bytes):
         partition = topic._sticky
-        ranges += _append_pieces(topic, [piece], partition)
+        _append_pieces(topic, [piece], partition, ranges)
         topic._sticky = (partition + 1) % topic.partitions
-    return ranges
 
 
-def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int) -> list[OffsetRange]:
+def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int, ranges: list[OffsetRange]) -> None:
     writer = topic._writers.get(partition) or topic._open_writer(partition)
     for piece in pieces:
         check_records(piece.batch, topic._record_bytes_max, piece.size)
     keep = len(pieces) == 1
-    runs = _by_bytes(pieces, attrgetter("size"), _RUN_BYTES)
-    ranges = [OffsetRange(partition, *_append_run(topic, writer, run, keep=keep)) for run in runs]
+    # A run is appended as a whole, and to one segment.
+    for run in _by_bytes(pieces, attrgetter("size"), min(_RUN_BYTES, writer.roll_bytes)):
+        start, end = _append_run(topic, writer, run, keep=keep)
+        ranges.append(OffsetRange(partition, start, end))
     writer.sync_if_due()
-    return merged_ranges(ranges)
 
 
 def _append_run(
@@ -203,7 +204,7 @@ def _append_run(
     if run[0].batch.num_columns < 1 + len(writer.meta.schema):
         run = [piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in run]
     # Into the memory of the run before: twice as fast as into new pages.
-    bodies = [encode_body(piece.batch, size=piece.size, bounds=piece.bounds) for piece in run]
+    bodies = [body for batch, size, bounds in run for body in encode_blocks(batch, size=size, bounds=bounds)]
     try:
         return writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
     except SchemaGrew:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 from .cold.bucket import Bucket
 from .cold.commit import FIRST_LINEAGE, Committer
 from .cold.object_store import ObjectStore
-from .cold.open import check_conditional_writes
 from .cold.partition import ColdPartition
+from .cold.probe import Verdict, check_conditional_writes
 from .errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
 from .format.manifest import Head
-from .gather import LocalSegments
+from .gather import LocalSegments, open_segments
 from .hot.partition_writer import PartitionWriter
+from .hot.turns import Turns
 from .reader.access import TierAccess
+from .reader.same_log import Likeness, SameLog
+from .reader.snapshot import check_owner
 from .warm.catalog import Catalog, TopicMeta
 from .warm.cold_url import read_cold_place, write_cold_place
 from .warm.directory import FENCED_FILE, read_lineage, write_fence, write_lineage
 from .warm.filesystem import FileSystem
+from .warm.segment_reader import SegmentFile
 
 log = logging.getLogger("tiered.claims")
 
@@ -31,19 +36,29 @@ log = logging.getLogger("tiered.claims")
 class Claims:
     """The epochs that one open store holds in its bucket. Thread-safe, a thread a partition."""
 
-    def __init__(self, access: TierAccess, store_id: UUID, clock: Callable[[], int], fs: FileSystem) -> None:
+    def __init__(
+        self,
+        access: TierAccess,
+        store_id: UUID,
+        clock: Callable[[], int],
+        fs: FileSystem,
+        same: SameLog | None = None,
+    ) -> None:
         self._access = access
         self._store_id = store_id
         self._clock = clock
         self._fs = fs
+        self.same = same or SameLog()
         self._committers: dict[tuple[UUID, int], Committer] = {}
-        self._turns: dict[tuple[UUID, int], threading.RLock] = {}
+        # The bucket is asked under these alone: one for each partition, for each topic, and for the prefix.
+        self._turns, self._topics, self._prefix = Turns(), Turns(), threading.RLock()
         self._ends: dict[tuple[UUID, int], int] = {}
         self._announced: dict[UUID, TopicMeta] = {}
         self._without_lineage: set[tuple[UUID, int]] = set()
         self._owns_prefix = False
         self._unreachable = False
         self._lock = threading.Lock()
+        self._conditional_writes = Verdict()
 
     def committer(
         self,
@@ -71,12 +86,12 @@ class Claims:
             The bucket belongs to a newer lineage, or is ahead of this disk; the partition is fenced.
         ConfigError, ColdStorageError
         """
-        with self._lock:
-            newest = self._announced.get(meta.topic_id)
-            announced = self._owns_prefix and newest is not None and _has_all_of(newest, meta)
-            if not announced:
-                self.check_store(meta, partition, writer)
-                self._announce(meta)
+        announced = self._is_announced(meta)
+        if not announced:
+            with self._topics.of(meta.topic_id):
+                if not self._is_announced(meta):
+                    self.check_store(meta, partition, writer)
+                    self._announce(meta)
         known = self._committers.get((meta.topic_id, partition))
         if (meta.topic_id, partition) in self._without_lineage:
             with self.turn(meta, partition):
@@ -97,8 +112,7 @@ class Claims:
 
         Passes and appends that wait to be published ship from several threads, and nothing twice.
         """
-        with self._lock:
-            return self._turns.setdefault((meta.topic_id, partition), threading.RLock())
+        return self._turns.of((meta.topic_id, partition))
 
     def published_end(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> int | None:
         """Return the end of what the bucket is known to have; it is asked once, and then told by `note_end`.
@@ -133,13 +147,14 @@ class Claims:
         Raises
         ------
         Fenced
-            Another lineage went on with the partition, which is fenced now.
+            Another lineage, or another copy of this disk, went on with the partition, which is fenced now.
         ColdStorageError, CorruptionError, UnsupportedFormat
         """
         loaded = self._access.cold(meta, partition).load()
         if loaded is None:
             return None
         self.check_lineage(meta, partition, loaded.head, writer)
+        self.check_same(meta, partition, loaded.head, writer)
         return self.note_head(meta, partition, loaded.head)
 
     def note_head(self, meta: TopicMeta, partition: int, head: Head) -> int:
@@ -157,6 +172,60 @@ class Claims:
         with self._lock:
             self._ends[key] = max(end_offset, self._ends.get(key, 0))
             return self._ends[key]
+
+    def check_same(
+        self,
+        meta: TopicMeta,
+        partition: int,
+        head: Head,
+        writer: PartitionWriter | None,
+        segments: Sequence[SegmentFile] | None = None,
+    ) -> None:
+        """Fence a partition whose manifest ends in records of another copy of this disk; see `SameLog.at_end`.
+
+        Parameters
+        ----------
+        segments
+            Those that are near the end of the head, if they are open.
+
+        Raises
+        ------
+        Fenced
+        ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        cold, end = self._access.cold(meta, partition), head.end_offset
+        if segments is None:
+            directory = self._directory(meta, partition)
+            segments = open_segments(
+                self._access, directory, writer, lambda base, bound: base <= end <= bound
+            )
+            for segment in segments:
+                check_owner(segment, meta)
+        if self.same.at_end(cold, head, segments) is Likeness.OTHER:
+            self.diverged(meta, partition, writer, end)
+
+    def check_not_ahead(
+        self, meta: TopicMeta, partition: int, head: Head, end: int, writer: PartitionWriter | None
+    ) -> None:
+        """Fence a partition of which the bucket has more than the disk, whose `end` was looked up after the head was read.
+
+        Raises
+        ------
+        Fenced
+        """
+        if head.end_offset > end:
+            reason = f"the bucket ends at offset {head.end_offset}, this disk at {end}"
+            self._fence(meta, partition, writer, reason)
+
+    def diverged(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, end: int) -> NoReturn:
+        """Fence a partition of which the bucket has other records than this disk, under the same ids."""
+        self._fence(
+            meta,
+            partition,
+            writer,
+            f"before offset {end} the bucket has other records than this disk: another copy of the store's directory "
+            "published them",
+        )
 
     def _claim(
         self,
@@ -179,8 +248,9 @@ class Claims:
         lineage = read_lineage(directory)
         if loaded is None and lineage is None:
             loaded = cold.check_unpublished()
-        if loaded is not None and loaded.head.end_offset > end:
-            self._fence(meta, partition, writer, _ahead(loaded.head, end))
+        if loaded is not None:
+            self.check_not_ahead(meta, partition, loaded.head, end, writer)
+            self.check_same(meta, partition, loaded.head, writer, local.segments)
         committer = Committer(cold, self._store_id, clock=self._clock)
         begin = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
         try:
@@ -209,28 +279,43 @@ class Claims:
             self._without_lineage.add(key)
             log.info("the lineage of %s/%d is not remembered yet: %s", meta.name, partition, error)
 
-    def check_not_behind(self, meta: TopicMeta, partition: int, writer: PartitionWriter) -> None:
-        """Refuse to append to an old image of a disk, which would use offsets again that the bucket has.
+    def head_before_appending(self, meta: TopicMeta, partition: int) -> Head | None:
+        """Return what the bucket says of a partition that is about to be opened, for `check_not_behind`.
 
-        A bucket that does not answer, or whose head is damaged, is no reason to refuse appends: the next pass
-        looks again.
-
-        Raises
-        ------
-        Fenced
+        None too where the bucket does not answer, or its head is damaged: that is no reason to refuse appends, and the
+        next pass looks again.
         """
         if not self._access.has_cold or self._unreachable:
-            return
+            return None
         try:
             with self._briefly() as store:
                 loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
         except (ColdStorageError, CorruptionError) as error:
             self._unreachable = isinstance(error, ColdStorageError)
             log.warning("cannot compare with the bucket before appending: %s", error)
+            return None
+        return loaded.head if loaded else None
+
+    def check_not_behind(
+        self, meta: TopicMeta, partition: int, writer: PartitionWriter, head: Head | None
+    ) -> None:
+        """Refuse to append to an old image of a disk, which would use offsets again that the bucket has.
+
+        Parameters
+        ----------
+        head
+            As it was read before `writer` was opened: what this disk published since, it has.
+
+        Raises
+        ------
+        Fenced
+        """
+        self.check_lineage(meta, partition, head, writer)
+        if head is None:
             return
-        self.check_lineage(meta, partition, loaded.head if loaded else None, writer)
-        if loaded is not None and loaded.head.end_offset > writer.end_offset:
-            self._fence(meta, partition, writer, _ahead(loaded.head, writer.end_offset))
+        self.check_not_ahead(meta, partition, head, writer.end_offset, writer)
+        with suppress(ColdStorageError):  # of a page of the manifest; the next pass looks again
+            self.check_same(meta, partition, head, writer)
 
     def bucket_answers(self) -> bool:
         """Whether the bucket answers a question, asked once and without patience."""
@@ -292,33 +377,33 @@ class Claims:
             return
         bucket = Bucket(self._access.object_store)
         if bucket.read_store_id() in (None, self._store_id):  # else nothing of this store is there
-            with self._lock:
-                self._own_prefix(bucket)
+            self._own_prefix(bucket)
             bucket.claim_store(self._store_id, self._lineage)
             bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=self._lineage)
 
     def forget_others(self, topics: Iterable[TopicMeta]) -> None:
         """Let go of what is kept of topics other than these: they were deleted."""
         ids = {meta.topic_id for meta in topics}
-        if not self._lock.acquire(blocking=False):
-            return  # whoever holds it may wait for the bucket; a later call does it
-        try:
+        with self._lock:
             for topic_id in self._announced.keys() - ids:
                 del self._announced[topic_id]
-            for kept in (self._committers, self._turns, self._ends):
+            for kept in (self._committers, self._ends, self.same.proven):
                 for key in [key for key in list(kept) if key[0] not in ids]:
                     del kept[key]
             for key in [key for key in list(self._without_lineage) if key[0] not in ids]:
                 self._without_lineage.discard(key)
-        finally:
-            self._lock.release()
+
+    def _is_announced(self, meta: TopicMeta) -> bool:
+        newest = self._announced.get(meta.topic_id)
+        return self._owns_prefix and newest is not None and _has_all_of(newest, meta)
 
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
         bucket = Bucket(self._access.object_store)
         self._own_prefix(bucket)
         bucket.put_topic(meta.to_json(), self._lineage)
-        self._announced[meta.topic_id] = meta
+        with self._lock:
+            self._announced[meta.topic_id] = meta
 
     @property
     def _lineage(self) -> int:
@@ -340,9 +425,11 @@ class Claims:
             raise
 
     def _own_prefix(self, bucket: Bucket) -> None:
-        if not self._owns_prefix:
+        with self._prefix:
+            if self._owns_prefix:
+                return
             if bucket.read_store_id() is None:
-                check_conditional_writes(self._access.object_store)
+                self._conditional_writes.ask(lambda: check_conditional_writes(self._access.object_store))
             bucket.claim_store(self._store_id, self._lineage)
             root = self._access.places.root
             if root is not None and not (place := read_cold_place(root)).claimed:
@@ -354,7 +441,9 @@ class Claims:
                     return
             self._owns_prefix = True
 
-    def _fence(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str) -> None:
+    def _fence(
+        self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str
+    ) -> NoReturn:
         self._mark(meta, partition, writer, reason)
         raise Fenced(f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}")
 
@@ -374,7 +463,3 @@ class Claims:
 def _has_all_of(newest: TopicMeta, meta: TopicMeta) -> bool:
     """Whether a topic's document is `meta`, or what it has grown into since another thread looked it up."""
     return newest.partitions >= meta.partitions and newest.schemas[: len(meta.schemas)] == meta.schemas
-
-
-def _ahead(head: Head, local_end: int) -> str:
-    return f"the bucket ends at offset {head.end_offset}, this disk at {local_end}"

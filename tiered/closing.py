@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .errors import ColdStorageError, StoreClosed, TieredError
 from .open_stores import open_stores
+from .writers import wait_for_openings
 
 if TYPE_CHECKING:
     from .store import Store
@@ -22,6 +23,7 @@ def close(store: Store) -> None:
     with store._lock:
         # Or a writer that another thread opens meanwhile would stay open, and never be flushed again.
         store._opens_writers = False
+    wait_for_openings(store)
     for writer in store._writers():
         try:
             writer.close()
@@ -77,7 +79,7 @@ def abandon(store: Store) -> None:
     store._lock = threading.RLock()
     for topic in store._topics.values():
         topic._lock = threading.RLock()
-        for writer in topic._writers.values():
+        for writer in list(topic._writers.values()):
             writer.abandon(store._fault)
     if store._writer_lock is not None:
         store._writer_lock.abandon()

@@ -55,7 +55,11 @@ class SchemaMismatch(TieredError):
 
 
 class RecordTooLarge(TieredError):
-    """One record larger than ``max_record_bytes``; nothing of the batch that has it was appended."""
+    """One record larger than ``max_record_bytes``; nothing of the batch that has it was appended.
+
+    What counts are the bytes of its strings and binaries, and the elements of its lists and maps, nulls and empty
+    ones too.
+    """
 
 
 class OutOfOrderSequence(TieredError):

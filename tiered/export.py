@@ -21,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from .cold.fetch_plan import read_piece, tail_piece
 from .cold.object_store import ObjectStore
 from .cold.parquet_footer import parse_footer
-from .errors import ColdStorageError, ConfigError, CorruptionError, TieredError
-from .format.checksum import crc32c
+from .errors import ColdStorageError, ConfigError, TieredError
 from .format.manifest import ObjectEntry
 from .format.schema import TIMESTAMP
 from .reader.splits import ColdSource
@@ -330,10 +330,5 @@ def _without_bounds(footer: Any) -> set[str]:
 def _footer(store: ObjectStore, key: str, entry: ObjectEntry) -> Any:
     """Return Parquet's metadata of an object, verified."""
     where = f"{store.url.rstrip('/')}/{key}"
-    tail = store.get_range(key, entry.tail_position, entry.bytes - entry.tail_position)
-    if crc32c(tail) != entry.tail_crc:
-        raise CorruptionError(
-            "footer fails its checksum", where=where, position=entry.tail_position,
-            offsets=(entry.base_offset, entry.end_offset),
-        )  # fmt: skip
+    tail = read_piece(store, key, tail_piece(entry))
     return parse_footer(memoryview(tail), where=where, position=entry.tail_position).metadata

@@ -234,7 +234,7 @@ class _Look:
     def _segment(self, base_offset: int) -> SegmentFile | None:
         writer = self._writer
         if writer is not None and writer.fault is None and writer.active_file[1] == base_offset:
-            return active_segment(writer.view(flush=False))
+            return active_segment(self._access, writer.view(flush=False))
         assert self._directory is not None
         names = [name for name in list_segments(self._directory).segments if name.base_offset == base_offset]
         return open_listed(self._access, self._directory, names[0]) if names else None

@@ -153,6 +153,7 @@ class Finder:
                     writer = self.actions.writer(meta.name, partition)
                     self.claims.check_lineage(meta, partition, published.head, writer)
                     if published.head is not None:
+                        self.claims.check_same(meta, partition, published.head, writer, local.segments)
                         self.claims.note_head(meta, partition, published.head)
                 facts = partition_facts(
                     meta,

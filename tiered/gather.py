@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,23 +130,45 @@ def _sums(ref: PageRef) -> tuple[int | None, ...]:
 
 def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
     """Open every segment of a partition; the active one as its writer in this process knows it."""
+    found = open_segments(access, directory, writer, lambda *_: True)
+    return LocalSegments(read_start_offset(directory), tuple(found))
+
+
+def open_segments(
+    access: TierAccess,
+    directory: Path,
+    writer: PartitionWriter | None,
+    wanted: Callable[[int, int], bool],
+) -> list[SegmentFile]:
+    """Open the segments of a partition that are `wanted`, in offset order; see `local_segments`.
+
+    Parameters
+    ----------
+    wanted
+        By the base offset of a segment, and the end that it has at most.
+    """
     view = writer.view(flush=False) if writer is not None and writer.fault is None else None
+    names = access.list_segments(directory)
     found = []
-    for name in access.list_segments(directory):
+    # Where there is no segment, there is one bound all the same.
+    for name, bound in zip(names, [*(item.base_offset for item in names[1:]), 1 << 63], strict=False):
+        if not wanted(name.base_offset, bound):
+            continue
         if view is not None and directory / str(name) == view.active:
-            found.append(active_segment(view))
+            found.append(active_segment(access, view))
         elif view is None or name.base_offset < view.active_header.base_offset:
             opened = open_listed(access, directory, name)
             if opened is not None:
                 found.append(opened)
-    return LocalSegments(read_start_offset(directory), tuple(found))
+    return found
 
 
-def active_segment(view: HotView) -> SegmentFile:
+def active_segment(access: TierAccess, view: HotView) -> SegmentFile:
     """Return the active segment as its writer knows it."""
     return SegmentFile.of_writer(
-        view.active, view.active_header, view.active_index, view.end_offset, view.producers
-    )
+        view.active, view.active_header, view.active_index, view.end_offset, view.producers,
+        use_mmap=access.places.use_mmap,
+    )  # fmt: skip
 
 
 def partition_facts(
@@ -306,7 +328,8 @@ def _segment_fact(
         codec=codec.name.lower(),
         sealed=sealed,
         newest=newest,
-        in_manifest=sealed and covers(wholes, segment_id, header.base_offset, item.end_offset),
+        in_manifest=sealed
+        and covers(_possible(wholes, item), segment_id, header.base_offset, item.end_offset),
         created_us=header.created_us if first_append_us is None else first_append_us,
         last_append_us=header.created_us if last_append_us is None else last_append_us,
         max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
@@ -314,6 +337,19 @@ def _segment_fact(
         block_count=len(index),
         raw_bytes=size if codec is Codec.NONE else 0,
     )
+
+
+def _possible(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEntry]:
+    """Leave out what another copy of this disk published under the segment's id; see `reader.same_log`."""
+    origin = item.facts.origin_hash if item.facts else ""
+    # The hash of an object of several segments is that of the last one.
+    return [
+        entry
+        for entry in wholes
+        if entry.end_offset != item.end_offset
+        or entry.origin_hash == origin
+        or not (entry.origin_hash and origin)
+    ]
 
 
 def append_time_us(segment: SegmentFile, offset: int) -> int | None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import ConfigError
+from .errors import ConfigError, TieredError
 from .format.pieces import Piece
-from .format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
+from .format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_number
 from .format.schema import to_batches
+from .hot.partition_writer import PartitionWriter
 from .hot.pending import SchemaGrew
 from .ingest import body_pieces, check_records, widened
-from .records import OffsetRange
+from .records import OffsetRange, naming_what_stayed
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -114,6 +115,7 @@ def append_pieces(
     for piece in pieces:
         check_records(piece.batch, topic._record_bytes_max, piece.size)
     batches = [piece.batch for piece in pieces]
+    _, before = writer.last_sequence(number)
     while True:
         try:
             start, end = writer.append_numbered_batches(number, epoch, batches, numbers)
@@ -121,8 +123,21 @@ def append_pieces(
             writer.change_schema(topic._meta)
             batches = [widened(batch, writer.meta.schema) for batch in batches]
             continue
+        except TieredError:
+            with naming_what_stayed(_appended(writer, number, max(before + 1, int(numbers[0][0])))):
+                raise
         writer.sync_if_due()
         return OffsetRange(partition, start, end)
+
+
+def _appended(writer: PartitionWriter, number: int, first: int) -> list[OffsetRange]:
+    """Return where the records of a producer lie from a number on, as far as that is remembered."""
+    with writer.lock:
+        known = writer.producers.get(number)
+        if known is None or known.last_sequence < first:
+            return []
+        start, last = known.offset_of(first), known.offset_of(known.last_sequence)
+    return [] if UNKNOWN_OFFSET in (start, last) else [OffsetRange(writer.partition, start, last + 1)]
 
 
 def numbered(pieces: Sequence[Piece], number: int) -> list[np.ndarray[Any, Any]]:

@@ -1,4 +1,4 @@
-"""What ``daemon=True`` answers over HTTP in the writer's own process, where ``daemon.metrics`` names an address."""
+"""What a writer answers over HTTP in its own process, where ``daemon.metrics`` or ``flight.metrics`` names an address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from .metrics import exposition, registry_for
 from .passes import Passes
-from .settings import DaemonSettings
 from .status_page import page, page_state
 from .web import Views, Web, read_token
 
@@ -14,15 +13,15 @@ if TYPE_CHECKING:
     from .store import Store
 
 
-def listen(store: Store, passes: Passes, daemon: DaemonSettings) -> Web | None:
-    """Answer for an open store and its passes; None where no address is set.
+def listen(store: Store, passes: Passes | None, setting: str, address: str | None) -> Web | None:
+    """Answer for an open store, and for its passes where it runs some; None where no address is set.
 
     Raises
     ------
     ConfigError
-        The address is taken, or the token cannot be read.
+        The address is taken, the token cannot be read, or others could come in without one.
     """
-    if daemon.metrics in (None, "off"):
+    if address in (None, "off"):
         return None
     registry: list[Any] = []
 
@@ -32,10 +31,10 @@ def listen(store: Store, passes: Passes, daemon: DaemonSettings) -> Web | None:
         return exposition(registry[0])
 
     views = Views(
-        lambda: [f"thread {name} is gone" for name in passes.gone()],
-        lambda: ["the bucket does not answer"] if passes.bucket_away else [],
+        lambda: [f"thread {name} is gone" for name in passes.gone()] if passes else [],
+        lambda: ["the bucket does not answer"] if passes and passes.bucket_away else [],
         metrics,
         page,
         lambda: page_state(store, passes),
     )
-    return Web.open(daemon.metrics, views, read_token(daemon.token_file))
+    return Web.open(address, views, read_token(store._settings.daemon.token_file), setting=setting)

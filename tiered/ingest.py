@@ -5,9 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -15,16 +15,19 @@ import pyarrow.types as pt
 from .errors import SchemaMismatch
 from .format.pieces import PIECE_BYTES_MAX, Piece, split
 from .format.schema import (
+    HEADERS_TYPE,
     TIMESTAMP,
     TIMESTAMP_US_MAX,
     TIMESTAMP_US_MIN,
     body_schema,
     nulls,
 )
+from .format.sizes import element_bytes, largest_record
 from .hot.partition_writer import check_record_size
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICROSECOND = timedelta(microseconds=1)
+_HEADER_BYTES = element_bytes(HEADERS_TYPE)
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -75,8 +78,8 @@ def key_bytes(key: object) -> bytes | None:
             return key.encode()
         except UnicodeEncodeError as error:
             raise SchemaMismatch(f"key {key!r} has no UTF-8 ({error.reason}); give it as bytes") from None
-    if isinstance(key, int) and not isinstance(key, bool):
-        return str(key).encode()
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return str(int(key)).encode()
     if isinstance(key, (bytearray, memoryview)):
         return bytes(key)
     raise SchemaMismatch(f"a key is bytes, str or int, not {type(key).__name__}")
@@ -109,7 +112,7 @@ def header_pairs(headers: object) -> tuple[Headers, int]:
     try:
         checked = [(name, value_bytes(value)) for name, value in pairs]  # type: ignore[attr-defined]
         for name, value in checked:
-            size += len(name.encode()) + len(value or b"") + 16
+            size += len(name.encode()) + len(value or b"") + _HEADER_BYTES
     except (TypeError, ValueError, AttributeError):
         raise SchemaMismatch("headers are a dict of str to bytes, or a list of such pairs") from None
     return checked, size
@@ -312,22 +315,14 @@ def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
 
 
 def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) -> None:
-    """Raise `RecordTooLarge` where one record of Arrow data is over the limit: its strings and binaries count.
+    """Raise `RecordTooLarge` where one record of Arrow data is over the limit.
 
     Parameters
     ----------
     size
         Bytes of the whole batch, where they are known (`Piece`).
     """
-    if (batch.nbytes if size is None else size) <= limit:
-        return
-    sizes = [
-        pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
-        for column in batch.columns
-        if pt.is_string(column.type) or pt.is_binary(column.type)
-    ]
-    if sizes:
-        check_record_size(pc.max(reduce(pc.add, sizes)).as_py(), limit)
+    check_record_size(largest_record(batch, limit, size), limit)
 
 
 def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:

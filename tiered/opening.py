@@ -15,7 +15,7 @@ from .host import Host
 from .in_process import listen
 from .network import network
 from .passes import Passes
-from .places import cache_options, check_cold, cold_options, cold_place, places_of
+from .places import cache_options, check_cold, check_no_copy, cold_options, cold_place, places_of
 from .reader.access import Places, TierAccess
 from .schedules import first_seconds, schedule_of
 from .settings import SERVED, Settings
@@ -117,7 +117,11 @@ def _open_local(
         lock = FileLock.acquire(root / WRITER_LOCK, f"the store {root}", nameless=True)
     try:
         store_id = catalog.open_store(create=writable)
+        if not read_only:
+            check_no_copy(host, root)
         if writable:
+            catalog.follow_root()
+            catalog.remove_notice()
             catalog.remove_deleted()
         place = cold_place(host, root, cold, settings, writable)
         find = None if writable else partial(places_of, root, settings)
@@ -158,7 +162,7 @@ def _start_passes(store: Store) -> None:
         first_seconds=first_seconds(store._settings.daemon),
     )
     try:
-        store._web = listen(store, store._passes, store._settings.daemon)
+        store._web = listen(store, store._passes, "daemon.metrics", store._settings.daemon.metrics)
     except ConfigError:
         store.close()
         raise

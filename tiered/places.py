@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 from .cold.options import ColdOptions, check_url
-from .errors import ConfigError
+from .errors import ConfigError, DiskFull, TieredError
 from .host import Host
 from .reader.access import CacheOptions, Places
 from .settings import Settings
+from .warm.catalog import Catalog
 from .warm.cold_url import ColdPlace, read_cold_place, write_cold_place
 
 CACHE_DIRECTORY = "cache"
@@ -29,6 +33,7 @@ def cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
         conditional_writes="on" if cold.conditional_writes else "off",
         part_bytes=cold.part_bytes,
         upload_threads=cold.upload_threads,
+        bytes_per_second_min=cold.bytes_per_second_min,
         upload_bytes_per_second=settings.daemon.upload_bytes_per_second,
         requests_per_second=settings.daemon.requests_per_second,
     )
@@ -47,6 +52,7 @@ def cache_options(settings: Settings, root: Path | None) -> CacheOptions:
     directory = Path(chosen.cache_path).absolute() if chosen.cache_path else root and root / CACHE_DIRECTORY
     return CacheOptions(
         directory,
+        bool(chosen.cache_path),
         chosen.cache_bytes,
         chosen.cache_memory_bytes,
         root and root / COPIES_DIRECTORY,
@@ -66,9 +72,45 @@ def _check_text(cold: str) -> None:
     check_url(cold)
 
 
+def check_no_copy(host: Host, root: Path) -> None:
+    """Refuse to write to, or to tier, a copy of a store's directory while the original is there.
+
+    Both would publish to one bucket as one store, and only the records of the first that does would get there.
+
+    Raises
+    ------
+    ConfigError
+    """
+    known = read_cold_place(root)
+    if known.url is None or known.home is None:
+        return
+    home = Path(known.home)
+    try:
+        # Of another lineage it is no copy: a restore began that, and fences what it left behind.
+        ours, theirs = (_identity(Catalog(host.fs, path)) for path in (root, home))
+        copied = ours == theirs and not home.samefile(root)
+    except (OSError, TieredError):
+        return  # gone, or nothing that anybody could write to either
+    if copied:
+        raise ConfigError(
+            f"{root} is a copy of the store {home}, which is still there: both would publish to {known.url} as one store, "
+            "which has room for the records of one of them. Open the copy with read_only=True, or delete or rename the "
+            "directory that nobody is to write to any more"
+        )
+
+
+def _identity(catalog: Catalog) -> tuple[UUID, int]:
+    return catalog.open_store(create=False), catalog.lineage()
+
+
 def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:
     """Return where the cold tier lies: what the caller says, which the store remembers, or what it remembers."""
     known = read_cold_place(root)
+    home = str(root.resolve())
+    if writable and known.url is not None and known.home != home:
+        known = replace(known, home=home)
+        with suppress(DiskFull):  # what is opened may be what makes room; the next time will do
+            write_cold_place(host.fs, root, known)
     if cold is None:
         return known
     _check_text(cold)
@@ -81,6 +123,7 @@ def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, wri
         settings.cold.endpoint_url or known.endpoint_url,
         settings.cold.region or known.region,
         known.claimed and known.url is not None,
+        home if writable else known.home,
     )
     if writable and place != known:
         check_cold(host, cold, settings, place)  # before the store remembers it for ever

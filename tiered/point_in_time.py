@@ -392,6 +392,11 @@ def topics_at(bucket: Bucket, at_us: int) -> Iterator[TopicAt]:
         found = [bucket.read_topic(name, topic_id) for topic_id in bucket.topic_ids(name)]
         # A topic that was deleted before it reached the bucket has a tombstone and nothing else.
         known = [topic for topic in found if topic is not None and "created_us" in topic]
+        where = f"{bucket.store.url}/{name}/topic.json"
+        if not all(
+            type(topic.get(item, 1)) is int for topic in known for item in ("created_us", DELETED, LINEAGE)
+        ):
+            raise CorruptionError("a time or a lineage is no number", where=where)
         then = [
             topic for topic in known if topic["created_us"] <= at_us and topic.get(DELETED, at_us + 1) > at_us
         ]
@@ -402,7 +407,6 @@ def topics_at(bucket: Bucket, at_us: int) -> Iterator[TopicAt]:
             rivals = [
                 UUID(topic["id"]) for topic in known if DELETED not in topic and topic["id"] != chosen["id"]
             ]
-            where = f"{bucket.store.url}/{name}/topic.json"
             yield TopicAt(TopicMeta.from_json(chosen, where=where), DELETED in chosen, tuple(rivals))
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from .errors import TieredError, rebuilt
 from .ingest import to_datetime
+
+_NAMED_MAX = 10
 
 
 class Appended(NamedTuple):
@@ -82,3 +86,25 @@ def merged_ranges(ranges: list[OffsetRange]) -> list[OffsetRange]:
             last[item.partition] = len(merged)
             merged.append(item)
     return merged
+
+
+@contextmanager
+def naming_what_stayed(ranges: list[OffsetRange]) -> Iterator[None]:
+    """Append in parts; an error of one says which records of the parts before it are there, and will not go.
+
+    Parameters
+    ----------
+    ranges
+        What was appended so far; it grows within.
+    """
+    try:
+        yield
+    except TieredError as error:
+        if not ranges:
+            raise
+        merged = merged_ranges(ranges)
+        named = [f"{item.start} to {item.end} of partition {item.partition}" for item in merged[:_NAMED_MAX]]
+        if len(merged) > _NAMED_MAX:
+            named.append(f"{len(merged) - _NAMED_MAX} more ranges")
+        said = f"{error}; of the same call, offsets {', '.join(named)} were appended before"
+        raise rebuilt(type(error), (said,), error.__dict__) from error

@@ -36,10 +36,10 @@ from uuid import UUID
 
 from .cold.bucket import DELETED, Bucket
 from .cold.commit import Committer, next_lineage
-from .cold.open import check_conditional_writes
 from .cold.options import check_url
 from .cold.parquet_inspect import read_facts_of_entry
 from .cold.partition import ColdPartition
+from .cold.probe import check_conditional_writes
 from .errors import ConfigError, CorruptionError, Fenced, SchemaMismatch
 from .format.document import decode_document, encode_document
 from .format.facts import ProducerState

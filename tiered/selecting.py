@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from .errors import ConfigError, SchemaMismatch, TopicNotFound
@@ -85,6 +86,11 @@ def check_bounds(meta: TopicMeta, *bounds: int | Mapping[int, int | None] | None
         for offset in by_partition.values() if isinstance(offsets, Mapping) else [offsets]:
             if offset is not None and type(offset) is not int:
                 raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
+
+
+def plain_offset(offset: Any) -> Any:
+    """Return an offset as Python's own int, also one of NumPy, as a DataFrame has it."""
+    return int(offset) if isinstance(offset, np.integer) else offset
 
 
 def bound(offsets: Offsets, partition: int) -> int | None:

@@ -36,6 +36,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from .cold.options import (
+    BYTES_PER_SECOND_MIN,
     PART_BYTES_MAX,
     PART_BYTES_MIN,
     check_encryption,
@@ -149,7 +150,8 @@ def _server(url: str | None) -> str | None:
 class ColdSettings(_Section):
     """``[cold]``: the object store. ``conditional_writes`` and ``read_back`` are written ``"on"`` or ``"off"``.
 
-    Encryption is asked for with every object; storage class and tags concern data objects alone.
+    Encryption is asked for with every object; storage class and tags concern data objects alone. A request to S3
+    that moves fewer than ``bytes_per_second_min`` ends as one that is never answered.
     """
 
     url: Annotated[str | None, AfterValidator(_place)] = None
@@ -163,6 +165,7 @@ class ColdSettings(_Section):
     conditional_writes: bool = True
     part_bytes: PositiveSize = 8 << 20
     upload_threads: Annotated[int, Field(ge=1, le=64)] = 4
+    bytes_per_second_min: PositiveSize = BYTES_PER_SECOND_MIN
 
     @model_validator(mode="after")
     def _can_be_asked_for(self) -> Self:
@@ -347,10 +350,13 @@ class FlightSettings(_Section):
     """``[flight]``: ``tiered serve``, and how to reach a store that is served.
 
     ``token_file`` holds what a client has to show, on either side; the variable ``TIERED_FLIGHT_TOKEN`` wins over it.
-    ``tls_certificate`` and ``tls_key`` are the server's, ``tls_roots`` what a client trusts: files in PEM.
+    ``tls_certificate`` and ``tls_key`` are the server's, ``tls_roots`` what a client trusts: files in PEM. ``metrics`` is
+    where a process that serves answers over HTTP as the daemon does, with its ``token_file``, unless
+    ``daemon.metrics`` has it answer already.
     """
 
     listen: Annotated[str | None, AfterValidator(_host_port)] = None
+    metrics: Annotated[str | None, AfterValidator(_host_port)] = None
     token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
     tls_certificate: Annotated[str | None, BeforeValidator(_path_text)] = None
     tls_key: Annotated[str | None, BeforeValidator(_path_text)] = None

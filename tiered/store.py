@@ -13,14 +13,17 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 
 from . import closing
+from .administration import remove_topic
 from .background import Ticker
 from .cold.sweep import SweepReport
 from .cold.throttle import Brakes
-from .errors import ReadOnly, StoreLocked, TieredError, TopicExists, TopicNotFound, again
+from .errors import ReadOnly, TieredError, TopicExists, TopicNotFound, again
+from .finding import told
 from .format.schema import check_topic_name
 from .host import Host
 from .hot.partition_writer import PartitionWriter
 from .hot.recent import HotMemory
+from .hot.turns import Turns
 from .hot.write_counters import WriteCounters
 from .metrics import registry_for
 from .network import Server, network
@@ -41,6 +44,7 @@ from .verify.remembering import Memory
 from .verify.report import VerifyReport
 from .verify.verifier import verify_store
 from .warm.catalog import TopicMeta
+from .warm.filesystem import NoRoom
 from .warm.lock import FileLock
 from .web import Web
 
@@ -69,7 +73,12 @@ class Store:
         self._write_counters = WriteCounters()
         self._pinned_producers: set[int] = set()
         self._topics: dict[str, Topic] = {}
+        # Of the dictionaries alone: nobody asks a disk or a bucket while he holds it. What takes long is done under
+        # the turn of one topic's name, or of one partition that is being opened.
         self._lock = threading.RLock()
+        self._names = Turns()
+        self._partitions = Turns()
+        self._opening: dict[tuple[UUID, int], int] = {}
         self._fault: TieredError | None = None
         self._opens_writers = True
         self._stopping = threading.Event()
@@ -248,7 +257,7 @@ class Store:
         check_topic_name(name)
         check_partitions(partitions)
         plain = checked_schema(schema, timestamp, key)
-        with self._lock:
+        with self._names.of(name):
             if name in self._catalog.topics():
                 found = self.topic(name)
                 if not exist_ok:
@@ -270,14 +279,17 @@ class Store:
         """
         self._check()
         check_topic_name(name)
-        with self._lock:
-            topic = self._topics.get(name)
-            if topic is None or self._writer_lock is None:
-                # Another process may have changed the topic since.
-                meta = self._catalog.read_topic(name)
+        topic = self._topics.get(name)
+        if topic is not None and self._writer_lock is not None:
+            return topic
+        with self._names.of(name):
+            # Also where it is known: another process may have changed it since.
+            meta = self._catalog.read_topic(name)
+            with self._lock:
+                topic = self._topics.get(name)
                 if topic is None or topic._meta != meta:
                     topic = self._topics[name] = Topic(self, meta)
-            return topic
+                return topic
 
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
@@ -298,30 +310,9 @@ class Store:
         topic = self.topic(name)
         self._tierer.claims.bury(topic._meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
-        while not self._remove(topic, gone):
-            # Not under the lock: other topics are to go on while a pass changes something of this one.
+        while not remove_topic(self, topic, gone):
             self._pause_or_fail(_DELETION_POLL_SECONDS)
         self._tierer.forget_deleted()
-
-    def _remove(self, topic: Topic, gone: TopicNotFound) -> bool:
-        """Remove a topic from the disk; False, and nothing is done, while a pass changes something of it."""
-        with self._lock:
-            if self._topics.get(topic.name) is not topic:
-                raise gone  # by another thread meanwhile; the one of that name may be another by now
-
-            def close_writers() -> None:
-                for writer in topic._writers.values():
-                    # What is pending goes with the topic; a full disk must not stand in the way of that.
-                    writer.fault = gone
-                    writer.close()
-                del self._topics[topic.name]
-
-            try:
-                self._catalog.delete_topic(topic.name, close_writers)
-            except StoreLocked:
-                return False
-            self._write_counters.forget(topic.name)
-            return True
 
     # -- tiering ---------------------------------------------------------------------------------
 
@@ -350,9 +341,17 @@ class Store:
         ------
         ReadOnly, StoreLocked
             Another process is tiering the store.
+        DiskFull, Backpressure
+            No room, or too many open files.
+        TieredError
+            The disk failed before the pass could begin.
         """
         self._check_may_tier("tier it")
-        return self._tierer.run(now)
+        try:
+            with NoRoom(self._access.places.root):
+                return self._tierer.run(now)
+        except OSError as error:
+            raise told(error) from error
 
     def pause(self, topic: str | None = None, *, reason: str = "") -> Pause:
         """Let passes leave a topic, or the whole store, alone until `resume`; in every process, and durably.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
 import pyarrow as pa
@@ -14,6 +13,8 @@ from .claims import Claims
 from .cold.commit import Committer
 from .cold.parquet_format import object_schema
 from .cold.parquet_object import write_object
+from .cold.partition import ColdPartition
+from .cold.scrub import check_size
 from .errors import ColdStorageError, CorruptionError, Fenced, StoreLocked
 from .format.codec import ZSTD_LEVEL, Codec
 from .format.facts import SegmentFacts
@@ -23,11 +24,13 @@ from .gather import LocalSegments, active_segment, local_segments
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
 from .policies.tails import Tail, joined_base
+from .reader.same_log import Likeness
 from .reader.snapshot import check_owner
 from .scrub_state import read_scrub_state
 from .warm.asking import Asked, ask
 from .warm.catalog import TopicMeta
 from .warm.directory import list_segments, read_start_offset
+from .warm.ends import SegmentEnds
 from .warm.rewrite import merged_batches, rewrite_segment
 from .warm.segment_reader import SegmentFile
 from .writers import writer_at
@@ -44,6 +47,7 @@ class TierActions:
         self._access = store._access
         self._fs = store._host.fs
         self._claims = claims
+        self._same = claims.same
 
     def directory(self, meta: TopicMeta, partition: int) -> Path:
         """Return the local directory of a partition."""
@@ -116,6 +120,9 @@ class TierActions:
         committer = self.committer(meta, action.partition)
         base, end = found.header.base_offset, found.end_offset
         entries = committer.partition.entries(committer.last_head(), base, end)
+        # In tails that an early release shipped, and in objects of several segments, the manifest has no hash of it.
+        if self._same.within(committer.partition, meta, entries, [found], read=True) is Likeness.OTHER:
+            self._diverged(meta, action.partition, end)
         if covers([entry for entry in entries if entry.sealed], found.header.segment_id, base, end):
             return 0  # a tail pass was faster
         return self._publish(meta, committer, found, found.facts, sealed=True)
@@ -133,7 +140,7 @@ class TierActions:
                 return 0
             base = max(action.base_offset, segment.header.base_offset)
             end = min(action.end_offset, segment.end_offset)
-            if segment.producers:
+            if self._same.ends.producers_at(segment, end) is None:
                 # What is known of them holds for the segment's end, and the object must not say more than it has.
                 end = segment.end_offset
             if base >= end:
@@ -156,7 +163,7 @@ class TierActions:
         if writer is not None and writer.fault is None and writer.active_segment_id == action.segment_id:
             view = writer.view(flush=False)
             if view.active_header.segment_id == action.segment_id:
-                return active_segment(view)
+                return active_segment(self._access, view)
         directory = self.directory(meta, action.partition)
         known = self._access.sealed_segment(directory, action.base_offset, action.end_offset)
         if known is not None and known.header.segment_id == action.segment_id:
@@ -180,9 +187,13 @@ class TierActions:
             self._claims.note_end(meta, committer.partition.partition, head.end_offset)
             return 0
         share = segment.bytes * (end - base) // max(1, segment.end_offset - segment.header.base_offset)
-        base = joined_base(_tails_before(head, segment.header.segment_id, base), Tail(base, end, share))
-        whole = segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset)
-        return self._publish(meta, committer, segment, _tail_facts(segment, base, end), sealed=whole)
+        tails = _tails_before(head, segment.header.segment_id, base)
+        if self._same.at_end(committer.partition, head, [segment]) is Likeness.SAME:
+            base = joined_base(tails, Tail(base, end, share))
+        if segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset):
+            return self._publish(meta, committer, segment, segment.facts, sealed=True)
+        facts = _tail_facts(segment, base, end, self._same.ends)
+        return self._publish(meta, committer, segment, facts, sealed=False)
 
     def _publish(
         self,
@@ -216,8 +227,35 @@ class TierActions:
         finally:
             # Also where the commit may still land: no survey is taken before that is settled.
             committer.release([name])
-        self._claims.note_end(meta, committer.partition.partition, head.end_offset)
+        partition = committer.partition.partition
+        self._claims.check_same(meta, partition, head, self.writer(meta.name, partition), [segment])
+        self._claims.note_end(meta, partition, head.end_offset)
         return entry.bytes
+
+    def prove(self, meta: TopicMeta, partition: int) -> None:
+        """Compare what is published with the local log, by the records where hashes do not tell; see `SameLog`.
+
+        Raises
+        ------
+        Fenced
+            They differ: another copy of this disk published.
+        ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        cold = self._access.cold(meta, partition)
+        loaded = cold.load()
+        if loaded is None:
+            return
+        writer = self.writer(meta.name, partition)
+        if writer is not None:
+            writer.flush()  # a tierer beside may have published what it has not synced itself
+        local = self.local(meta, partition)
+        end = local.segments[-1].end_offset if local.segments else 0
+        self._claims.check_not_ahead(meta, partition, loaded.head, end, writer)
+        if self._same.prove(cold, meta, loaded.head, local.segments) is Likeness.OTHER:
+            self._diverged(meta, partition, loaded.head.end_offset)
+
+    def _diverged(self, meta: TopicMeta, partition: int, end: int) -> NoReturn:
+        self._claims.diverged(meta, partition, self.writer(meta.name, partition), end)
 
     def evict_local(self, action: EvictLocal, /) -> int | None:
         """Remove a local file whose segment is published under its own id, after another look (P5)."""
@@ -241,14 +279,24 @@ class TierActions:
         for entry in cold.entries(loaded.head, base, end):
             if entry.name in damaged:
                 raise CorruptionError(f"{found.path} stays: {entry.name} was found damaged")
-            info = self._access.object_store.stat(cold.keys.data(entry.name))
-            if info.size != entry.bytes:
-                raise CorruptionError(
-                    f"object has {info.size} bytes instead of {entry.bytes}", where=cold.where(info.key)
-                )
+            check_size(cold.store, cold.keys.data(entry.name), entry)
+        self._check_published(meta, cold, loaded.head, found)
         size = found.bytes
         self._unlink(meta, action.partition, found)
         return size
+
+    def _check_published(
+        self, meta: TopicMeta, cold: ColdPartition, head: Head, segment: SegmentFile
+    ) -> None:
+        """Raise unless what the bucket has of a segment is proven to be what this file has: its id alone says less."""
+        for entry in cold.entries(head, segment.header.base_offset, segment.end_offset):
+            found = self._same.of(cold, meta, entry, segment)
+            if found is Likeness.OTHER:
+                self._diverged(meta, cold.partition, segment.end_offset)
+            if found is Likeness.UNKNOWN:
+                raise ColdStorageError(
+                    f"{segment.path} stays: nothing proves that {entry.name} has the same records"
+                )
 
     def expire(self, action: Expire, /) -> int | None:
         """Move the start offset up in every tier, then remove the local files wholly below it."""
@@ -350,16 +398,16 @@ def _rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iter
         offset += batch.num_rows
 
 
-def _tail_facts(segment: SegmentFile, start: int, end: int) -> SegmentFacts:
-    """Return the facts of a piece of a segment that is not sealed yet."""
-    header, index = segment.header, segment.index
+def _tail_facts(segment: SegmentFile, start: int, end: int, ends: SegmentEnds) -> SegmentFacts:
+    """Return the facts of a piece of a segment: those of its own end, whatever was appended since."""
+    header = segment.header
     low, high, last = 1 << 62, -(1 << 62), header.created_us
     for block in segment.blocks(start, end):
         low = min(low, block.header.min_timestamp_us)
         high = max(high, block.header.max_timestamp_us)
         last = max(last, block.header.append_us)
-    assert len(index)
-    facts = SegmentFacts(
+    whole = segment.facts
+    return SegmentFacts(
         store_id=header.store_id,
         topic_id=header.topic_id,
         segment_id=header.segment_id,
@@ -374,8 +422,8 @@ def _tail_facts(segment: SegmentFile, start: int, end: int) -> SegmentFacts:
         created_us=header.created_us,
         last_append_us=last,
         lineage_epoch=header.lineage_epoch,
+        start_offset=whole.start_offset if whole else 0,
         prev_origin_hash=header.prev_origin_hash,
-        producers=segment.producers,
+        producers=ends.producers_at(segment, end) or (),
+        end_hash=ends.hash_at(segment, end) or "",
     )
-    return replace(segment.facts, base_offset=start, end_offset=end, record_count=end - start,
-                   min_timestamp_us=low, max_timestamp_us=high) if segment.facts else facts  # fmt: skip

@@ -28,6 +28,7 @@ from .policies.outlook import outlook
 from .policies.plan import Plan, make_plan
 from .policies.running import Running
 from .policies.simulate import Simulation, simulate
+from .reader.same_log import SameLog
 from .status import StoreStatus
 from .statuses import store_status
 from .sweeping import StoreSweep, read_swept
@@ -78,7 +79,8 @@ class Tierer:
         self._holders_lock = threading.Lock()
         self._holders = 0
         self._lock: FileLock | None = None
-        self.claims = Claims(self._access, store.store_id, store._clock, self._fs)
+        same = SameLog(store._pinned_producers)
+        self.claims = Claims(self._access, store.store_id, store._clock, self._fs, same)
         self._actions = MaintenanceActions(store, self.claims, partial(partitions_of, store))
         self.finder = Finder(store, self.claims, self._actions, self.pauses)
         self._unpublished = Unpublished(store, self.claims, self._actions)
@@ -225,9 +227,14 @@ class Tierer:
             _, actions = self._unpublished.look(meta, partition)
             for action in actions:
                 self._actions.ship_tail(action)
-        writer = self._actions.writer(meta.name, partition)
+        return self._proven_end(meta, partition, self.claims.known_end(meta, partition) or 0)
+
+    def _proven_end(self, meta: TopicMeta, partition: int, published: int) -> int:
+        """Return the end of what the bucket has of *this* log: another copy of the disk may have published the rest."""
         deleted = read_start_offset(self._actions.directory(meta, partition))
-        return max(deleted, self.claims.published_end(meta, partition, writer) or 0)
+        if self.claims.same.proven_end(meta, partition) < published > deleted:
+            self._actions.prove(meta, partition)
+        return max(deleted, self.claims.same.proven_end(meta, partition))
 
     def lags(self) -> list[Lag]:
         """Return how far the bucket is behind each partition that it is known of, without asking it."""
@@ -251,14 +258,15 @@ class Tierer:
         return self.claims.bucket_answers()
 
     def published_now(self, meta: TopicMeta, partition: int) -> int:
-        """Return the end of what the bucket has, which is asked now; 0 where it has nothing.
+        """Return the end of what the bucket has of this log, which is asked now; 0 where it has nothing.
 
         Raises
         ------
         Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
         """
         writer = self._actions.writer(meta.name, partition)
-        return self.claims.read_published_end(meta, partition, writer) or 0
+        published = self.claims.read_published_end(meta, partition, writer) or 0
+        return self._proven_end(meta, partition, published)
 
     def _executor(self, should_stop: Callable[[], bool]) -> Executor:
         stopping = self._store._stopping.is_set
@@ -389,13 +397,14 @@ class Tierer:
     def forget_deleted(self) -> None:
         """Let go of what is kept of deleted topics, also where a pass beside the deletion has brought it back."""
         known = self._store._topics
+        there = None
+        if self._store._writer_lock is None:
+            # Deleted by the writer, in another process.
+            with suppress(TieredError, OSError):
+                there = set(self._store._catalog.topics())
         with self._store._lock:
-            if self._store._writer_lock is None:
-                # Deleted by the writer, in another process.
-                with suppress(TieredError, OSError):
-                    there = set(self._store._catalog.topics())
-                    for name in known.keys() - there:
-                        del known[name]
+            for name in known.keys() - (known.keys() if there is None else there):
+                del known[name]
             topics = [topic._meta for topic in known.values()]
             self.claims.forget_others(topics)
         self._access.forget_others(topics)

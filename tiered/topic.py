@@ -22,8 +22,16 @@ from .producer import Producer, open_producer
 from .reader.lineages import common_end, lineage_of
 from .reader.scan import Scan
 from .reads import offset_ranges, records, refresh, snapshots
-from .records import Appended, OffsetRange, Record
-from .selecting import Offsets, check_bounds, check_limit, check_partition, chosen_partitions, query_of
+from .records import Appended, OffsetRange, Record, naming_what_stayed
+from .selecting import (
+    Offsets,
+    check_bounds,
+    check_limit,
+    check_partition,
+    chosen_partitions,
+    plain_offset,
+    query_of,
+)
 from .warm.catalog import TopicMeta
 from .writers import open_writer
 
@@ -48,7 +56,7 @@ class Topic:
     def __init__(self, store: Store, meta: TopicMeta) -> None:
         self._store = store
         self._clock = store._clock
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of changes to the topic itself; no append or flush takes it
         self._writers: dict[int, PartitionWriter] = {}
         self._sticky = 0
         options = store._settings.store
@@ -65,6 +73,9 @@ class Topic:
         self.schema = meta.schema
         self._typed = not meta.schema.equals(RECORD_SCHEMA)
         self._check_row = RowChecker(meta.schema) if self._typed else None
+        self._stamp_at, self._key_at = (
+            None if name is None else meta.schema.get_field_index(name) for name in (meta.timestamp, meta.key)
+        )
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -188,7 +199,8 @@ class Topic:
         Returns
         -------
         list of OffsetRange
-            Each block is appended wholly or not at all; a call as a whole is not atomic.
+            Data goes in runs of up to 4 MiB of one partition, each wholly or not at all. Where a call fails after
+            some of them, the error names the offsets that were appended.
 
         Raises
         ------
@@ -222,8 +234,9 @@ class Topic:
     _append_idempotent = append_idempotent
 
     def _wait_ranges(self, ranges: list[OffsetRange], sync: bool | None) -> None:
-        for item in ranges:
-            self._wait_safe(item.partition, item.end, sync)
+        with naming_what_stayed(ranges):
+            for item in ranges:
+                self._wait_safe(item.partition, item.end, sync)
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable; raise what stood in the way.
@@ -368,7 +381,7 @@ class Topic:
         OffsetOutOfRange
             The offset is after the end offset.
         """
-        administration.delete_before(self, offset, partition)
+        administration.delete_before(self, plain_offset(offset), partition)
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add nullable columns at the end of a typed topic; older records read them as null.
@@ -395,12 +408,7 @@ class Topic:
 
     def _open_writer(self, partition: int) -> PartitionWriter:
         self._check_partition(partition)
-        # Both locks: neither a close nor a deletion may miss a writer that is being opened.
-        with self._lock, self._store._lock:
-            writer = self._writers.get(partition)
-            if writer is None:
-                writer = self._writers[partition] = open_writer(self._store, self._meta, partition)
-            return writer
+        return open_writer(self, partition)
 
     def _view(self, partition: int, *, flush: bool = True) -> Any:
         writer = self._writers.get(partition)

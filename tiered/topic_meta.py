@@ -7,7 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from .errors import ConfigError, TopicExists
-from .format.schema import RECORD_SCHEMA, normalize_schema
+from .format.schema import RECORD_SCHEMA, body_schema, normalize_schema
+from .format.segment import schema_message
 from .ingest import check_key_column, check_timestamp_column
 from .warm.catalog import PARTITIONS_MAX, TopicMeta
 
@@ -21,6 +22,7 @@ def checked_schema(schema: pa.Schema | None, timestamp: str | None, key: str | N
         The columns do not fit, or those named as timestamp and key do not.
     """
     plain = RECORD_SCHEMA if schema is None else normalize_schema(schema)
+    schema_message(body_schema(plain))
     if schema is None and (timestamp or key):
         raise ConfigError("timestamp= and key= name columns of a typed topic: give schema= too")
     if timestamp is not None:

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, and back.
+"""Durations and sizes as people write them, and back; and text as a terminal may have it.
 
 A duration is a `datetime.timedelta` in settings and policies and becomes an integer of microseconds
 (`to_us`) where it meets a timestamp. A size is an integer of bytes. ``off`` (or null) is ``None``: never,
@@ -293,3 +293,22 @@ Moment = Annotated[
     BeforeValidator(_parse_moment_or_none),
     PlainSerializer(_moment_text, when_used="json"),
 ]
+
+
+# What moves a cursor, changes a title, rings, or turns the order of letters round: C0, DEL, C1, line and paragraph
+# separators, and Unicode's controls of direction. A tab and the end of a line stay.
+_CONTROLS = {
+    *range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)
+}  # fmt: skip
+_ESCAPED = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS - {9, 10}}
+_ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in _CONTROLS - {9, 10}}
+
+
+def shown(text: str) -> str:
+    """Return text as a terminal may have it: names, messages and values may be anybody's who can write to the bucket."""
+    return text.translate(_ESCAPED)
+
+
+def shown_json(text: str) -> str:
+    """Return a JSON document that means the same, as a terminal may have it."""
+    return text.translate(_ESCAPED_IN_JSON)

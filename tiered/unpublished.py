@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from .claims import Claims
 from .errors import CorruptionError, Fenced
-from .gather import active_segment, append_time_us
+from .gather import append_time_us, open_segments
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import ShipTail
 from .policies.tails import unpublished
-from .reader.snapshot import check_owner, open_listed
+from .reader.snapshot import check_owner
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
 from .warm.directory import read_fence, read_start_offset
@@ -119,20 +119,7 @@ class Unpublished:
         self, meta: TopicMeta, directory: Path, writer: PartitionWriter | None, published: int
     ) -> list[SegmentFile]:
         """Return the segments that hold records at or after `published`, in offset order."""
-        view = writer.view(flush=False) if writer is not None else None
-        names = self._access.list_segments(directory)
-        bounds = [name.base_offset for name in names[1:]]
-        found = []
-        # Where there is no segment, there is one bound all the same.
-        for name, bound in zip(names, [*bounds, 1 << 63], strict=False):
-            if bound <= published:
-                continue
-            if view is not None and directory / str(name) == view.active:
-                found.append(active_segment(view))
-            elif view is None or name.base_offset < view.active_header.base_offset:
-                opened = open_listed(self._access, directory, name)
-                if opened is not None:
-                    found.append(opened)
+        found = open_segments(self._access, directory, writer, lambda _, end: end > published)
         for segment in found:
             check_owner(segment, meta)
         return [item for item in found if item.end_offset > published]

@@ -7,8 +7,9 @@
 ``/``, ``/state.json``  a page that shows the same, and what it shows
 ======================  =====================================================================================
 
-The first two are for probes and need no token. It speaks plain HTTP and belongs behind a proxy where others than this
-host can reach it. A page of another site that has its own name resolve to this host is refused by its Host header.
+The first two are for probes and need no token, but who comes from another host and shows none is not told why. It
+speaks plain HTTP and belongs behind a proxy where others than this host can reach it, and listens there with a token
+alone. A page of another site that has its own name resolve to this host is refused by its Host header.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -71,8 +73,70 @@ class Access:
 
     token: str | None = None
     loopback: bool = True
-    open: dict[socket.socket, float] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    setting: str = "daemon.metrics"
+
+    def check(self, token: str | None, address: str) -> None:
+        """Raise `ConfigError` where a token would let others in by accident."""
+        if token is None and not self.loopback:
+            raise ConfigError(
+                f"{self.setting}: {address} can be reached from other hosts, and no token is asked of them: set "
+                "daemon.token_file, or listen at 127.0.0.1"
+            )
+
+
+class Connections:
+    """Those that are open, with when each began, the oldest first; there is always room for one that asks at once.
+
+    Strangers who connect and say nothing would keep probes out, and a supervisor would restart what is well. So
+    where all places are taken, the oldest of those whose request is not here yet makes room.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._silent: dict[socket.socket, float] = {}
+        self._asked: dict[socket.socket, float] = {}
+
+    def admit(self, request: socket.socket) -> bool:
+        """Take one in; False where everybody is being answered."""
+        with self._lock:
+            crowded = len(self._silent) + len(self._asked) >= CONNECTIONS_MAX
+            oldest = next(iter(self._silent), None) if crowded else None
+            if crowded and oldest is None:
+                return False
+            if oldest is not None:
+                del self._silent[oldest]
+            self._silent[request] = time.monotonic()
+        if oldest is not None:
+            _cut(oldest)
+        return True
+
+    def asked(self, request: socket.socket) -> None:
+        """Note that the request is here."""
+        with self._lock:
+            since = self._silent.pop(request, None)
+            if since is not None:
+                self._asked[request] = since
+
+    def gone(self, request: socket.socket) -> None:
+        """Note the end of one."""
+        with self._lock:
+            self._silent.pop(request, None)
+            self._asked.pop(request, None)
+
+    def cut_late(self) -> None:
+        """Cut off who takes too long over a request, byte by byte, or over taking the answer."""
+        late = time.monotonic() - REQUEST_SECONDS
+        with self._lock:
+            slow = [
+                each for known in (self._silent, self._asked) for each, since in known.items() if since < late
+            ]
+        for request in slow:
+            _cut(request)
+
+
+def _cut(request: socket.socket) -> None:
+    with suppress(OSError):  # gone by itself
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Server(ThreadingHTTPServer):
@@ -84,34 +148,22 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], views: Views, access: Access) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self.views, self.access = views, access
+        self.views, self.access, self.connections = views, access, Connections()
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self.access.lock:
-            crowded = len(self.access.open) >= CONNECTIONS_MAX
-            if not crowded:
-                self.access.open[request] = time.monotonic()
-        if crowded:
-            self.shutdown_request(request)
-        else:
+        if self.connections.admit(request):
             super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        with self.access.lock:
-            self.access.open.pop(request, None)
+        self.connections.gone(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cut off who takes too long over a request, byte by byte; called several times a second."""
-        late = time.monotonic() - REQUEST_SECONDS
-        with self.access.lock:
-            slow = [request for request, since in self.access.open.items() if since < late]
-        for request in slow:
-            try:
-                request.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # gone by itself
+        """See to connections; called several times a second."""
+        self.connections.cut_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("a request of %s failed: %r", client_address, sys.exc_info()[1])
@@ -124,9 +176,10 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
+        self.server.connections.asked(self.connection)
+        path = self.path.partition("?")[0]
         views, access = self.server.views, self.server.access
-        if access.loopback and not _is_local(self.headers.get("Host", "localhost")):
+        if access.loopback and not all(_is_local(host) for host in self.headers.get_all("Host", [])):
             self._say(421, "this host is not asked by that name")
         elif path == "/healthz":
             self._say_problems(views.problems())
@@ -134,7 +187,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._say_problems([*views.unready(), *views.problems()])
         elif path not in ("/metrics", "/", "/state.json"):
             self._say(404, "there is /healthz, /readyz, /metrics, /state.json and /")
-        elif not _may(self.headers.get("Authorization", ""), access.token):
+        elif not self._may_see():
             ask = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}
             self._say(401, "show the token as Bearer, or as the password of any user", headers=ask)
         else:
@@ -167,8 +220,16 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(200, body, kind, _PAGE_HEADERS)
 
+    def _may_see(self) -> bool:
+        return _may(self.headers.get("Authorization", ""), self.server.access.token)
+
     def _say_problems(self, problems: list[str]) -> None:
-        self._say(503 if problems else 200, "\n".join(problems) or "ok")
+        told = (
+            problems
+            if self.server.access.loopback or self._may_see()
+            else ["who shows the token is told why"]
+        )
+        self._say(503, "\n".join(told)) if problems else self._say(200, "ok")
 
     def _say(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         self._answer(status, f"{text}\n".encode(), _TEXT, headers or {})
@@ -207,7 +268,10 @@ def _may(shown: str, token: str | None) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
     return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
@@ -250,29 +314,44 @@ class Web:
         )
 
     @classmethod
-    def open(cls, address: str, views: Views, token: str | None = None) -> Web:
-        """Listen at ``host:port``; port 0 is any that is free.
+    def open(
+        cls, address: str, views: Views, token: str | None = None, *, setting: str = "daemon.metrics"
+    ) -> Web:
+        """Listen at ``host:port``, as `setting` says; port 0 is any that is free.
 
         Raises
         ------
         ConfigError
-            Somebody else listens there, or the host is not ours.
+            Somebody else listens there, the host is not ours, or others can reach it and no token is asked of them.
         """
         host, _, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
+        access = Access(token, _is_loopback(host), setting)
+        access.check(token, address)
         try:
-            server = _Server((host, int(port)), views, Access(token, _is_loopback(host)))
+            server = _Server((host, int(port)), views, access)
         except OSError as error:
             raise ConfigError(
-                f"daemon.metrics: cannot listen at {address}: {error.strerror or error}; write another address, or "
+                f"{setting}: cannot listen at {address}: {error.strerror or error}; write another address, or "
                 '"off"'
             ) from None
         web = cls(server)
         web._thread.start()
         return web
 
+    def check_token(self, token: str | None) -> None:
+        """Raise `ConfigError` where `use_token` could not be called with this token."""
+        self._server.access.check(token, self.address)
+
     def use_token(self, token: str | None) -> None:
-        """Ask for another token from now on."""
+        """Ask for another token from now on.
+
+        Raises
+        ------
+        ConfigError
+            Others can reach this address, and no token would be asked of them.
+        """
+        self.check_token(token)
         self._server.access.token = token
 
     def abandon(self) -> None:

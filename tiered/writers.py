@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError, StoreClosed, TieredError, TopicNotFound
+from .format.manifest import Head
 from .format.producers import producer_number
 from .hot.asked import do_what_is_asked
 from .hot.opening import WriterOptions
@@ -15,36 +20,93 @@ from .warm.decisions import decision_producer, open_decisions
 
 if TYPE_CHECKING:
     from .store import Store
+    from .topic import Topic
+
+_POLL_SECONDS = 0.01
 
 
-def open_writer(store: Store, meta: TopicMeta, partition: int) -> PartitionWriter:
-    """Open the writer of a partition whose topic is still the one that the caller means.
+def open_writer(topic: Topic, partition: int) -> PartitionWriter:
+    """Return the writer of a partition; open it where that was not done yet.
+
+    The bucket is asked, and the disk after it, under no lock but the turn of this one partition: a close and a deletion
+    wait for what is done on the disk, and for nothing of the bucket. All other partitions go on.
 
     Raises
     ------
-    TopicNotFound, ConfigError, ReadOnly, StoreLocked, Fenced, ColdStorageError
+    TopicNotFound, StoreClosed, ConfigError, ReadOnly, StoreLocked, Fenced, CorruptionError, DiskFull
     """
-    with store._lock:
-        store._check_writable()
-        if not store._opens_writers:
-            raise StoreClosed(f"the store {store.url} is being closed")
-        check_not_deleted(store, meta)
-        _check_can_publish(store, meta.name)
+    store = topic._store
+    _check_may_open(topic)
+    with store._partitions.of((topic._meta.topic_id, partition)):
+        found = topic._writers.get(partition)
+        if found is not None:
+            return found
+        _check_may_open(topic)
+        _check_can_publish(store, topic.name)
+        head = store._tierer.claims.head_before_appending(topic._meta, partition)
+        with _on_the_disk(topic, partition):
+            return _opened(topic, partition, head)
+
+
+def _opened(topic: Topic, partition: int, head: Head | None) -> PartitionWriter:
+    store, meta = topic._store, topic._meta
+    check_not_deleted(store, meta)
+    writer: PartitionWriter | None = None
+    try:
         store._host.fs.make_directory(store._catalog.partition_directory(meta.name, partition))
         writer = writer_at(store, meta, partition)
-        try:
-            store._tierer.claims.check_not_behind(meta, partition, writer)
-        except BaseException:
-            # Ctrl-C too, while a bucket is asked: nobody else knows of the writer, and it holds the lock.
-            writer.close()
-            raise
+        store._tierer.claims.check_not_behind(meta, partition, writer, head)
+        with store._lock:
+            _check_may_open(topic)  # a signal's handler may have closed the store on this very thread
+            topic._writers[partition] = writer
         return writer
+    except BaseException:
+        # Ctrl-C too: nobody else knows of the writer, and it holds the partition's lock.
+        if writer is not None and topic._writers.get(partition) is not writer:
+            writer.close()
+        raise
+
+
+@contextmanager
+def _on_the_disk(topic: Topic, partition: int) -> Iterator[None]:
+    """Keep a close and a deletion waiting while files of a partition are opened that nobody else knows of yet."""
+    store, key = topic._store, (topic._meta.topic_id, partition)
+    try:
+        with store._lock:
+            _check_may_open(topic)
+            store._opening[key] = threading.get_ident()
+        yield
+    finally:
+        store._opening.pop(key, None)
+
+
+def being_opened(store: Store, meta: TopicMeta | None = None) -> bool:
+    """Whether another thread is opening files of a partition, of one topic or of any."""
+    me = threading.get_ident()  # a signal's handler must not wait for what it interrupted
+    opening = store._opening.copy().items()
+    return any(thread != me and (meta is None or key[0] == meta.topic_id) for key, thread in opening)
+
+
+def wait_for_openings(store: Store) -> None:
+    """Return once no other thread opens files of a partition; the caller has seen to it that none begins."""
+    while being_opened(store):
+        time.sleep(_POLL_SECONDS)
+
+
+def _check_may_open(topic: Topic) -> None:
+    store = topic._store
+    store._check_writable()
+    if not store._opens_writers:
+        raise StoreClosed(f"the store {store.url} is being closed")
+    if store._topics.get(topic.name) is not topic:
+        check_not_deleted(store, topic._meta)
+        raise TopicNotFound(f"topic {topic.name!r} was being deleted; get it anew by store.topic()")
 
 
 def check_not_deleted(store: Store, meta: TopicMeta) -> None:
     """Raise `TopicNotFound` where a topic is not the one of its name any more.
 
-    It may be deleted right after, unless the caller holds the store's lock.
+    It may be deleted right after, unless the caller has the turn of its name, or opens a partition of it.
     """
     if store._catalog.read_topic(meta.name).topic_id != meta.topic_id:
         raise TopicNotFound(

@@ -20,6 +20,10 @@ run "three_policies_and_no_wildcard_resource" {
     error_message = "Neither resources nor actions are wildcards."
   }
   assert {
+    condition     = alltrue([for statement in flatten([for policy in values(aws_iam_policy.this) : jsondecode(policy.policy).Statement]) : try(statement.Condition, null) == { StringLike = { "s3:prefix" = ["events/*"] } } if contains(statement.Action, "s3:ListBucket")])
+    error_message = "Who lists names the prefix: without IfExists, which would let a listing of the whole bucket through."
+  }
+  assert {
     condition     = flatten([for statement in jsondecode(aws_iam_policy.this["reader"].policy).Statement : statement.Action]) == ["s3:ListBucket", "s3:GetObject"]
     error_message = "A reader reads."
   }

@@ -20,9 +20,14 @@ ETAG = {"ETag": '"e"', "Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
 
 def options(endpoint: str, **changes) -> ColdOptions:
     """How a test reaches such a server."""
-    return ColdOptions(
-        endpoint_url=endpoint, region="us-east-1", access_key="k", secret_key="s", attempts=2, **changes
-    )
+    reached = {
+        "endpoint_url": endpoint,
+        "region": "us-east-1",
+        "access_key": "k",
+        "secret_key": "s",
+        "attempts": 2,
+    }
+    return ColdOptions(**reached | changes)
 
 
 def store_at(endpoint: str, **changes):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.cold.memory_store import MemoryStore
@@ -37,7 +38,7 @@ from tiered.errors import (
     InvalidName,
     TopicNotFound,
 )
-from tiered.format.schema import schema_to_text
+from tiered.format.schema import is_topic_name, schema_to_text
 
 STORE, OTHER = UUID(int=1), UUID(int=2)
 TOPIC, AGAIN = UUID(int=3), UUID(int=4)
@@ -227,20 +228,22 @@ def test_other_names_are_not_parsed(name: str) -> None:
     assert parse_page_name(name) is None
 
 
-@given(st.text("abcXYZ019._-% /ä", min_size=1, max_size=8))
-def test_folders_of_topics_are_one_to_one(name: str) -> None:
-    if name in (".", ".."):
-        with pytest.raises(InvalidName):
-            topic_folder(name)
+@given(st.text("abcXYZ019._-%F2 /\\ä\x1b", max_size=8))
+@example("..")
+@example("../../etc")
+@example("/etc")
+@example("..%2F..%2Fetc")
+@example("store.json")  # where the store's own document lies
+def test_folders_of_topics_are_one_to_one_and_nothing_else_is_one(name: str) -> None:
+    """Their names become those of local directories: of a folder that could not be a topic's nothing is read."""
+    if is_topic_name(name):
+        assert topic_folder(name) == f"{name}/"
+        assert topic_of_folder(name) == name
         return
-    folder = topic_folder(name)
-    assert folder.count("/") == 1
-    assert topic_of_folder(folder[:-1]) == name
-
-
-def test_a_topic_cannot_lie_where_the_stores_own_document_lies() -> None:
     with pytest.raises(InvalidName):
-        topic_folder("store.json")
+        topic_folder(name)
+    assert topic_of_folder(name) is None
+    assert topic_of_folder(quote(name, safe="")) is None
 
 
 @pytest.fixture(params=["memory", "file", "s3"])

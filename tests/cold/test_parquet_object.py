@@ -742,3 +742,24 @@ def test_a_dictionary_is_made_for_what_repeats_alone() -> None:
         chunks = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
         with_one = {name for name, chunk in chunks.items() if "RLE_DICTIONARY" in chunk.encodings}
         assert with_one - {"late"} == {"carrier"}
+
+
+def test_a_footer_that_is_changed_on_its_way_is_not_taken_into_a_rebuilt_manifest() -> None:
+    """It has no checksum outside of the manifest, and a digit of its facts reads as well as another."""
+    store, entry = write(TABLE)
+    rows = f'"record_count": {entry.record_count}'.encode()
+
+    class Spoilt(MemoryStore):
+        spoilt = False
+
+        def get_range(self, key: str, start: int, length: int) -> bytes:
+            data = super().get_range(key, start, length)
+            if not self.spoilt and rows in data:
+                self.spoilt = True
+                return data.replace(rows, rows[:-1] + bytes([rows[-1] ^ 1]))
+            return data
+
+    bucket = Spoilt()
+    bucket.objects = store.objects
+    assert rebuild_entry(bucket, KEY) == entry
+    assert bucket.spoilt

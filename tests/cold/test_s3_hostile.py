@@ -12,7 +12,8 @@ import pytest
 from crc32c import crc32c
 
 from tests.cold.small_server import ETAG, Answer, options, refusal, serving, store_at
-from tiered.cold.open import check_conditional_writes, open_object_store
+from tiered.cold.open import open_object_store
+from tiered.cold.probe import check_conditional_writes
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 
 MIB = 1 << 20
@@ -20,6 +21,29 @@ MIB = 1 << 20
 
 def crc(data: bytes) -> str:
     return base64.b64encode(crc32c(data).to_bytes(4, "big")).decode()
+
+
+def listing(*names: str) -> Answer:
+    rows = "".join(
+        f"<Contents><Key>prefix/{name}</Key><Size>1</Size><LastModified>2025-01-01T00:00:00Z</LastModified></Contents>"
+        for name in names
+    )
+    return Answer(
+        200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode()
+    )
+
+
+def test_a_document_of_gigabytes_is_not_read(monkeypatch):
+    """Its length comes before it."""
+    monkeypatch.setattr("tiered.cold.s3_client.GET_BYTES_MAX", 4)
+    with serving(lambda request: Answer(200, b"data" if "small" in request.path else b"large", ETAG)) as (
+        endpoint,
+        _,
+    ):
+        store = open_object_store("s3://bucket/prefix", options(endpoint))
+        assert store.get("small").data == b"data"
+        with pytest.raises(CorruptionError, match="an object of 5 bytes"):
+            store.get("large")
 
 
 class TestKeys:
@@ -83,6 +107,37 @@ class TestReading:
             with pytest.raises(ColdStorageError, match="of 10 bytes") as caught:
                 store_at(endpoint).get_range("key", 10, 10)
         assert caught.value.retryable
+
+    @pytest.mark.parametrize("headers", [{}, ETAG])
+    @pytest.mark.parametrize("declared", ["<?xml version='1.0' encoding='UTF-8'?>\n", ""])
+    @pytest.mark.parametrize("span", [(10, 10), None])
+    def test_an_answer_of_200_with_an_error_in_its_body_is_asked_for_again(self, headers, declared, span):
+        """A range ended the read, as a server's that ignores ranges; an object's bytes were not an object's."""
+        body = f"{declared}<Error><Code>SlowDown</Code><Message>Reduce your rate</Message></Error>".encode()
+        partial = {**ETAG, "Content-Range": "bytes 10-19/100"} if span else ETAG
+        answers = [Answer(200, body, headers), Answer(206 if span else 200, b"0123456789", partial)]
+        with serving(lambda request: answers.pop(0)) as (endpoint, _):
+            store = store_at(endpoint)
+            assert (store.get_range("key", *span) if span else store.get("key").data) == b"0123456789"
+            assert store._client.brakes.pace.rate is not None, "it was told to slow down"
+
+    def test_an_answer_of_200_that_always_has_an_error_is_one(self):
+        """And never that there is no such object, which a 404 alone says."""
+        body = b"<Error><Code>NoSuchKey</Code></Error>"
+        with serving(lambda request: Answer(200, body, ETAG)) as (endpoint, requests):
+            with pytest.raises(ColdStorageError, match="200 with the error NoSuchKey") as caught:
+                store_at(endpoint).get_range("key", 10, 10)
+        assert caught.value.retryable
+        assert not isinstance(caught.value, ObjectNotFound)
+        assert len(requests) == 2
+
+    def test_an_object_that_looks_like_an_error_is_an_object_where_its_checksum_says_so(self):
+        body = b"<Error><Code>SlowDown</Code></Error>"
+        with serving(lambda request: Answer(200, body, {**ETAG, "x-amz-checksum-crc32c": crc(body)})) as (
+            endpoint,
+            _,
+        ):
+            assert store_at(endpoint).get("key").data == body
 
     @pytest.mark.parametrize("answered", ["bytes 0-9/100", "bytes 10-18/19", None])
     def test_another_range_than_asked_for_is_an_error(self, answered):
@@ -212,6 +267,49 @@ class TestAbsence:
         with serving(lambda request: Answer(200, page)) as (endpoint, _):
             with pytest.raises(ColdStorageError, match="broke the listing off"):
                 list(store_at(endpoint).list(""))
+
+
+class TestDenied:
+    """A server that answers 403 where it may not tell that an object is not there."""
+
+    def reads(self, store):
+        return [lambda: store.get("key"), lambda: store.stat("key"), lambda: store.get_range("key", 0, 1)]
+
+    @pytest.mark.parametrize("listed", [(), ("key2", "key/below")])
+    def test_what_no_listing_of_its_name_shows_is_not_there(self, listed):
+        def answer(request):
+            return listing(*listed) if "list-type" in request.query else refusal(403, "AccessDenied")
+
+        with serving(answer) as (endpoint, requests):
+            for read in self.reads(store_at(endpoint)):
+                with pytest.raises(ObjectNotFound, match="s3://bucket/prefix/key"):
+                    read()
+        asked = {request.query["prefix"] for request in requests if "list-type" in request.query}
+        assert asked == {"prefix/key"}, "no more than a policy for one prefix allows"
+
+    @pytest.mark.parametrize(
+        ("code", "listed"),
+        [
+            ("AccessDenied", listing("key", "key2")),
+            ("AccessDenied", refusal(403, "AccessDenied")),
+            ("AccessDenied", refusal(404, "NoSuchBucket")),
+            ("AccessDenied", Answer(200, b"")),
+            ("AccessDenied", listing("other")),
+            ("InvalidAccessKeyId", listing()),
+            ("AllAccessDisabled", listing()),
+        ],
+    )
+    def test_everything_else_stays_what_it_is(self, code, listed):
+        """Unreadable is not absent (promise P10)."""
+
+        def answer(request):
+            return listed if "list-type" in request.query else refusal(403, code)
+
+        with serving(answer) as (endpoint, _):
+            for read in self.reads(store_at(endpoint)):
+                with pytest.raises(ColdStorageError, match=code) as caught:
+                    read()
+                assert type(caught.value) is ColdStorageError
 
 
 class TestWriting:

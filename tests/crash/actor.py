@@ -11,7 +11,9 @@ import tiered
 from tests.conftest import Clock
 from tests.crash.model import Expected, Log, Model, TopicModel, Violation, survivor
 from tests.crash.recording import Recorder
+from tests.hot.writers import batch_of
 from tests.store.helpers import stepwise
+from tiered.format.block import encode_body
 from tiered.host import Host
 from tiered.policies.actions import Expire
 
@@ -191,6 +193,29 @@ class Actor:
         if sync or (sync is None and self.sync == "always"):
             log.acknowledged = log.end
             self.model.mark()
+
+    def blocks(self, name: str, *groups: tuple[int, ...], partition: int = 0) -> None:
+        """Append records as blocks by one write, which is refused as a whole; a crash may leave the first of them."""
+        topic = self.model.topic(name)
+        log = topic.logs[partition]
+        log.close_block()
+        start, ends = log.end, set(log.ends)
+        bodies = []
+        for group in groups:
+            rows = [value_of(topic, value) for value in group]
+            bodies.append(encode_body(batch_of(rows)))
+            log.values += rows
+            log.close_block()
+        self.model.mark()
+        writer = self.store.topic(name)._writer(partition)
+        try:
+            found = writer.append_bodies(bodies, 4, keep=False)
+        except tiered.DiskFull:
+            del log.values[start:]
+            log.ends = ends
+            raise
+        if found != (start, log.end):
+            raise Violation(f"{found} was appended at {start} to {log.end} of partition {partition}")
 
     def flush(self) -> None:
         self._drain()

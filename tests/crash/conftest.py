@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,23 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     path = tmp_path / "disk"
     path.mkdir()
     mount("-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path))
+    try:
+        yield SmallDisk(path)
+    finally:
+        unmount(path)
+
+
+@pytest.fixture
+def small_ext4(tmp_path: Path) -> Iterator[SmallDisk]:
+    """One with a journal, on a file."""
+    path, image = tmp_path / "disk", tmp_path / "image"
+    path.mkdir()
+    with image.open("wb") as file:
+        file.truncate(12 << 20)
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is not installed")
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", image], check=True)
+    mount("-o", "loop", str(image), str(path))
     try:
         yield SmallDisk(path)
     finally:

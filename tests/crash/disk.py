@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tiered.errors import CorruptionError
+from tiered.format.document import decode_document, encode_document
+from tiered.warm.cold_url import COLD_FILE
+
 SECTOR_BYTES = 512
 ROOT = 0
 
@@ -104,7 +108,17 @@ class Image:
         for directory in self.directories:
             (root / directory).mkdir()
         for path, data in self.files.items():
-            (root / path).write_bytes(data)
+            target = root / path
+            target.write_bytes(_moved(data, target.parent) if target.name == COLD_FILE else data)
+
+
+def _moved(data: bytes, root: Path) -> bytes:
+    """What a store remembers of its bucket, as if it had always been at `root`: this is its disk, and no copy."""
+    try:
+        values = decode_document(data, where=COLD_FILE)
+    except CorruptionError:
+        return data
+    return encode_document({**values, "home": str(root)})
 
 
 class File:

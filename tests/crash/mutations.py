@@ -12,6 +12,7 @@ from tests.crash.recording import Recorder
 from tiered import gather
 from tiered.format.manifest import ObjectEntry
 from tiered.hot.partition_writer import PartitionWriter
+from tiered.reader.same_log import Likeness, SameLog
 from tiered.tier_actions import TierActions
 from tiered.warm import filesystem, rewrite
 from tiered.warm.catalog import Catalog
@@ -99,7 +100,7 @@ def _delete_before_publishing() -> AbstractContextManager[object]:
 
 @contextmanager
 def evict_by_offsets() -> Any:
-    """What covers a segment is looked up by offsets, not by the segment's id: for the plan, and before deleting."""
+    """What covers a segment is looked up by offsets, not by its id and its hash: for the plan, and before deleting."""
 
     def covered(entries: Iterable[ObjectEntry], segment_id: object, base: int, end: int) -> bool:
         return any(entry.base_offset <= base and entry.end_offset >= end for entry in entries)
@@ -119,6 +120,8 @@ def evict_by_offsets() -> Any:
         mock.patch.object(gather, "_by_segment", by_segment),
         mock.patch.object(gather, "_segment_fact", fact_of),
         mock.patch("tiered.cold.partition.covers", covered),
+        mock.patch.object(SameLog, "of", return_value=Likeness.SAME),
+        mock.patch.object(SameLog, "at_end", return_value=Likeness.SAME),
     ):
         yield
 

@@ -145,6 +145,7 @@ class Recorder(OsFileSystem):
 
     def reserve(self, fd: int, position: int, length: int) -> None:
         with self._lock:
+            self._meet("reserve")
             end = position + length
             if end > os.fstat(fd).st_size:
                 os.ftruncate(fd, end)
@@ -170,6 +171,9 @@ class Recorder(OsFileSystem):
             super().unlink(path)
             if self._nodes.pop(path, None) is not None:
                 self.note(Unlink(self._nodes[path.parent], path.name))
+
+    def make_root(self, path: Path) -> None:
+        self.make_directory(path)
 
     def make_directory(self, path: Path) -> None:
         with self._lock:

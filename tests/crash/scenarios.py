@@ -193,7 +193,7 @@ def check_no_room(folder: Path, number: int) -> int | None:
     left, refused = [number], [0]
 
     def fault(name: str) -> None:
-        if name in ("create", "write", "rename", "make_directory"):
+        if name in ("create", "reserve", "write", "rename", "make_directory"):
             left[0] -= 1
             if left[0] < 0:
                 refused[0] += 1
@@ -294,6 +294,7 @@ def _steps(actor: Actor) -> Iterator[Callable[[], object]]:
     yield lambda: actor.batch("orders", 1, 2, 3, sync=False)
     yield actor.flush
     yield lambda: actor.append("orders", 4, sync=False)
+    yield lambda: actor.blocks("orders", (61, 62), (63,), (64, 65))
     yield lambda: actor.roll("orders")
     yield lambda: actor.create("rows", columns=("a",))
     yield lambda: actor.batch("rows", 5, 6, sync=False)

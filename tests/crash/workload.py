@@ -18,7 +18,7 @@ def record(root: Path, sync: str) -> Actor:
     root.mkdir()
     actor = Actor(Recorder(root), Clock(), sync)
     # Room is reserved in files far larger than these.
-    with actor.recorder.readers_syncs(), mock.patch("tiered.warm.segment_writer._AHEAD_BYTES_MIN", 1024):
+    with actor.recorder.readers_syncs(), mock.patch("tiered.warm.tail._AHEAD_BYTES_MIN", 1024):
         _grow(actor)
         _move(actor)
         _end(actor)
@@ -35,6 +35,7 @@ def _grow(actor: Actor) -> None:
     actor.append("orders", 5, sync=True)
     actor.batch("orders", *range(6, 20))
     actor.append("orders", 20, 21, partition=1, sync=False)
+    actor.blocks("orders", (23, 24), (25,), (26, 27, 28))
     actor.scan()
     actor.create("rows", columns=("a",))
     actor.append("rows", 1, 2)
@@ -49,6 +50,7 @@ def _grow(actor: Actor) -> None:
     for value in range(100, 110):
         actor.append("orders", value, sync=value % 3 == 0)
     actor.batch("orders", *range(200, 240), partition=1)
+    actor.blocks("orders", (240, 241), (242, 243), partition=1)  # to the next segment
     actor.flush()
     actor.clock.advance(5 * HOUR_SECONDS)
     actor.append("orders", 300, 301)

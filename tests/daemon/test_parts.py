@@ -163,9 +163,12 @@ OUTCOMES = [
 def lines(request: pytest.FixtureRequest) -> Any:
     """What was logged so far, as lines."""
     stream = io.StringIO()
+    level = logging.getLogger("tiered").level
+    set_up_logging(request.param, stream)
     handler = set_up_logging(request.param, stream)
     yield lambda: stream.getvalue().splitlines()
     take_down_logging(handler)
+    assert logging.getLogger("tiered").level == level
 
 
 @pytest.mark.parametrize("lines", ["human"], indirect=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
+from tests.format.manifest_values import entry
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, OffsetOutOfRange, TieredError
 from tiered.flight.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
 from tiered.flight.options import ConnectOptions
@@ -19,6 +22,7 @@ from tiered.flight.put_messages import Ack, BatchInfo, PutCommand
 from tiered.flight.staging import StageClient
 from tiered.flight.wire import decode_action, decode_answer, encode_json
 from tiered.flight.wire_errors import decode_error, encode_error
+from tiered.reader.splits import Tier
 from tiered.staging.stage_file import Staged
 
 NUMBERS = st.integers(0, 1 << 62)
@@ -92,6 +96,63 @@ def test_an_error_comes_out_with_its_attributes(error: TieredError) -> None:
     assert vars(found) == vars(error)
     assert str(error).startswith(str(found))
     assert len(encode_error(error)) <= 4000
+
+
+def split_info(**changes: Any) -> SplitInfo:
+    found = entry(0, 10)
+    key = f"orders/{uuid4()}/3/data/{found.name}"
+    values: dict[str, Any] = {"tier": Tier.COLD, "partition": 3, "cold": (key, found)}
+    return SplitInfo(start_offset=0, end_offset=10, stored_bytes=5, **(values | changes))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["../../etc/passwd", "/etc/passwd", "{name}", "../{id}/3/data/{name}", "orders/{id}/4/data/{name}",
+     "orders/{id}/3/data/other.parquet", "orders/x/3/data/{name}", "orders/{id}/3/data/../data/{name}",
+     "\x1b[2J/{id}/3/data/{name}"],
+)  # fmt: skip
+def test_no_key_of_a_plan_leads_out_of_the_topic(key: str) -> None:
+    """Readers go straight to the bucket by it, which may be a directory of this host; Spark's JVM too."""
+    good = split_info()
+    assert SplitInfo.decode(good.encode()) == good
+    found = entry(0, 10)
+    hostile = split_info(cold=(key.format(name=found.name, id=uuid4()), found))
+    with pytest.raises(ConfigError, match="no description of a split"):
+        SplitInfo.decode(hostile.encode())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"bytes": 1 << 62}, {"record_count": 1 << 40}, {"row_groups": ()}, {"tail_position": -1}],
+    ids=str,
+)
+def test_no_entry_of_a_plan_says_what_no_manifest_does(changes: dict[str, Any]) -> None:
+    """It is not verified by anything, and memory is set aside by it."""
+    good = split_info()
+    assert good.cold is not None
+    key, found = good.cold
+    with pytest.raises(ConfigError, match="no description of a split"):
+        SplitInfo.decode(split_info(cold=(key, replace(found, **changes))).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "opens"),
+    [
+        ("/store/topics/orders/3/00000000000000000000-0.log", True),
+        ("/store/topics/orders/3/writer.lock", False),
+        ("/store/topics/orders/4/00000000000000000000-0.log", False),
+        ("/store/topics/other/3/00000000000000000000-0.log", False),
+        ("/other/topics/orders/3/00000000000000000000-0.log", False),
+        ("/store/topics/orders/3/../3/00000000000000000000-0.log", False),
+        ("/dev/zero", False),
+        ("", False),
+    ],
+)
+def test_no_path_of_a_plan_opens_another_file(path: str, opens: bool) -> None:
+    """The server gives the rows itself then."""
+    info = SplitInfo.decode(split_info(tier=Tier.WARM, cold=None, warm=(path, uuid4())).encode())
+    assert (info.direct("orders", Path("/store")) is not None) == opens
+    assert info.direct("orders", None) is None
 
 
 JSON = st.recursive(

@@ -161,12 +161,12 @@ def test_splits_are_read_from_anywhere_and_again(
         rows = [batch for part in parts for batch in scan.read(part)]
         expected = pa.Table.from_batches(scan.read(split), scan.schema)
         assert pa.Table.from_batches(rows, scan.schema).equals(expected)
-        direct = split.direct(same_directory=True)
+        direct = split.direct(store._access.places.root)
         assert (direct is None) == (split.tier.value == "hot")
         if direct is not None:
             found = read_split(store._access, here._meta, pickle.loads(pickle.dumps(direct)), Query())
             assert pa.Table.from_batches(found, scan.schema).equals(expected)
-    assert [split.direct(same_directory=False) is not None for split in splits] == [
+    assert [split.direct(None) is not None for split in splits] == [
         split.tier.value == "cold" for split in splits
     ]
     there.roll()

@@ -18,7 +18,7 @@ import pytest
 
 import tiered
 from tiered.errors import ConfigError, ServerUnavailable
-from tiered.flight import appending
+from tiered.flight import safe_batch
 from tiered.flight import staging as module
 from tiered.flight.options import ConnectOptions, ServeOptions
 from tiered.flight.put_messages import PutCommand
@@ -181,7 +181,7 @@ def test_large_rows_beside_each_other_are_sent_in_pieces(
     server: Any, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Among thousands of small ones, a batch cut by its average row would be over the server's limit."""
-    monkeypatch.setattr(appending, "BATCH_BYTES_MAX", 20 << 20)
+    monkeypatch.setattr(safe_batch, "BATCH_BYTES_MAX", 20 << 20)
     values = [b"", *[bytes(5 << 20)] * 5, *[b""] * 3000]
     batch = pa.record_batch({"key": pa.nulls(len(values), pa.binary()), "value": values}, schema=SCHEMA)
     store.create_topic("orders")

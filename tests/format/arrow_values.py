@@ -130,6 +130,19 @@ def _present(kind: pa.DataType) -> st.SearchStrategy[Any]:
     return st.lists(values(kind.value_type), max_size=3)
 
 
+def as_appended(kind: pa.DataType, value: Any) -> Any:
+    """A value as a row has it: integers that are times are milliseconds there."""
+    if value is None:
+        return None
+    if pt.is_timestamp(kind):
+        return value // 1000
+    if pt.is_map(kind):
+        return [(as_appended(kind.key_type, key), as_appended(kind.item_type, item)) for key, item in value]
+    if pt.is_struct(kind):
+        return {field.name: as_appended(field.type, value[field.name]) for field in kind}
+    return [as_appended(kind.value_type, item) for item in value] if pt.is_list(kind) else value
+
+
 def _exact(number: int, kind: pa.DataType) -> Decimal:
     sign, digits = int(number < 0), tuple(map(int, str(abs(number))))
     return Decimal((sign, digits, -kind.scale))

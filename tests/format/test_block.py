@@ -28,7 +28,7 @@ from tiered.format.block import (
     verify_chunks,
 )
 from tiered.format.codec import Codec, compress, decompress
-from tiered.format.pieces import split_batch
+from tiered.format.pieces import encode_blocks, split_batch
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
 from tiered.ingest import body_pieces, joined
 
@@ -226,11 +226,26 @@ def test_every_piece_fits_a_block(sizes: list[int], block_bytes: int) -> None:
     assert max(encode_body(piece).raw_length for piece in pieces) <= RAW_BYTES_MAX
 
 
-def test_a_record_over_the_limit_is_refused() -> None:
-    with pytest.raises(RecordTooLarge, match="over the limit"):
-        split_batch(records([b"fine", bytes(RECORD_BYTES_MAX + (1 << 17))]), 1 << 20)
+def test_more_than_a_block_holds_becomes_several() -> None:
+    """By what Arrow makes of the rows; one record that is too large is refused."""
+    batch = records([bytes(RECORD_BYTES_MAX)] * 3 + [b"last"])
     with pytest.raises(RecordTooLarge, match="do not fit a block"):
-        encode_body(records([bytes(RECORD_BYTES_MAX), bytes(RECORD_BYTES_MAX)]))
+        encode_body(batch)
+    bodies = encode_blocks(batch, Codec.LZ4)
+    assert [body.record_count for body in bodies] == [1, 1, 2]
+    assert max(body.raw_length for body in bodies) <= RAW_BYTES_MAX
+    with pytest.raises(RecordTooLarge, match="do not fit a block"):
+        encode_blocks(records([bytes(RAW_BYTES_MAX)]))
+
+
+def test_what_a_slice_does_not_have_is_not_encoded_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow keeps the offsets of a list's elements where the slice has no element: more than the record itself."""
+    monkeypatch.setattr("tiered.format.block.RAW_BYTES_MAX", 32 << 10)
+    texts = pa.array([[], [""] * 15_000], pa.list_(pa.string()))
+    stamps = pa.array([1, 2], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch([stamps, texts], names=["timestamp", "texts"]).slice(0, 1)
+    [body] = encode_blocks(batch)
+    assert body.record_count == 1
 
 
 def test_no_rows_are_no_pieces() -> None:

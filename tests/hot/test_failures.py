@@ -23,7 +23,7 @@ from tests.hot.writers import (
 )
 from tests.warm.disks import BrokenDisk, FailingDisk, FullDisk, Killed, MortalDisk
 from tiered.errors import DiskFull, PartitionPoisoned
-from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.partition_writer import FULL, PartitionWriter
 from tiered.warm.directory import list_segments
 from tiered.warm.lock import FileLock
 from tiered.warm.segment_reader import SegmentFile
@@ -68,6 +68,37 @@ def test_a_batch_that_finds_no_room_leaves_no_hole(tmp_path: Path) -> None:
         assert append_batch(writer, [b"a", b"b"]) == (1, 3)
         assert append(writer, b"c") == 3
     assert list(read_partition(tmp_path).values()) == [b"pending", b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(("block_bytes", "rows_max"), [(1_000, 1 << 16), (1 << 20, 10)])
+def test_rows_that_come_in_while_others_are_refused_stay_within_two_blocks(
+    tmp_path: Path, block_bytes: int, rows_max: int
+) -> None:
+    """Whoever appends beside a write that fails finds no room either: else each try lets another block in."""
+    accepted, full = [0], [True]
+
+    def fill() -> None:
+        while writer.append_record(None, b"x", None, 1, 100) != FULL:
+            accepted[0] += 1
+
+    def refuse(name: str, what: object) -> None:
+        if full[0] and name == "write":
+            fill()
+            raise DiskFull("no room")
+
+    disk = FailingDisk()
+    with writing(tmp_path, fs=disk, block_bytes=block_bytes, rows_max=rows_max) as writer:
+        disk.before = refuse
+        for _ in range(10):
+            fill()
+            with pytest.raises(DiskFull):
+                writer.make_room()
+        assert accepted[0] == len(writer.buffer.timestamps_us) == 2 * 10
+        full[0] = False
+        writer.make_room()
+        fill()
+        assert accepted[0] == 3 * 10
+    assert len(read_partition(tmp_path)) == 3 * 10
 
 
 class TightDisk(FullDisk):
@@ -309,6 +340,34 @@ def test_a_roll_beside_a_sync_that_fails_takes_nothing_for_durable(tmp_path: Pat
         writer.sync_to(1)
     with pytest.raises(PartitionPoisoned):
         writer.close()
+
+
+def test_a_batch_that_cannot_be_cut_off_poisons(tmp_path: Path) -> None:
+    """It found no room: what it left would become part of the log. Opened again, the log is as it was before it."""
+
+    def fail(name: str, what: object) -> None:
+        if full and name == "write":
+            raise DiskFull("no room (injected)")
+        if full and name == "truncate":
+            raise OSError(errno.EIO, "Input/output error (injected)")
+
+    full = False
+    writer = open_writer(tmp_path, fs=FailingDisk(fail))
+    append_batch(writer, [b"a"])
+    writer.flush()
+    full = True
+    with pytest.raises(PartitionPoisoned, match="injected"):
+        append_batch(writer, [b"refused"], [b"refused too"])
+    full = False
+    for call in (lambda: append(writer, b"later"), lambda: append_batch(writer, [b"later"]), writer.roll):
+        with pytest.raises(PartitionPoisoned):
+            call()
+    with pytest.raises(PartitionPoisoned):
+        writer.close()
+    assert list(read_partition(tmp_path).values()) == [b"a"]
+    with writing(tmp_path) as writer:
+        assert append(writer, b"b") == 1
+    assert list(read_partition(tmp_path).values()) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "rename", "sync_directory", "truncate"])

@@ -28,12 +28,13 @@ from tests.hot.writers import (
     writing,
 )
 from tests.warm.disks import FailingDisk
+from tests.warm.segments import APPENDING
 from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
 from tiered.hot.buffer import RecordBuffer, RowBuffer
 from tiered.hot.group_commit import GroupCommit
 from tiered.hot.news import News
-from tiered.hot.partition_writer import HotView, PartitionWriter
+from tiered.hot.partition_writer import FULL, HotView, PartitionWriter
 from tiered.hot.recent import RecentBlocks
 from tiered.warm.directory import list_segments
 from tiered.warm.lock import FileLock
@@ -134,8 +135,7 @@ WRITING = {
     for method in (
         PartitionWriter.make_room, PartitionWriter._drain, PartitionWriter._drain_buffer, PartitionWriter._append_body,
         PartitionWriter._roll, PartitionWriter.append_bodies, PartitionWriter._drain_held, PartitionWriter._commit,
-        PartitionWriter._sync, SegmentWriter.append, SegmentWriter._append, SegmentWriter.seal, SegmentWriter.create,
-        SegmentWriter.sync,
+        PartitionWriter._sync, *APPENDING, SegmentWriter.seal, SegmentWriter.create, SegmentWriter.sync,
     )
 }  # fmt: skip
 
@@ -190,12 +190,12 @@ DRAINING = {
     method.__code__
     for method in (
         PartitionWriter._drain, PartitionWriter._drain_held, PartitionWriter._take, PartitionWriter._write_taken,
-        PartitionWriter._put_back, RecordBuffer.joined, SegmentWriter.append,
+        PartitionWriter._put_back, RecordBuffer.joined, *APPENDING,
     )
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", ["flush", "batch"])
+@pytest.mark.parametrize("operation", ["flush", "second flush", "batch"])
 def test_an_interrupt_on_top_of_a_full_disk_loses_nothing(operation: str, tmp_path: Path) -> None:
     """Exhaustive: rows that found no room are still pending, in their order; of what was half written nothing is left."""
     point, interrupted, full = 0, True, [False]
@@ -213,10 +213,16 @@ def test_an_interrupt_on_top_of_a_full_disk_loses_nothing(operation: str, tmp_pa
             if operation == "batch":
                 writer.flush()
             full[0] = True
+            if operation == "second flush":
+                with pytest.raises(DiskFull):
+                    writer.flush()
             with interrupting(DRAINING, point) as left, suppress(Interrupted, DiskFull):
-                writer.flush() if operation == "flush" else append_batch(writer, [bytes(20_000)])
+                append_batch(writer, [bytes(20_000)]) if operation == "batch" else writer.flush()
             interrupted, full[0] = left[0] < 0, False
-            given[append(writer, b"after")] = b"after"
+            writer.make_room()
+            offset = writer.append_record(None, b"after", None, 5, 29)
+            assert offset != FULL
+            given[offset] = b"after"
             assert writer.dirty
             writer.roll()
         assert read_partition(directory) == given, f"interrupted at point {point}"

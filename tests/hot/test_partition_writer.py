@@ -5,15 +5,20 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import Clock
 from tests.hot.writers import (
+    TYPED,
     append,
     append_batch,
+    append_row,
+    batch_of,
     blocks_of,
     in_threads,
     open_writer,
@@ -21,7 +26,8 @@ from tests.hot.writers import (
     writing,
 )
 from tests.warm.disks import FailingDisk
-from tiered.format.block import RAW_BYTES_MAX
+from tiered.format.block import RAW_BYTES_MAX, encode_body
+from tiered.format.schema import body_schema
 from tiered.hot.pending import CLOCK_BEHIND_SECONDS
 from tiered.hot.recent import HotMemory
 from tiered.warm.directory import list_segments
@@ -90,6 +96,16 @@ def test_pending_rows_make_a_block_by_bytes(tmp_path: Path) -> None:
         for _ in range(100):
             append(writer, bytes(976))
     assert blocks_of(tmp_path) == [10] * 10
+
+
+def test_columns_without_a_value_count_as_any_others(tmp_path: Path) -> None:
+    """Nulls take as much as values: rows of many empty columns soon fit no block otherwise."""
+    wide = pa.schema([(f"c{i}", pa.int64()) for i in range(100)])
+    with writing(tmp_path, replace(TYPED, schemas=(wide,)), block_bytes=100_000) as writer:
+        for _ in range(1000):
+            append_row(writer, *[None] * 100)
+            assert writer.buffer.bytes >= writer.buffer.to_batch(body_schema(wide)).nbytes
+    assert max(blocks_of(tmp_path)) == 109  # of 925 bytes each
 
 
 def test_pending_rows_make_a_block_by_count(tmp_path: Path) -> None:
@@ -164,27 +180,28 @@ def test_segments_roll_by_bytes_and_form_a_chain(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=12), st.integers(0, 3))
-def test_blocks_that_come_together_are_one_write_where_a_segment_takes_them(
-    sizes: list[int], before: int
-) -> None:
-    """Else each goes where it would go alone: no segment of more than one block is longer than it may be."""
+def test_blocks_that_come_together_go_to_one_segment(sizes: list[int], before: int) -> None:
+    """The active one where it takes them all, else the next one; by one write, and one more of a header."""
     with tempfile.TemporaryDirectory() as name:
         directory, disk = Path(name), FailingDisk()
         with writing(directory, fs=disk, roll_bytes=6_000) as writer:
             for _ in range(before):
                 append_batch(writer, [b"before"])
             disk.calls.clear()
+            position = writer.active_file[2]
             assert append_batch(writer, *([bytes(size)] for size in sizes)) == (before, before + len(sizes))
-            writes = disk.calls.count("write")
+            rolls = disk.calls.count("rename")
+            # A roll writes a footer, and the header of the next segment.
+            assert disk.calls.count("write") == min(len(sizes), 2) + 2 * rolls
         segments = [
             SegmentFile.open(directory / str(item), use_mmap=False)
             for item in list_segments(directory).segments
         ]
-        assert writes == 1 or len(segments) > 1
         assert len(read_partition(directory)) == before + len(sizes)
-        for segment in segments:
-            ends = [segment.index.positions[i] + segment.index.lengths[i] for i in range(len(segment.index))]
-            assert len(ends) <= 1 or ends[-1] <= 6_000
+        blocks = [list(segment.index.record_counts) for segment in segments]
+        assert blocks == ([[1] * before, [1] * len(sizes)] if rolls else [[1] * (before + len(sizes))])
+        length = sum(encode_body(batch_of([bytes(size)])).length for size in sizes)
+        assert rolls == (before > 0 and position + length > 6_000)
 
 
 def test_segments_roll_by_age(tmp_path: Path, clock: Clock) -> None:

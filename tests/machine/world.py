@@ -28,7 +28,7 @@ from tiered.cold.commit import Committer
 from tiered.cold.layout import STORE_KEY
 from tiered.format import manifest
 from tiered.policies.executor import Executor
-from tiered.warm import segment_reader, segment_writer
+from tiered.warm import segment_reader, tail
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def repeatable() -> Iterator[None]:
             )
         stack.enter_context(mock.patch.dict(Executor.__init__.__kwdefaults__, {"concurrency": 1}))
         stack.enter_context(mock.patch.object(manifest, "INLINE_ENTRIES_MAX", 2))
-        stack.enter_context(mock.patch.object(segment_writer, "_AHEAD_BYTES_MIN", 1024))
+        stack.enter_context(mock.patch.object(tail, "_AHEAD_BYTES_MIN", 1024))
         stack.enter_context(mock.patch.object(os, "urandom", random_bytes))
         yield
 

@@ -9,6 +9,7 @@ leaves out: fencing must hold by itself), and ids, which are numbered so that a 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import threading
@@ -48,6 +49,7 @@ from tiered.reader import access as access_module
 from tiered.reader import read, snapshot
 from tiered.reader.access import Places, TierAccess
 from tiered.reader.rows import Query
+from tiered.reader.same_log import SameLog
 from tiered.restore import _look, _Restore
 from tiered.tier_actions import TierActions
 from tiered.warm.directory import Listing, SegmentName
@@ -110,6 +112,21 @@ class Segment:
         return [SimpleNamespace(header=header)]
 
 
+def hash_of(records: tuple[str, ...]) -> str:
+    """See `ContentHash`."""
+    return hashlib.blake2b(json.dumps(records).encode(), digest_size=16).hexdigest()
+
+
+class ModelEnds:
+    """See `SegmentEnds`: each record is a block."""
+
+    def hash_at(self, segment: Segment, offset: int) -> str:
+        return hash_of(segment.records[: offset - segment.header.base_offset])
+
+    def producers_at(self, segment: Segment, offset: int) -> tuple[()]:
+        return ()
+
+
 class Disk:
     """The local directory of one partition, and what lies beside it.
 
@@ -159,11 +176,11 @@ class Disk:
     def end(self) -> int:
         return self.newest.end_offset
 
-    def create(self, base: int, segment: int | None = None) -> Segment:
+    def create(self, base: int, segment: int | None = None, follows: str = "") -> Segment:
         """Add an empty segment."""
         header = SimpleNamespace(
             store_id=STORE, topic_id=self.meta.topic_id, partition=0, generation=0, schema_id=0, base_offset=base,
-            created_us=0, lineage_epoch=self.lineage or 1, prev_origin_hash="",
+            created_us=0, lineage_epoch=self.lineage or 1, prev_origin_hash=follows,
             segment_id=self.world.uuid() if segment is None else UUID(int=segment),
         )  # fmt: skip
         name = str(SegmentName(base, 0))
@@ -191,11 +208,11 @@ class Disk:
                 store_id=STORE, topic_id=header.topic_id, segment_id=header.segment_id, partition=0,
                 generation=0, schema_id=0, base_offset=header.base_offset, end_offset=old.end_offset,
                 record_count=len(old.records), min_timestamp_us=0, max_timestamp_us=0, created_us=0,
-                last_append_us=0, lineage_epoch=header.lineage_epoch,
+                last_append_us=0, lineage_epoch=header.lineage_epoch, origin_hash=hash_of(old.records),
             )  # fmt: skip
             self.segments[old.path.name] = replace(old, facts=facts)
             self.rolled.append(self.segments[old.path.name])
-            self.create(old.end_offset)
+            self.create(old.end_offset, follows=facts.origin_hash)
 
         self.do("roll", take, writes=True)
 
@@ -305,7 +322,9 @@ class Process:
     def __init__(self, model: Model, name: str, disk: Disk) -> None:
         self.model, self.world, self.name, self.disk = model, model.world, name, disk
         self.access = ModelAccess(model, disk)
-        self.claims = Claims(self.access, STORE, lambda: CLOCK_US, _Files(disk))
+        same = SameLog()
+        same.ends = ModelEnds()  # type: ignore[assignment]
+        self.claims = Claims(self.access, STORE, lambda: CLOCK_US, _Files(disk), same)
         topic = SimpleNamespace(_meta=disk.meta, _writers={0: ModelWriter(disk)})
         store = SimpleNamespace(
             _access=self.access,
@@ -336,6 +355,7 @@ class Process:
             ),
             tuple(tuple(item._pages) for item in self.access._partitions.values()),
             frozenset(self.marks.items()),
+            frozenset(self.claims.same.proven.items()),
         )
 
     def act(self, kind: type[Action], segment: Segment | None, base: int, end: int) -> Action:
@@ -482,6 +502,7 @@ def write_object(upload: Any, schema: Any, rows: Any, facts: SegmentFacts, *, na
         last_append_us=0, segment_ids=(facts.segment_id,), generation=facts.generation, sealed=sealed,
         bytes=len(data), schema_id=0, tail_position=len(data) - 1, tail_crc=0,
         row_groups=(RowGroup(base, end, count, 0, len(data) - 1, 0, 0, 0),),
+        origin_hash=facts.origin_hash, end_hash=facts.end_hash,
     )  # fmt: skip
 
 
@@ -643,6 +664,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
             ],
         )
         patch.setattr(actions, "local_segments", _local_segments)
+        patch.setattr(tiered.claims, "check_owner", lambda segment, meta: None)
         for module in (actions, _RESTORE):
             patch.setattr(module, "schema_to_text", lambda schema: schema)
         for module in (actions, access_module, snapshot):

@@ -553,6 +553,32 @@ def evicted_from_an_image(world: World) -> None:
     stage.quiet()
 
 
+def two_copies(world: World) -> None:
+    """Two copies of one disk, whose newest segment is one, publish its tail and its whole, each with its own records."""
+    stage = Stage(world, images=("one", "two"))
+    stage.disk.create(0)
+    stage.disk.append()
+    stage.fill()
+    one, two = stage.process("one"), stage.process("two")
+    one.announce()
+    one.ship_tail()
+
+    def work(process: Process) -> None:
+        process.disk.append()
+        process.ship_tail()
+        process.disk.roll()
+        process.offload(evict=True)
+
+    for process in (one, two):
+        stage.actor(process, lambda process=process: work(process))
+    world.endings.append(
+        lambda: hold(
+            len([disk for disk in stage.disks.values() if disk.fence is not None]) <= 1,
+            "both copies are fenced",
+        )
+    )
+
+
 def first_pass_and_restore(world: World) -> None:
     """A topic is announced and claimed for the first time while the store is restored elsewhere."""
     stage = Stage(world, images=("old", "twin"))

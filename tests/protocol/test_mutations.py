@@ -18,6 +18,7 @@ from tiered.cold.layout import ObjectName
 from tiered.cold.partition import ColdPartition
 from tiered.cold.sweep import PartitionSweeper
 from tiered.errors import ColdStorageError, PreconditionFailed
+from tiered.reader.same_log import Likeness, SameLog
 from tiered.tier_actions import TierActions
 
 
@@ -147,7 +148,16 @@ def test_evicting_by_offsets_instead_of_the_segment_id(patch: pytest.MonkeyPatch
         "covers",
         lambda self, head, segment_id, base, end: head.start_offset <= base and end <= head.end_offset,
     )
+    patch.setattr(SameLog, "of", lambda *_: Likeness.SAME)
     found("P5", scenarios.evicted_from_an_image)
+
+
+def test_taking_the_segment_of_another_copy_for_the_own_by_its_id(patch: pytest.MonkeyPatch) -> None:
+    """Before it is evicted, and before a whole takes the place of tails."""
+    for name, words in (("of", "P5"), ("by_hash", "P1")):
+        with patch.context() as one:
+            one.setattr(SameLog, name, lambda *_: Likeness.SAME)
+            found(words, scenarios.two_copies)
 
 
 def test_not_looking_for_the_own_commit_after_a_412(patch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ BOUNDS: dict[Callable[[World], None], tuple[int, int]] = {
     scenarios.restored_twin: (0, 1),
     scenarios.evicted_under_a_twin: (0, 1),
     scenarios.evicted_from_an_image: (0, 1),
+    scenarios.two_copies: (0, 1),
     scenarios.first_pass_and_restore: (0, 0),
     scenarios.two_restores: (0, 1),
     scenarios.created_again: (0, 1),

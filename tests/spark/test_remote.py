@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -20,10 +23,19 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.stores import HOUR, Place, append, assert_same, collected, direct, expected, flight, in_spark
+from tiered.flight.auth import AccessCheck
 from tiered.flight.connection import Connection
+from tiered.flight.messages import PlanInfo
+from tiered.flight.notice import read_notice
 from tiered.flight.options import ConnectOptions
+from tiered.format.schema import RECORD_SCHEMA
 from tiered.host import Host
 from tiered.spark import TieredDataSource, remote, table
+from tiered.spark.options import SourceOptions
+from tiered.spark.remote import bucket_of
+from tiered.warm.catalog import TopicMeta
+from tiered.warm.cold_url import ColdPlace, write_cold_place
+from tiered.warm.filesystem import OsFileSystem
 
 ELSEWHERE: Any = lambda _: None  # noqa: E731 (an executor on another host has no such directory)
 
@@ -142,10 +154,10 @@ def test_a_local_path_finds_the_writer_that_serves_it(
 
     assert_same(read(), wanted)
     assert flown
+    (connection,) = {remote._connection(task.plan.places) for task in tasks}  # type: ignore[attr-defined]
+    monkeypatch.setattr(connection, "options", ConnectOptions(retry_seconds=0.1))
     for server in place.store._servers:
         server.close()
-    (connection,) = {remote._connection(task.plan.places.location, None) for task in tasks}  # type: ignore[attr-defined]
-    monkeypatch.setattr(connection, "options", ConnectOptions(retry_seconds=0.1))
     assert_same(read(), wanted)
     assert "reading what the server had from" in caplog.text
     monkeypatch.setattr(stream._store._connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
@@ -258,3 +270,104 @@ def test_no_token_travels_and_a_dead_server_is_named(own: Place, monkeypatch: py
         direct(location, topic="records")
     assert "very-secret" not in str(raised.value)
     assert location in str(raised.value)
+
+
+@pytest.mark.parametrize("token", ["very-secret-indeed", None])
+def test_a_server_that_its_directory_names_is_never_shown_the_token(
+    own: Place, flown: list[bytes], monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    """Neither by the driver nor by a task, on this host or another; what stands for one does not travel."""
+    server = own.store.serve("127.0.0.1:0", token=token)
+    monkeypatch.setenv("TIERED_FLIGHT_TOKEN", token or "of-another-server")
+    notice = read_notice(Path(own.path))
+    assert notice is not None
+    shown: list[Any] = []
+    real = AccessCheck.start_call
+    monkeypatch.setattr(
+        AccessCheck,
+        "start_call",
+        lambda self, info, headers: shown.append(headers) or real(self, info, headers),
+    )
+    source = TieredDataSource({"path": own.path, "topic": "records"})
+    reader = source.reader(source.schema())
+    tasks = pickle.dumps(reader.partitions())
+    assert (notice.secret or token).encode() not in tasks  # type: ignore[union-attr]
+
+    def rows() -> int:
+        return sum(batch.num_rows for task in pickle.loads(tasks) for batch in reader.read(task))
+
+    assert rows() == 8500
+    monkeypatch.setattr(remote, "directory_id", ELSEWHERE)
+    remote._access.cache_clear()
+    assert rows() == 8500
+    assert flown
+    names = {name for headers in shown for name in headers}
+    assert "authorization" not in names
+    assert "tiered-proof" in names
+    server.close()
+
+
+@pytest.mark.parametrize("token", ["very-secret-indeed", None])
+def test_a_server_that_was_started_again_takes_no_tasks_of_the_one_before(
+    own: Place, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    """What is shown to it might have been shown to somebody else in between; the directory has the rows."""
+    server = own.store.serve("127.0.0.1:0", token=token)
+    if token is not None:
+        monkeypatch.setenv("TIERED_FLIGHT_TOKEN", token)
+    source = TieredDataSource({"path": own.path, "topic": "records"})
+    reader = source.reader(source.schema())
+    tasks = reader.partitions()
+    server.close()
+    with own.store.serve(server.location.removeprefix("grpc://"), token=token):
+        began = time.monotonic()
+        assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == 8500
+        assert time.monotonic() - began < 5  # nobody waits for the other one to come back
+
+
+# -- where a plan sends requests -----------------------------------------------------------------
+
+
+def planned(url: str | None, endpoint: str | None = None, region: str | None = None) -> PlanInfo:
+    plan = PlanInfo(
+        TopicMeta("t", UUID(int=1), 1, (RECORD_SCHEMA,), None, None, 0),
+        {0: (0, 1)},
+        ("value",),
+        url,
+        endpoint,
+        region,
+    )
+    return PlanInfo.decode(plan.encode())
+
+
+def test_no_host_is_taken_from_a_plan_unless_it_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests to it are signed: who answers for a server would say who gets the credentials."""
+    s3, minio, azure = "s3://bucket/logs", "http://minio:9000", "abfs://logs@account.example/x"
+    by_url = SourceOptions("t", path="grpc://writer:8815")
+    with pytest.raises(ConfigError) as raised:
+        bucket_of(planned(s3, minio), by_url, {})
+    assert "endpointUrl" in str(raised.value)
+    assert 'endpoint_url = "http://minio:9000" under [cold]' in str(raised.value)
+    with pytest.raises(ConfigError, match=re.escape(f'url = "{azure}" under [cold]')):
+        bucket_of(planned(azure), by_url, {})
+    with pytest.raises(ConfigError, match="sent no plan"):
+        planned(s3, None, "x.evil.example/")
+    # A cloud's own hosts.
+    assert bucket_of(planned(s3, None, "eu-west-1"), by_url, {}) == ColdPlace(s3, None, "eu-west-1")
+    assert bucket_of(planned(None), by_url, {}) == ColdPlace()
+    # Configured here: by the option, the environment, the settings, or the directory that the read names.
+    chosen = replace(by_url, endpoint_url=minio)
+    assert bucket_of(planned(s3, "http://other"), chosen, {}).endpoint_url == minio
+    assert bucket_of(planned(s3, minio), by_url, {"AWS_ENDPOINT_URL": minio}).endpoint_url is None
+    config = tmp_path / "tiered.toml"
+    config.write_text(f'[cold]\nurl = "{azure}"\nendpoint_url = "{minio}"\n')
+    by_file = replace(by_url, config=str(config))
+    assert bucket_of(planned(s3, minio), by_file, {}).endpoint_url == minio
+    assert bucket_of(planned(azure), by_file, {}).url == azure
+    write_cold_place(OsFileSystem(), tmp_path, ColdPlace(s3, minio, "eu-west-1"))
+    by_path = SourceOptions("t", path=str(tmp_path))
+    assert bucket_of(planned(s3, "http://other"), by_path, {}) == ColdPlace(s3, minio, "eu-west-1")
+    monkeypatch.setenv("TIERED_COLD__ENDPOINT_URL", minio)
+    assert bucket_of(planned(s3, minio), by_url, {}).endpoint_url == minio

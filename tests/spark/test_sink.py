@@ -267,7 +267,10 @@ def test_other_mistakes_of_a_write_are_named(served: Served) -> None:
 
 
 def test_a_server_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.flight.options.ConnectOptions.__init__.__defaults__", (None, None, 1.0, 0.0))
+    # Of retry_seconds: a server that is gone is not waited for.
+    monkeypatch.setattr(
+        "tiered.flight.options.ConnectOptions.__init__.__defaults__", (None, None, 1.0, 0.0, None)
+    )
     with pytest.raises(ServerUnavailable, match="127.0.0.1:1"):
         TieredDataSource({"path": "grpc://127.0.0.1:1", "topic": "t"}).writer(
             schema_of("value binary"), overwrite=False

@@ -274,6 +274,7 @@ class ProducerMachine(RuleBasedStateMachine):
                     segment.synced_through + round(share * (segment.position - segment.synced_through))
                 )
         self.store.close()
+        shutil.rmtree(self.path)
         self.lose(path, durable)
         for client in self.clients:
             for number in range(client.flushed, len(client.sent)):

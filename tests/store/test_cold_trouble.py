@@ -187,6 +187,7 @@ def test_an_old_copy_of_a_store_does_not_append(tmp_path: Path, clock: Clock) ->
         store.topic("t").append_many([b"second"] * 3)
         store.topic("t").roll()
         tier(store, clock, OFFLOAD_US)
+    (tmp_path / "data").rename(tmp_path / "another-host")
     with open_store(tmp_path / "old", cold, clock) as old:
         for _ in range(2):
             with pytest.raises(tiered.Fenced, match="bucket ends at offset 6, this disk at 3"):

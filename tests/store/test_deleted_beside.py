@@ -219,7 +219,7 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
     with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
         known, access = store._tierer.claims, store._access
         kept: tuple[dict[Any, Any], ...] = (
-            known._announced, known._committers, known._ends, known._turns,
+            known._announced, known._committers, known._ends,
             access._partitions, access._directories, access._listings,
         )  # fmt: skip
 
@@ -229,7 +229,6 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
             store._tierer.tail_pass()
             assert all(kept)
             store.delete_topic("t")
-            known.turn(topic._meta, 0)
             known.note_end(topic._meta, 0, 1)
             access.list_segments(access.directory("t", 0) or Path())
             access.cold(topic._meta, 0)
@@ -257,13 +256,3 @@ def test_a_process_beside_the_writer_keeps_nothing_of_topics_that_the_writer_del
         daemon.tier()
         assert not daemon._topics
         assert not daemon._tierer.claims._committers
-
-
-def test_what_is_kept_of_deleted_topics_waits_for_no_bucket(tmp_path: Path, clock: Clock) -> None:
-    """A claim holds its lock as long as the bucket takes; appends are not to wait for a pass that waits for it."""
-    with open_store(tmp_path / "data", None, clock) as store:
-        looking = threading.Thread(target=store._tierer.forget_deleted, daemon=True)
-        with store._tierer.claims._lock:
-            looking.start()
-            looking.join(10)
-            assert not looking.is_alive()

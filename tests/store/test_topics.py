@@ -190,6 +190,19 @@ def test_who_looked_a_topic_up_before_it_grew_can_still_publish(store: tiered.St
     assert store._tierer._actions.committer(before, 0).known_head.end_offset == 1
 
 
+def test_a_schema_that_no_segment_can_hold_is_refused_at_once(store: tiered.Store) -> None:
+    """Not by the first append, when the topic is there already, nor by one after it grew."""
+    wide = pa.struct([(f"{'n' * 200}{i:05}", pa.int8()) for i in range(20_000)])
+    with pytest.raises(tiered.SchemaMismatch, match="over the limit of 4194304"):
+        store.create_topic("wide", schema=pa.schema([("c", wide)]))
+    assert store.topics() == []
+    topic = store.create_topic("t", schema=SCHEMA)
+    with pytest.raises(tiered.SchemaMismatch, match="over the limit of 4194304"):
+        topic.add_columns(pa.schema([("c", wide)]))
+    topic.append({"city": "Bern"}, sync=True)
+    assert topic.scan().to_arrow()["city"].to_pylist() == ["Bern"]
+
+
 def test_columns_are_added_with_rows_pending_and_others_being_appended(store: tiered.Store) -> None:
     """Pending rows and those of the old schema read as null; nothing is lost or reordered."""
     topic = store.create_topic("t", schema=pa.schema([("n", pa.int64())]), partitions=2)

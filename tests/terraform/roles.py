@@ -20,10 +20,10 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.s3_server import s3_process
+from tests.s3_server import S3, s3_thread
 from tests.store.helpers import HOUR_US
 from tiered.cli.verify import _access
-from tiered.cold import sweep
+from tiered.cold import probe, sweep
 from tiered.cold.layout import ObjectName
 from tiered.cold.lease import Lease
 from tiered.cold.open import open_object_store
@@ -219,24 +219,33 @@ def keys_in(client: Any) -> list[str]:
     return [item["Key"] for item in client.list_objects_v2(Bucket=BUCKET).get("Contents", ())]
 
 
-def recorded(folder: Path) -> dict[str, set[Asked]]:
-    """Play every role against a server of its own; return what each asked."""
+def recorded(folder: Path, server: S3, become: Callable[[str | None], None]) -> dict[str, set[Asked]]:
+    """Play every role against a server of its own; return what each asked.
+
+    Parameters
+    ----------
+    become
+        Called with the role that asks from now on; None is nobody's.
+    """
     found: dict[str, set[Asked]] = {}
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(s3_process())
+        url, _ = stack.enter_context(s3_thread(server))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setenv("AWS_ENDPOINT_URL", server.url)
+        patch.setenv("AWS_ENDPOINT_URL", url)
         # A handful of objects has pages, as a large store has.
         patch.setattr(manifest, "INLINE_ENTRIES_MAX", 1)
         patch.setattr(manifest, "PAGE_ENTRIES_MAX", 2)
-        client = boto3.client("s3", endpoint_url=server.url)
+        patch.setattr(probe, "RACES", 1)
+        client = boto3.client("s3", endpoint_url=url)
         client.create_bucket(Bucket=BUCKET)
         deployment = Deployment(folder)
 
         def play(role: str, *acts: Callable[[], None]) -> None:
+            become(role)
             with recording() as asked:
                 for act in acts:
                     act()
+            become(None)
             found.setdefault(role, set()).update(asked)
 
         play("writer", deployment.write)

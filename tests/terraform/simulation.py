@@ -118,7 +118,6 @@ def _one_holds(operator: str, value: str | None, values: list[str]) -> bool:
         "NumericLessThan": lambda wanted: float(value) < float(wanted),
         "StringEquals": lambda wanted: value == wanted,
         "StringLike": lambda wanted: fnmatchcase(value, wanted),
-        "StringLikeIfExists": lambda wanted: fnmatchcase(value, wanted),
     }
     if operator == "StringNotEquals":
         return value not in values
@@ -136,10 +135,10 @@ def needed(asked: Asked, *, encrypted: bool = True) -> Iterable[str]:
         yield from _KMS.get(asked.operation, ())
 
 
-def permitted(policy: dict[str, Any], asked: Asked) -> list[str]:
+def permitted(policy: dict[str, Any], asked: Asked, *, encrypted: bool = True) -> list[str]:
     """Return the actions of a request that the policy does not allow."""
     missing = []
-    for action in needed(asked):
+    for action in needed(asked, encrypted=encrypted):
         resource, context = f"{BUCKET_ARN}/{asked.key}", {}
         if action.startswith("kms:"):
             resource, context = KEY_ARN, {"kms:ViaService": "s3.us-east-1.amazonaws.com"}

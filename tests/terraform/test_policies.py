@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.terraform.policed import Policed
 from tests.terraform.roles import Asked, recorded
 from tests.terraform.simulation import (
     BUCKET_ARN,
@@ -27,7 +28,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "deploy-aws.md"
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[Asked]]:
     pytest.importorskip("pyspark")
-    return recorded(tmp_path_factory.mktemp("roles"))
+    server = Policed()
+
+    def become(role: str | None) -> None:
+        server.policy = None if role is None else rendered(role)
+
+    return recorded(tmp_path_factory.mktemp("roles"), server, become)
 
 
 @pytest.mark.parametrize("role", PARTS)
@@ -69,8 +75,9 @@ def test_nothing_beside_the_prefix_and_no_document_of_a_store_is_open() -> None:
                 assert not allows(policy, action, f"{BUCKET_ARN}/{key}", {}), (role, action, key)
             assert not allows(policy, "s3:ListBucket", BUCKET_ARN, {"s3:prefix": "other/"})
         assert not allows(policy, "s3:DeleteObject", f"{BUCKET_ARN}/events/store.json", {})
-        # S3 answers 404 only to who may list, and a request for one object has no prefix to look at.
-        assert allows(policy, "s3:ListBucket", BUCKET_ARN, {})
+        # Who names no prefix would see what else is in the bucket.
+        for context in ({}, {"s3:prefix": ""}, {"s3:prefix": "events"}, {"s3:prefix": "events2/"}):
+            assert not allows(policy, "s3:ListBucket", BUCKET_ARN, context)
 
 
 def test_a_writer_may_do_all_that_a_restore_does() -> None:

@@ -34,7 +34,7 @@ from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
 from tests.torture.payload import TOPICS, TYPED, Id, row, small_settings, text_of, texts
 from tests.torture.steps import Steps
 from tiered.format import manifest
-from tiered.warm import segment_writer
+from tiered.warm import tail as tail_of_file
 
 # Nobody lives on where a test forgot to end it.
 SECONDS_MAX = 120.0
@@ -51,7 +51,7 @@ def now_ms(ahead_us: int) -> int:
 def small_files() -> None:
     """A few segments fill a page of the manifest, and small files reserve room as large ones do."""
     manifest.INLINE_ENTRIES_MAX = 2
-    segment_writer._AHEAD_BYTES_MIN = 1024
+    tail_of_file._AHEAD_BYTES_MIN = 1024
 
 
 # -- the writer ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tiered.errors import ColdStorageError, CorruptionError, PreconditionFailed
 from tiered.format import manifest
 from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.format.schema import RECORD_SCHEMA
-from tiered.verify.objects import segment_rows
+from tiered.reader.same_log import segment_rows
 from tiered.verify.repair import repair_store
 from tiered.verify.repair_segments import _encoded
 from tiered.warm.directory import read_fence, read_lineage, read_start_offset

@@ -16,8 +16,14 @@ from tiered.warm.directory import list_segments
 from tiered.warm.filesystem import FileSystem, OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
+from tiered.warm.tail import Tail
 
 BODY = body_schema(RECORD_SCHEMA)
+APPENDING = (
+    SegmentWriter.append, SegmentWriter._planned, SegmentWriter._write, SegmentWriter._settle, SegmentWriter._take,
+    SegmentWriter._note, Tail.reserve, Tail.put, Tail.holds, Tail.cut,
+)  # fmt: skip
+"""What an append does with the segment's file, and with what is known of it."""
 
 
 def header_of(schema: pa.Schema = BODY, **changes: Any) -> SegmentHeader:

@@ -32,6 +32,19 @@ from tiered.warm.directory import (
 from tiered.warm.filesystem import OsFileSystem, write_atomically
 
 FS = OsFileSystem()
+
+
+def test_a_file_that_is_to_be_changed_is_not_looked_for_behind_a_link(tmp_path: Path) -> None:
+    """Links above it are followed, as a store may be reached through one; its own files are files."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "above").symlink_to("real")
+    FS.close(FS.create(tmp_path / "above" / "file"))
+    FS.close(FS.open(tmp_path / "above" / "file"))
+    (tmp_path / "link").symlink_to("real/file")
+    with pytest.raises(OSError, match="symbolic links"):
+        FS.open(tmp_path / "link")
+
+
 TOPIC = TopicMeta("orders", UUID(int=5), 2, (RECORD_SCHEMA,), None, None, 1_000)
 
 
@@ -171,9 +184,8 @@ def test_a_document_is_the_old_or_the_new_wherever_its_writer_dies(power: bool, 
 @given(st.lists(schemas(plain_types), min_size=1, max_size=3), st.integers(1, PARTITIONS_MAX))
 def test_topics_come_back_from_their_document(versions: list[pa.Schema], partitions: int) -> None:
     """Every version of the schema, with its metadata-free Arrow types."""
-    meta = TopicMeta(
-        "t", UUID(int=1), partitions, tuple(normalize_schema(item) for item in versions), "a", "b", -5
-    )
+    schemas = tuple(normalize_schema(item) for item in versions)
+    meta = TopicMeta("t", UUID(int=1), partitions, schemas, schemas[0].names[0], schemas[0].names[-1], -5)
     data = encode_document(meta.to_json())
     assert TopicMeta.from_json(decode_document(data, where="t"), where="t") == meta
 
@@ -181,7 +193,9 @@ def test_topics_come_back_from_their_document(versions: list[pa.Schema], partiti
 @pytest.mark.parametrize(
     "changes",
     [{"id": 5}, {"id": "x"}, {"partitions": 0}, {"partitions": PARTITIONS_MAX + 1}, {"partitions": None}, {"schemas": []},
-     {"schemas": 5}, {"schemas": [5]}, {"schemas": [{}]}, {"schemas": [{"arrow": "!"}]}, {"created_us": "x"}],
+     {"schemas": 5}, {"schemas": [5]}, {"schemas": [{}]}, {"schemas": [{"arrow": "!"}]}, {"created_us": "x"},
+     {"name": "../t"}, {"name": "/t"}, {"name": ".."}, {"name": ""}, {"name": 5}, {"name": "a\nb"}, {"name": "\x1b[2J"},
+     {"timestamp": "no column"}, {"key": 5}],
     ids=str,
 )  # fmt: skip
 def test_topics_that_lie_are_refused(changes: dict[str, object]) -> None:

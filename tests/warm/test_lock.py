@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tiered.errors import StoreLocked
-from tiered.warm.lock import FileLock
+from tiered.errors import ConfigError, StoreLocked
+from tiered.warm.lock import FileLock, facts_of_holder
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from tiered.warm.lock import FileLock
+from tiered.warm.lock import FileLock, facts_of_holder
 lock = FileLock.acquire(Path(sys.argv[1]), "the store")
 print("held", flush=True)
 sys.stdin.read()
@@ -151,4 +152,121 @@ def test_a_file_that_names_nobody_still_locks(content: bytes, tmp_path: Path) ->
     path.write_bytes(content)
     with pytest.raises(StoreLocked, match="held by another process"):
         FileLock.acquire(path, "the store")
+    lock.release()
+
+
+def put_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def put_link_to_nothing(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.with_name("not there"))
+
+
+def put_pipe(path: Path, victim: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_directory(path: Path, victim: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("put", [put_link, put_link_to_nothing, put_pipe, put_directory])
+def test_what_is_no_file_of_its_own_is_refused(put: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    """Whoever may change the directory would have root cut any file to nothing."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "lock"
+    put(path, victim)
+    with pytest.raises(ConfigError, match=r"lock is no regular file.*remove it"):
+        FileLock.acquire(path, "the store")
+    assert victim.read_text() == "precious"
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["lock", "victim"]
+
+
+def test_a_file_with_a_second_name_is_locked_and_not_written_to(tmp_path: Path) -> None:
+    """The other name may be anybody's; a copy of a store by hard links has one too, and goes on."""
+    victim, path = tmp_path / "victim", tmp_path / "lock"
+    victim.write_text("precious")
+    victim.chmod(0o604)
+    path.hardlink_to(victim)
+    lock = FileLock.acquire(path, "the store")
+    with pytest.raises(StoreLocked, match="held by another process"):
+        FileLock.acquire(path, "the store")
+    lock.release()
+    assert victim.read_text() == "precious"
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o604
+
+
+def test_links_above_the_lock_are_followed(tmp_path: Path) -> None:
+    """A store may be reached through one."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    lock = FileLock.acquire(tmp_path / "link" / "lock", "the store")
+    with pytest.raises(StoreLocked):
+        FileLock.acquire(tmp_path / "real" / "lock", "the store")
+    lock.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_lock_of_a_user_who_may_not_write_there_is_refused(tmp_path: Path) -> None:
+    """Of the owner of the directory, and of its group where that may write, it is fine."""
+    path = tmp_path / "lock"
+    for (uid, gid), mode, fits in (
+        ((60001, 60009), 0o755, True),  # its owner's
+        ((60002, 60009), 0o755, False),
+        ((60002, 60009), 0o775, True),
+        ((60002, 60002), 0o775, False),
+        ((0, 0), 0o755, True),  # root's own
+    ):
+        path.write_text("precious")
+        os.chown(path, uid, gid)
+        os.chown(tmp_path, 60001, 60009)
+        tmp_path.chmod(mode)
+        if fits:
+            FileLock.acquire(path, "the store").release()
+            assert path.read_text() == ""
+        else:
+            with pytest.raises(ConfigError, match=f"belongs to user {uid}"):
+                FileLock.acquire(path, "the store")
+            assert path.read_text() == "precious"
+
+
+def test_who_does_not_get_it_writes_nothing(tmp_path: Path) -> None:
+    """The name in it is the holder's until the holder lets go."""
+    path = tmp_path / "lock"
+    lock = FileLock.acquire(path, "the store")
+    name = path.read_bytes()
+    with pytest.raises(StoreLocked):
+        FileLock.acquire(path, "the store")
+    assert name
+    assert path.read_bytes() == name
+    lock.release()
+
+
+def test_who_holds_it_is_told_and_only_while_he_does(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert facts_of_holder(path) is None
+    lock = FileLock.acquire(path, "the store", facts={"instance": "a"})
+    facts = facts_of_holder(path)
+    assert facts is not None
+    assert facts["instance"] == "a"
+    assert facts["pid"] == os.getpid()
+    lock.release()
+    assert facts_of_holder(path) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "no JSON", '"text"'])
+def test_a_holder_that_says_nothing_is_still_one(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = FileLock.acquire(path, "the store")
+    path.write_text(content)
+    assert facts_of_holder(path) == {}
+    lock.release()
+
+
+def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    lock = FileLock.acquire(tmp_path / "lock", "the store")
+    (tmp_path / "link").symlink_to("lock")
+    assert facts_of_holder(tmp_path / "link") is None
     lock.release()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.format.blocks import crafted
 from tests.warm.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
-from tests.warm.segments import BODY, append, body_of, header_of, read, values_of, write_segment
+from tests.warm.segments import APPENDING, BODY, append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import CorruptionError, DiskFull, UnsupportedFormat
 from tiered.format.block import HEADER_BYTES, encode_header
 from tiered.warm.filesystem import FileSystem, OsFileSystem
@@ -312,7 +312,7 @@ def test_an_interrupt_at_any_line_of_an_append_keeps_or_drops_the_block(tmp_path
     class Interrupted(BaseException):
         pass
 
-    code = {SegmentWriter.append.__code__, SegmentWriter._append.__code__}
+    code = {method.__code__ for method in APPENDING}
     line = 0
     while True:
         left = line

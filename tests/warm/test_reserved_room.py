@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.warm.segments import append, header_of, read, values_of
+from tests.warm.segments import append, header_of, read, values_of, write_segment
 from tiered.errors import Backpressure, CorruptionError
 from tiered.format.block import HEADER_BYTES
 from tiered.format.segment import BlockIndex
@@ -76,7 +77,7 @@ def test_a_reader_survives_room_that_goes_while_it_reads(tmp_path: Path) -> None
     segment = SegmentFile.open(writer.path, use_mmap=True)
     writer.mark_clean()
     assert values_of(segment) == [LARGE, LARGE, b"last"]
-    assert segment._data.size == segment.bytes
+    assert segment._mapped.size == segment.bytes
 
 
 def test_the_writers_own_view_maps_blocks_alone(tmp_path: Path) -> None:
@@ -84,8 +85,33 @@ def test_the_writers_own_view_maps_blocks_alone(tmp_path: Path) -> None:
     writer = writer_with_room(tmp_path / "0")
     view = SegmentFile.of_writer(writer.path, writer.header, writer.index.frozen(), writer.end_offset)
     assert values_of(view) == [LARGE, LARGE, b"last"]
-    assert view._data.size == writer.position
+    assert view._mapped.size == writer.position
     assert SegmentFile.of_writer(writer.path, writer.header, BlockIndex(), writer.end_offset).bytes == 0
+
+
+@pytest.mark.parametrize("use_mmap", [True, False])
+def test_a_file_that_is_not_what_its_writer_wrote_is_not_read(tmp_path: Path, use_mmap: bool) -> None:
+    """It is looked at when it is first read: cut by somebody, another segment, or gone."""
+    writer = writer_with_room(tmp_path / "0")
+
+    def look() -> list[bytes]:
+        return values_of(
+            SegmentFile.of_writer(
+                writer.path, writer.header, writer.index.frozen(), writer.end_offset, use_mmap=use_mmap
+            )
+        )
+
+    assert look() == [LARGE, LARGE, b"last"]
+    os.truncate(writer.path, writer.position - 1)
+    with pytest.raises(CorruptionError, match=r"shorter|past the end"):
+        look()
+    other = write_segment(tmp_path / "1", [[b"another"]], seal=False, segment_id=UUID(int=9))
+    other.replace(writer.path)
+    with pytest.raises(FileNotFoundError, match="another segment"):
+        look()
+    writer.path.unlink()
+    with pytest.raises(FileNotFoundError):
+        look()
 
 
 def test_zeros_in_front_of_a_synced_block_are_corruption(tmp_path: Path) -> None:

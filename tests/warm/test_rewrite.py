@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.format.arrow_values import bodies, plain_types, schemas
 from tests.warm.disks import FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import body_of, header_of, read, read_directory, write_segment
-from tiered.errors import CorruptionError, DiskFull
-from tiered.format.block import encode_body
+from tiered.errors import CorruptionError, DiskFull, RecordTooLarge
+from tiered.format.block import Numbers, encode_body
 from tiered.format.codec import Codec
-from tiered.format.schema import normalize_schema
+from tiered.format.schema import body_schema, normalize_schema
 from tiered.warm.directory import SegmentName, list_segments, remove_half_written
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.rewrite import merged_batches, remove_leftover, rewrite_segment
+from tiered.warm.rewrite import _compare, merged_batches, remove_leftover, rewrite_segment
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -54,8 +54,8 @@ def test_the_records_stay_and_the_old_file_goes(codec: Codec, tmp_path: Path) ->
 def test_the_last_append_and_the_producers_are_kept(tmp_path: Path) -> None:
     """Ages in policies count from them, and a repeated sequence number is recognised by them."""
     writer = SegmentWriter.create(FS, tmp_path, header_of())
-    writer.append([body_of([b"a"])], 7_000, (5, 1, 0))
-    writer.append([body_of([b"b"])], 9_000, (5, 1, 1))
+    writer.append([body_of([b"a"])], 7_000, [Numbers(5, 1, 0)])
+    writer.append([body_of([b"b"])], 9_000, [Numbers(5, 1, 1)])
     producers = writer.seal(0).producers
     assert [item.producer_id for item in producers] == [5]
     writer.close()
@@ -86,6 +86,39 @@ def test_any_records_of_any_schema_survive(tmp_path: Path, data: st.DataObject, 
         found = pa.concat_batches([batch for batch, _ in merged_batches(SegmentFile.open(path))])
         found.validate(full=True)
         assert found.equals(wanted)
+
+
+def test_a_block_that_is_too_large_with_a_chunk_a_column_becomes_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One chunk of many columns takes less than many chunks: earlier releases filled blocks up to the limit."""
+    monkeypatch.setattr("tiered.format.block.RAW_BYTES_MAX", 64 << 10)
+    schema = body_schema(pa.schema([(f"c{i}", pa.int64()) for i in range(200)]))
+    columns = [pa.array(range(25), field.type) for field in schema]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    writer = SegmentWriter.create(FS, tmp_path, header_of(schema))
+    for _ in range(2):
+        writer.append([encode_body(batch)], 1)
+    writer.seal(0)
+    writer.close()
+    with pytest.raises(RecordTooLarge):
+        encode_body(batch, Codec.ZSTD)
+    rewrite_segment(FS, writer.path, Codec.ZSTD, 1)
+    found = [rows for rows, _ in merged_batches(SegmentFile.open(next_generation(writer.path)), 0)]
+    assert len(found) > 2
+    assert pa.concat_batches(found).equals(pa.concat_batches([batch, batch]))
+
+
+def test_a_copy_that_lacks_records_or_has_others_is_refused(tmp_path: Path) -> None:
+    """What is compared is every record, wherever the blocks of the copy begin and end."""
+    for number, values in enumerate([VALUES[:-1], [*VALUES[:-1], b"other"], [*VALUES, b"more"]]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        old = SegmentFile.open(write_segment(folder / "old", BLOCKS, seal=True))
+        blocks = [part for part in (values[:50], values[50:]) if part]
+        new = SegmentFile.open(write_segment(folder / "new", blocks, seal=True))
+        with pytest.raises(CorruptionError, match="differs"):
+            _compare(old, new, 1 << 20)
 
 
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power cut"])

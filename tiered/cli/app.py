@@ -23,12 +23,13 @@ from .. import __version__
 from ..errors import TieredError
 from .append import append
 from .bench import bench
+from .changes import add_columns, add_partitions, delete, delete_before, roll
 from .config import config
 from .daemon import daemon
 from .explain import explain
 from .export import export
 from .inspection import inspect
-from .output import error_line
+from .output import error_line, say
 from .pause import pause, resume
 from .read import read
 from .restore import restore
@@ -84,7 +85,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tiered {__version__}")
+        say(f"tiered {__version__}")
         raise typer.Exit
 
 
@@ -122,6 +123,11 @@ _add(
     "tiered read access --from latest --follow",
 )
 _add(topics, "tiered topics --path ./data")
+_add(roll, "tiered roll orders --path ./data")
+_add(add_columns, "tiered add-columns flights columns.json --path ./data")
+_add(add_partitions, "tiered add-partitions orders 8 --path ./data")
+_add(delete_before, "tiered delete-before orders 1000 --partition 2 --path ./data")
+_add(delete, "tiered delete orders --yes --path ./data")
 _add(status, "tiered status --path ./data")
 _add(plan, "tiered plan --config tiered.toml", "tiered plan --in 30d --config tiered.toml")
 _add(explain, "tiered explain orders --config tiered.toml")

@@ -26,10 +26,10 @@ from .options import (
     Verbose,
     load_settings,
     log,
+    open_for_appending,
     open_for_reading,
-    open_for_writing,
 )
-from .output import count, print_json, stderr, text_of_error
+from .output import count, print_json, say, stderr, text_of_error
 from .sources import (
     InputFormat,
     JsonRows,
@@ -100,7 +100,7 @@ def append(
     with open_for_reading(settings) as store:
         # So that a mistyped path or topic leaves nothing behind.
         store.topic(topic)
-    with open_for_writing(settings) as store:
+    with open_for_appending(settings) as store:
         appender = _Appender(store.topic(topic), key, timestamp, partition, settings.store.max_record_bytes)
         for source in sources:
             appender.check(source.format)
@@ -111,7 +111,7 @@ def append(
     if as_json:
         print_json({"topic": topic, "records": records, "bytes": size, "seconds": seconds})
         return
-    typer.echo(
+    say(
         f"appended {count(records, 'record')} to {topic}, all durable: {approximate_size(size)} in {seconds:.1f} s, "
         f"{records / seconds:,.0f} records/s"
     )

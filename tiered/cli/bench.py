@@ -10,7 +10,7 @@ import typer
 from ..bench import VALUE_BYTES, Figure, measure, scratch
 from ..units import approximate_size
 from .options import AsJson, Verbose
-from .output import print_json, print_table, spinner
+from .output import print_json, print_table, say, spinner
 
 
 def bench(
@@ -64,7 +64,7 @@ def bench(
             for figure in figures
         ],
     )
-    typer.echo(f"values of {VALUE_BYTES} bytes, one thread, disk of {path.absolute()}")
+    say(f"values of {VALUE_BYTES} bytes, one thread, disk of {path.absolute()}")
 
 
 def _rate(per_second: float, figure: Figure) -> str:

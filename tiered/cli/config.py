@@ -17,7 +17,7 @@ from ..settings import Settings, Sources, dotted
 from ..settings_sources import Setting, doubts, pattern_of, policy_provenance, provenance
 from ..warm.cold_url import COLD_FILE, ColdPlace, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
-from .output import count, print_json, print_table
+from .output import count, print_json, print_table, say
 
 # Where nothing is set, each command listens where it does by itself.
 _COMMANDS = {
@@ -111,11 +111,9 @@ def _print_check(sources: Sources, settings: Settings, warnings: list[str], as_j
         print_json({"path": sources.path or None, "warnings": warnings})
         return
     for text in warnings:
-        typer.echo(f"warning: {text}", err=True)
+        say(f"warning: {text}", err=True)
     tables = count(len(settings.policies), "policy table")
-    typer.echo(
-        f"{sources.path or 'environment'}: no mistake found; {tables}, {count(len(warnings), 'warning')}"
-    )
+    say(f"{sources.path or 'environment'}: no mistake found; {tables}, {count(len(warnings), 'warning')}")
 
 
 def _print_settings(found: list[Setting], topic: str | None, pattern: str | None, as_json: bool) -> None:
@@ -129,7 +127,7 @@ def _print_settings(found: list[Setting], topic: str | None, pattern: str | None
         print_json(values)
         return
     if topic is not None and pattern is not None:
-        typer.echo(f"topic {topic}: {dotted(('policies', pattern))}")
+        say(f"topic {topic}: {dotted(('policies', pattern))}")
     print_table(("key", "value", "from"), [(key, _text(value), source) for key, value, source in rows])
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import zstandard
 
 from ..cold.object_store import ObjectStore
 from ..errors import ConfigError, CorruptionError, ObjectNotFound
@@ -18,7 +17,7 @@ from ..format.codec import Codec
 from ..format.document import decode_document
 from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry
-from ..format.manifest_codec import PAGE_RAW_BYTES_MAX, decode_head, decode_page
+from ..format.manifest_codec import decode_head, decode_page, unpack_page
 from ..format.schema import schema_from_text
 from ..warm.segment_reader import SegmentFile
 
@@ -211,9 +210,8 @@ def describe_page(data: bytes, where: str, head: Head | None) -> Description:
 
 def _unverified_page(data: bytes, where: str) -> list[Row]:
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=PAGE_RAW_BYTES_MAX)
-        return list(json.loads(raw)["entries"])
-    except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
+        return [dict(item) for item in unpack_page(data)["entries"]]
+    except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"not a page of a manifest ({error})", where=where) from None
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..cold.object_store import ObjectStore
-from ..cold.parquet_format import FACTS_KEY, facts_of
+from ..cold.parquet_footer import Footer, parse_footer
+from ..cold.parquet_format import FACTS_KEY, column_chunks, facts_of
+from ..cold.parquet_inspect import read_tail
+from ..cold.parquet_pages import decode, reckon
+from ..cold.ranges import SparseFile
 from ..errors import ConfigError, CorruptionError
+from ..format.manifest import PIECE_BYTES_MAX
 from .describe import Description, Row, columns_of, segment_facts
 
 
@@ -24,24 +28,25 @@ def describe_object(store: ObjectStore, key: str, record_count: int) -> Descript
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     where = f"{store.url.rstrip('/')}/{key}"
-    size = store.stat(key).size
+    info, tail = read_tail(store, key)
     try:
-        with pq.ParquetFile(
-            pa.PythonFile(_ObjectFile(store, key, size), "r"), page_checksum_verification=True
-        ) as file:
-            return _describe(file, where, size, record_count)
-    except pa.ArrowException as error:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        if FACTS_KEY not in (metadata.metadata or {}):
+            raise ConfigError(
+                f"{where} is Parquet that no store wrote: {metadata.num_rows:,} rows; any Parquet tool reads it"
+            )
+        footer = parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
+        records = _first_records(store, key, info.size, footer, record_count)
+    except (
+        pa.ArrowException,
+        ValueError,
+        OSError,
+    ) as error:  # the last of them for pages that fail their checksum
         raise CorruptionError(f"Parquet does not decode ({error})", where=where) from None
-    except OSError as error:  # Arrow's name for pages that fail their checksum
-        raise CorruptionError(f"Parquet does not decode ({error})", where=where) from None
+    return _describe(footer.metadata, where, info.size, records)
 
 
-def _describe(file: Any, where: str, size: int, record_count: int) -> Description:
-    metadata = file.metadata
-    if FACTS_KEY not in (metadata.metadata or {}):
-        raise ConfigError(
-            f"{where} is Parquet that no store wrote: {metadata.num_rows:,} rows; any Parquet tool reads it"
-        )
+def _describe(metadata: Any, where: str, size: int, records: list[Row]) -> Description:
     about = facts_of(metadata, where=where)
     facts: Row = {
         "state": "whole segment" if about.sealed else "tail of an active segment",
@@ -61,9 +66,8 @@ def _describe(file: Any, where: str, size: int, record_count: int) -> Descriptio
     }
     groups = [_row_group(metadata, index) for index in range(metadata.num_row_groups)]
     return Description(
-        "cold object", where, facts, {"columns": columns_of(about.schema), "row groups": groups},
-        _first_records(file, record_count),
-    )  # fmt: skip
+        "cold object", where, facts, {"columns": columns_of(about.schema), "row groups": groups}, records
+    )
 
 
 def _row_group(metadata: Any, index: int) -> Row:
@@ -79,42 +83,24 @@ def _row_group(metadata: Any, index: int) -> Row:
     }
 
 
-def _first_records(file: Any, record_count: int) -> list[Row]:
-    if record_count <= 0 or file.metadata.num_rows == 0:
+def _first_records(store: ObjectStore, key: str, size: int, footer: Footer, record_count: int) -> list[Row]:
+    metadata = footer.metadata
+    if record_count <= 0 or metadata.num_rows == 0:
         return []
-    batch = next(file.iter_batches(batch_size=record_count))
-    names = batch.schema.names
-    order = ["offset", "timestamp", *(name for name in names if name not in ("offset", "timestamp"))]
-    rows: list[Row] = batch.select(order).to_pylist()
+    chunks = column_chunks(metadata, 0)
+    start, end = min(at for at, _ in chunks), max(at + length for at, length in chunks)
+    if not 0 <= start < end <= min(size, start + PIECE_BYTES_MAX):
+        raise ValueError(f"its first row group lies at {start} to {end}")
+    file = SparseFile(size, [((start, end - start), store.get_range(key, start, end - start))])
+    reckoned = reckon(metadata, 0, range(metadata.num_columns), file.slice)
+    with pq.ParquetFile(
+        pa.PythonFile(file, "r"),
+        metadata=metadata,
+        read_dictionary=reckoned.dictionaries,
+        page_checksum_verification=True,
+    ) as source:
+        table = decode(source, 0, footer.schema.names, reckoned, footer.schema)
+    system = ("offset", "timestamp")
+    order = [*system, *(name for name in table.schema.names if name not in system)]
+    rows: list[Row] = table.select(order).slice(0, record_count).to_pylist()
     return rows
-
-
-class _ObjectFile(io.RawIOBase):
-    """An object as a file that can be read at any place."""
-
-    def __init__(self, store: ObjectStore, key: str, size: int) -> None:
-        self._store = store
-        self._key = key
-        self._size = size
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._position)
-        length = left if size < 0 else min(size, left)
-        data = self._store.get_range(self._key, self._position, length) if length else b""
-        self._position += length
-        return data

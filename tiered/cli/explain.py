@@ -20,7 +20,7 @@ from .options import (
     load_settings,
     open_for_tiering,
 )
-from .output import error_line, print_json, print_table, spinner
+from .output import error_line, print_json, print_table, say, spinner
 
 
 def explain(
@@ -50,7 +50,7 @@ def explain(
         for item in found.partitions:
             _print_partition(item)
         if found.paused:
-            typer.echo(f"{topic} is {found.paused}; until tiered resume, passes do none of this")
+            say(f"{topic} is {found.paused}; until tiered resume, passes do none of this")
     if found.problems:
         error_line(found.problems[0])
         raise typer.Exit(1)
@@ -65,11 +65,11 @@ def _print_partition(item: Explanation) -> None:
             title=title,
         )
     else:
-        typer.echo(f"{title}: no records")
+        say(f"{title}: no records")
     if item.scrub is not None:
-        typer.echo(f"its objects: {item.scrub.text(item.now_us)}")
+        say(f"its objects: {item.scrub.text(item.now_us)}")
     for note in item.notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _row(piece: Piece, now_us: int) -> tuple[str, ...]:

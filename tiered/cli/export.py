@@ -25,7 +25,7 @@ from .options import (
     names_server,
     open_for_reading,
 )
-from .output import count, print_json, spinner
+from .output import count, print_json, say, spinner
 
 Table = Annotated[
     str | None,
@@ -68,12 +68,12 @@ def export(
             print_json({"topic": topic, "objects": [asdict(item) for item in objects]})
         else:
             for item in objects:
-                typer.echo(item.url)
+                say(item.url)
         return
     if as_json:
         print_json(done.to_json())
         return
-    typer.echo(
+    say(
         f"{done.table} names {count(done.objects, 'object')} with {count(done.records, 'record')}: {done.added:,} added, "
         f"{done.removed:,} removed; metadata at {done.metadata}"
     )

@@ -15,6 +15,7 @@ from ..cold.options import ColdOptions, check_url
 from ..errors import ConfigError, ObjectNotFound
 from ..format.segment import MAGIC as SEGMENT_MAGIC
 from ..settings import Settings
+from ..units import shown_json
 from ..warm.cold_url import read_cold_place
 from .describe import (
     Description,
@@ -27,7 +28,7 @@ from .describe import (
 )
 from .describe_object import describe_object
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings
-from .output import count, json_line, print_facts, print_json, print_table, text_of
+from .output import count, json_line, print_facts, print_json, print_table, say, text_of
 
 _PARQUET_MAGIC = b"PAR1"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -65,7 +66,8 @@ def inspect(
 def _describe(target: str, records: int, settings: Settings) -> Description:
     local = Path(urlsplit(target).path if target.startswith("file://") else target)
     if ("://" not in target or target.startswith("file://")) and local.exists():
-        return _describe_file(local.resolve(), records)
+        # A pipe's name in /dev/fd leads to none that could be looked at.
+        return _describe_file(local.resolve() if local.is_file() else local, records)
     if "://" in target:
         check_url(target)
         folder, _, name = target.rpartition("/")
@@ -89,6 +91,8 @@ def _options(settings: Settings, endpoint_url: str | None = None, region: str | 
 def _describe_file(path: Path, records: int) -> Description:
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file in it")
+    if not path.is_file():
+        raise ConfigError(f"{path} is no regular file, and a pipe has no end to read from; name a file")
     with path.open("rb") as file:
         magic = file.read(4)
     if magic == SEGMENT_MAGIC:
@@ -125,16 +129,16 @@ def _to_json(found: Description) -> Row:
 
 
 def _print(found: Description) -> None:
-    typer.echo(f"{found.kind} {found.where}\n")
+    say(f"{found.kind} {found.where}\n")
     print_facts(found.facts)
     for title, rows in found.tables.items():
         if rows:
-            typer.echo("")
+            say()
             _print_rows(title, rows)
     if found.records:
-        typer.echo(f"\nfirst {count(len(found.records), 'record')}")
+        say(f"\nfirst {count(len(found.records), 'record')}")
         for row in found.records:
-            typer.echo(f"  {json_line(row)}")
+            say(f"  {shown_json(json_line(row))}")
 
 
 def _print_rows(title: str, rows: Sequence[Row]) -> None:

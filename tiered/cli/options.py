@@ -8,11 +8,17 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from ..errors import StoreLocked, TieredError
+from ..flight import open_noticed
+from ..flight.notice import Notice, standing_notice
 from ..opening import open_store
 from ..settings import Settings
 from ..store import Store
+from ..units import shown
 from ..warm.catalog import Catalog
+from ..warm.cold_url import read_cold_place
 from ..warm.filesystem import OsFileSystem
+from .output import say
 
 log = logging.getLogger("tiered")
 
@@ -44,7 +50,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {record.getMessage()}"
+        return f"{record.levelname.lower()}: {shown(record.getMessage())}"
 
 
 def _settings_file(ctx: typer.Context, file: Path | None) -> Path | None:
@@ -52,7 +58,7 @@ def _settings_file(ctx: typer.Context, file: Path | None) -> Path | None:
     # Click has what was given before what was not.
     named = ctx.resilient_parsing or any(ctx.params.get(name) is not None for name in ("path", "target"))
     if file is None and not named and Path(SETTINGS_FILE).is_file():
-        typer.echo(f"note: {SETTINGS_FILE} is here and not read; add --config {SETTINGS_FILE}", err=True)
+        say(f"note: {SETTINGS_FILE} is here and not read; add --config {SETTINGS_FILE}", err=True)
     return file
 
 
@@ -134,9 +140,50 @@ def open_for_reading(settings: Settings) -> Store:
     return open_store(settings.store.path, settings=settings, read_only=True)
 
 
-def open_for_writing(settings: Settings) -> Store:
-    """Open the store as its one writer; create it where there is none."""
-    return open_store(settings.store.path, settings=settings)
+def open_for_writing(settings: Settings, *, daemon: bool = False) -> Store:
+    """Open the store as its one writer, here and through no server; create it where there is none.
+
+    Raises
+    ------
+    StoreLocked
+        Names the process that writes it, and where that serves it.
+    """
+    try:
+        return open_store(settings.store.path, settings=settings, daemon=daemon)
+    except StoreLocked as locked:
+        raise _at_server(locked, _notice_of(settings)) from None
+
+
+def open_for_appending(settings: Settings) -> Store:
+    """Open the store as its one writer, or through the server that is; create it where there is none."""
+    try:
+        return open_store(settings.store.path, settings=settings)
+    except StoreLocked as locked:
+        notice = _notice_of(settings)
+        if notice is None or settings.cold.url not in (None, read_cold_place(_root(settings)).url):
+            raise _at_server(locked, notice) from None
+        try:
+            store = open_noticed(notice, settings, read_only=False)
+        except TieredError as error:
+            raise _at_server(locked, notice, f"; it cannot be used from here: {error}") from None
+        say(f"note: {settings.store.path} is served at {store.url}, and this goes through it", err=True)
+        return store
+
+
+def _at_server(locked: StoreLocked, notice: Notice | None, more: str = "") -> StoreLocked:
+    return locked if notice is None else StoreLocked(f"{locked}; it is served at {notice.location}{more}")
+
+
+def _notice_of(settings: Settings) -> Notice | None:
+    try:
+        return standing_notice(_root(settings))
+    except (TieredError, OSError) as error:
+        log.debug("no server of %s is used: %s", settings.store.path, error)
+        return None
+
+
+def _root(settings: Settings) -> Path:
+    return Path(settings.store.path).absolute()
 
 
 def open_for_tiering(settings: Settings) -> Store:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import errno
+import io
 import json
 import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import IO, Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -19,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..ingest import to_datetime
-from ..units import approximate_size
+from ..units import approximate_size, shown, shown_json
 
 # Wide enough that a table in a pipe or a file keeps its lines whole.
 _PIPE_WIDTH = 240
@@ -43,6 +45,11 @@ def stderr() -> Console:
     return _Console(file=sys.stderr, highlight=False)
 
 
+def say(text: str = "", *, err: bool = False) -> None:
+    """Print a line of text, escaped; the one way from a command to people, beside tables and JSON."""
+    typer.echo(shown(text), err=err)
+
+
 def text_of_error(error: BaseException) -> str:
     """Return what went wrong, without the number that the system has for it."""
     if isinstance(error, OSError) and error.strerror:
@@ -53,34 +60,59 @@ def text_of_error(error: BaseException) -> str:
 def error_line(error: BaseException | str) -> None:
     """Say in one line on stderr what went wrong."""
     text = error if isinstance(error, str) else text_of_error(error)
-    sys.stderr.write(f"error: {' '.join(text.split())}\n")
+    sys.stderr.write(f"error: {shown(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON document; in ASCII, which every encoding of a terminal or pipe has."""
-    sys.stdout.write(json.dumps(_finite(value), indent=2, default=plain) + "\n")
+    """Print a JSON document; in ASCII, which every encoding of a terminal or pipe has. Values are those of `json_line`."""
+    sys.stdout.write(json.dumps(_told(value), indent=2, default=plain) + "\n")
+
+
+class Escaping(io.RawIOBase):
+    """A terminal, which gets what is written to it as `shown` has it, or JSON as `shown_json` has it."""
+
+    def __init__(self, terminal: IO[bytes], *, json: bool) -> None:
+        self._terminal = terminal
+        self._shown = shown_json if json else shown
+
+    def write(self, data: Any) -> int:
+        """Write whole lines."""
+        text = bytes(data).decode("utf-8", "backslashreplace")
+        self._terminal.write(self._shown(text).encode())
+        return len(data)
+
+    def flush(self) -> None:
+        """Pass it on."""
+        self._terminal.flush()
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON.
+    """Return a row as one line of JSON, in which each name has values of one kind.
 
-    Bytes are text where they are UTF-8, else ``{"base64": "..."}``; times are ISO 8601; decimals are text, and so
-    are the numbers that JSON does not have (``"NaN"``, ``"Infinity"``).
+    Bytes are text. Where those below a name are not all UTF-8, it is null, and a name of its own, such as
+    ``value_base64``, has them in base64. Times are ISO 8601; decimals are text, and so are the numbers that JSON does
+    not have (``"NaN"``, ``"Infinity"``).
     """
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
-    except ValueError:
-        return json.dumps(_finite(row), ensure_ascii=False, allow_nan=False, default=plain)
+    except ValueError:  # a number that JSON does not have, or bytes that are no text
+        return json.dumps(_told(row), ensure_ascii=False, allow_nan=False, default=plain)
+
+
+def json_text(value: object) -> str:
+    """Return a nested value as JSON within a line of text, where bytes are what they are (``surrogateescape``)."""
+
+    def raw(item: object) -> object:
+        return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else plain(item)
+
+    return json.dumps(_finite(value), ensure_ascii=False, default=raw)
 
 
 def plain(value: object) -> object:
-    """Return what stands in JSON for a value that it does not have."""
+    """Return what stands in JSON for a value that it does not have; raise `UnicodeDecodeError` for bytes that are no text."""
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode("ascii")}
+        return value.decode()
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, date):
@@ -88,6 +120,51 @@ def plain(value: object) -> object:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return str(value)
+
+
+def _told(value: Any) -> Any:
+    """Return a document with its numbers finite, and with bytes that are no text under names of their own."""
+    if isinstance(value, Mapping):
+        told: dict[Any, Any] = {}
+        for name, item in value.items():
+            if _is_text(item):
+                told[name] = _told(item)
+            else:
+                told[name] = None
+                told[_name_beside(value, name)] = _in_base64(item)
+        return told
+    if isinstance(value, (list, tuple)):
+        return [_told(item) for item in value]
+    return _finite(value)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all bytes in a value are text, but for those in an object of its own, which sees to them itself."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_text, value))
+    if isinstance(value, bytes):
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _name_beside(names: Mapping[Any, Any], name: object) -> str:
+    found = f"{name}_base64"
+    while found in names:
+        found += "_"
+    return found
+
+
+def _in_base64(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        return {name: _in_base64(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_in_base64(item) for item in value]
+    return _finite(value)
 
 
 def _finite(value: Any) -> Any:
@@ -104,7 +181,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     """Print a table; columns whose name begins with ``>`` are aligned to the right."""
     table = Table(
         box=SIMPLE_HEAD,
-        title=title or None,
+        title=Text(shown(title)) if title else None,
         title_justify="left",
         title_style="bold",
         pad_edge=False,
@@ -112,9 +189,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     )
     for name in columns:
         right = name.startswith(">")
-        table.add_column(name.removeprefix(">"), justify="right" if right else "left", overflow="fold")
+        table.add_column(
+            Text(shown(name.removeprefix(">"))), justify="right" if right else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(shown(cell)) for cell in row))
     stdout().print(table)
 
 
@@ -124,7 +203,9 @@ def print_facts(facts: dict[str, Any]) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        table.add_row(name.removesuffix("_us").replace("_", " "), Text(text_of(name, value)))
+        table.add_row(
+            Text(shown(name.removesuffix("_us").replace("_", " "))), Text(shown(text_of(name, value)))
+        )
     stdout().print(table)
 
 

@@ -17,7 +17,7 @@ from .options import (
     load_settings,
     open_for_tiering,
 )
-from .output import print_json
+from .output import print_json, say
 
 OneTopic = Annotated[
     str | None,
@@ -50,7 +50,7 @@ def pause(
     if as_json:
         print_json({"topic": topic, "store": store.url, "paused": str(made)})
     else:
-        typer.echo(f"{topic or store.url} is {made}")
+        say(f"{topic or store.url} is {made}")
 
 
 def resume(
@@ -71,9 +71,9 @@ def resume(
     if as_json:
         print_json({"topic": topic, "store": store.url, "was_paused": bool(found), "still_paused": still})
         return
-    typer.echo(f"{topic or store.url} {'goes on' if found else 'was not paused'}")
+    say(f"{topic or store.url} {'goes on' if found else 'was not paused'}")
     for name, why in still.items():
-        typer.echo(f"{name} stays {why}")
+        say(f"{name} stays {why}")
 
 
 def _check_one(topic: str | None, whole_store: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -22,6 +22,7 @@ from ..store import Store
 from ..topic import Topic
 from ..units import parse_duration
 from .options import ColdUrl, ConfigFile, StorePath, TopicName, Verbose, load_settings, open_for_reading
+from .output import Escaping
 from .records import OutputFormat, RecordPrinter, printer_for
 
 _POLL_SECONDS = 0.1
@@ -88,7 +89,10 @@ def read(
     pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
     with open_for_reading(settings) as store:
         found = store.topic(topic)
-        printer = printer_for(output_format, found.schema, sys.stdout.buffer)
+        sink: Any = sys.stdout.buffer
+        if sys.stdout.isatty():  # elsewhere every byte is as it was appended
+            sink = Escaping(sink, json=output_format is OutputFormat.JSON)
+        printer = printer_for(output_format, found.schema, sink)
         batches = request.follow(store, topic, printer, pause) if follow else request.once(found, printer)
         try:
             for batch in batches:

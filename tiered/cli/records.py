@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 import pyarrow as pa
 
 from ..format.schema import RECORD_SCHEMA, row_schema
-from .output import json_line, plain
+from .output import json_line, json_text, plain
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -131,5 +131,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, (int, float, Decimal)):
         return str(value)
     if isinstance(value, (list, tuple, dict)):
-        return json_line({"": value})[5:-1].translate(_ESCAPES)
+        return json_text(value).translate(_ESCAPES)
     return str(plain(value))

@@ -11,7 +11,7 @@ import typer
 from ..restore import restore as restore_store
 from ..settings import Settings
 from .options import AsJson, ConfigFile, Verbose
-from .output import count, iso, print_json, spinner
+from .output import count, iso, print_json, say, spinner
 from .read import parse_moment
 
 Url = Annotated[
@@ -62,7 +62,7 @@ def restore(
         print_json({"url": url, "path": str(path), "topics": topics})
         return
     records = sum(end - start for partitions in topics.values() for start, end in partitions.values())
-    typer.echo(
+    say(
         f"restored {count(len(topics), 'topic')} with {count(records, 'record')}"
         f"{'' if moment is None else f' as of {iso(moment)}'} to {path}; the store that wrote to "
         f"{url} before is fenced"
@@ -74,4 +74,4 @@ def restore(
         if start == end
     ]
     if moment is not None and empty:
-        typer.echo(f"note: empty as of then: {', '.join(empty)}")
+        say(f"note: empty as of then: {', '.join(empty)}")

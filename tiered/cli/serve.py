@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ..daemon.notify import Notifier
 from ..flight.options import read_token
-from ..opening import open_store
 from ..settings import Settings
 from ..warm.catalog import STORE_FILE
-from .options import ColdUrl, ConfigFile, StorePath, Verbose, overrides_of
+from .options import ColdUrl, ConfigFile, StorePath, Verbose, open_for_writing, overrides_of
+from .output import say
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -51,7 +53,7 @@ def serve(
 
     Other processes append to it and read all of it by tiered.open("grpc://host:port"), other commands by --path with
     that URL. Only this host is answered, unless --listen and a token say otherwise. At the end everything that was
-    appended is flushed.
+    appended is flushed. flight.metrics answers /healthz, /readyz and /metrics; with --daemon so does daemon.metrics.
     """
     overrides: dict[str, Any] = overrides_of(path, cold)
     files = {"tls_certificate": tls_certificate, "tls_key": tls_key}
@@ -62,19 +64,22 @@ def serve(
         overrides["flight"] = named
     settings = Settings.load(config, **overrides)
     token = read_token(token_file)
+    notifier = Notifier.of(os.environ)
     root = settings.store.path
     made = "://" not in root and not (Path(root) / STORE_FILE).exists()
     with (
         _signals() as asked,
-        open_store(root, settings=settings, daemon=daemon) as store,
+        open_for_writing(settings, daemon=daemon) as store,
         store.serve(token=token, allow_remote=allow_remote) as server,
     ):
         # The only line on standard output: what a script has to know.
-        typer.echo(server.location)
+        say(server.location)
+        notifier.ready()
         if made:
-            typer.echo(f"no store was at {store.url}: made a new one, which is empty", err=True)
-        typer.echo(f"serving {store.url}; Ctrl-C ends it", err=True)
+            say(f"no store was at {store.url}: made a new one, which is empty", err=True)
+        say(f"serving {store.url}; Ctrl-C ends it", err=True)
         asked.get()
+        notifier.stopping()
 
 
 @contextmanager

@@ -101,9 +101,10 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     ------
     OSError, ConfigError
     """
+    no_parquet = ConfigError("Parquet is read from its end, which a pipe does not have; name a file")
     if file == "-":
         if chosen is InputFormat.PARQUET:
-            raise ConfigError("Parquet is read from its end, which a pipe does not have; name a file")
+            raise no_parquet
         return Source("stdin", None, chosen or InputFormat.LINES, None)
     path = Path(file)
     found = path.stat()
@@ -113,7 +114,10 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
     if extension in _UNPACK and chosen is None:
         raise ConfigError(f"{path} is compressed or an archive; {_how_to_unpack(file, path)}")
     size = found.st_size if stat.S_ISREG(found.st_mode) else None
-    return Source(file, path, chosen or _EXTENSIONS.get(extension, InputFormat.LINES), size)
+    held = chosen or _EXTENSIONS.get(extension, InputFormat.LINES)
+    if held is InputFormat.PARQUET and size is None:
+        raise no_parquet
+    return Source(file, path, held, size)
 
 
 def _how_to_unpack(file: str, path: Path) -> str:
@@ -188,7 +192,10 @@ def read_csv(stream: Any, name: str, schema: pa.Schema, row_bytes_max: int) -> I
         except pa.ArrowException as error:
             reason = str(error).partition(". If ")[0]  # without Arrow's advice to its own callers
             raise SchemaMismatch(f"{name}: {reason}") from None
-        names = table.schema.names
+        try:
+            names = table.schema.names
+        except UnicodeDecodeError:
+            raise SchemaMismatch(f"{name}: the header line is no UTF-8 text") from None
         yield _empty_as_null(table), len(rows)
 
 

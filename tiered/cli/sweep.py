@@ -10,7 +10,7 @@ import typer
 from ..cold.sweep import SweepReport
 from ..units import approximate_size, format_duration
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, open_for_tiering
-from .output import count, error_line, print_json, print_table, size, spinner
+from .output import count, error_line, print_json, print_table, say, size, spinner
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
 
@@ -35,7 +35,7 @@ def sweep(
     if as_json:
         print_json(report.to_json())
     elif not bucket:
-        typer.echo("the store has no bucket, so there is nothing to sweep")
+        say("the store has no bucket, so there is nothing to sweep")
     else:
         _print_report(report)
     if report.problems:
@@ -68,13 +68,13 @@ def _print_report(report: SweepReport) -> None:
         )
     verb = "would be deleted" if report.dry_run else "deleted"
     waiting = sum(part.waiting for part in report.parts)
-    typer.echo(
+    say(
         f"{count(report.objects, 'object')} {verb}, {approximate_size(report.bytes)}; {waiting:,} within the grace of "
         f"{format_duration(int(report.grace_seconds * 1e6))}"
     )
     if report.leased_since_seconds is not None:
         since = datetime.fromtimestamp(report.leased_since_seconds, UTC)
-        typer.echo(f"a reader's lease keeps what nothing names since {since:%Y-%m-%d %H:%M:%S} UTC")
+        say(f"a reader's lease keeps what nothing names since {since:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def _note(left: int, uploads: int) -> str:

@@ -29,7 +29,7 @@ from .options import (
     open_for_reading,
     open_for_tiering,
 )
-from .output import count, error_line, iso, print_json, print_table, size, spinner
+from .output import count, error_line, iso, print_json, print_table, say, size, spinner
 
 _EXECUTOR_LOG = logging.getLogger("tiered.policies.executor")
 
@@ -54,10 +54,10 @@ def status(
         _print_status(found)
     for item in found if not as_json else ():
         for line in item.damaged:
-            typer.echo(f"damaged in the bucket: {item.topic}/{item.partition}: {line}")
+            say(f"damaged in the bucket: {item.topic}/{item.partition}: {line}")
     for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in found if item.paused):
         if not as_json:
-            typer.echo(line)
+            say(line)
     problems = [item for item in found if item.problem]
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
@@ -84,7 +84,7 @@ def _print_status(found: StoreStatus) -> None:
         ],
     )
     free = f", {approximate_size(found.disk_free_bytes)} of disk free" if found.disk_free_bytes else ""
-    typer.echo(f"store {found.url}, bucket {found.cold_url or 'none'}{free}")
+    say(f"store {found.url}, bucket {found.cold_url or 'none'}{free}")
 
 
 def _holdings(tier: TierHoldings) -> str:
@@ -146,11 +146,11 @@ def plan(
     if found.actions:
         right = {"partition", "size", "requests"}
         print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], found.describe())
-    typer.echo(_summary(found))
+    say(_summary(found))
     if found.actions and found.tiers:
-        typer.echo(f"afterwards: {_tiers(found.tiers)}")
+        say(f"afterwards: {_tiers(found.tiers)}")
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _print_simulation(found: Simulation, as_json: bool) -> None:
@@ -172,10 +172,10 @@ def _print_simulation(found: Simulation, as_json: bool) -> None:
     ]
     if rows:
         print_table(("action", "topic", ">actions", ">size", ">requests", ">first", ">last", "rule"), rows)
-    typer.echo(_summary(found.plan))
-    typer.echo(f"until {iso(to_datetime(found.end_us))}, if nothing is appended: {_tiers(found.tiers)}")
+    say(_summary(found.plan))
+    say(f"until {iso(to_datetime(found.end_us))}, if nothing is appended: {_tiers(found.tiers)}")
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _tiers(found: Iterable[TierBytes]) -> str:
@@ -259,7 +259,7 @@ def tier(
         _print_report(report)
     if not as_json:
         for name, pause in paused.items():
-            typer.echo(f"note: {name}: {pause}")
+            say(f"note: {name}: {pause}")
     if report.failed:
         total = len(report.done) + len(report.failed) + len(report.skipped)
         error_line(f"{len(report.failed)} of {count(total, 'action')} failed: {report.failed[0][1]}")
@@ -276,10 +276,10 @@ def _print_report(report: TierReport) -> None:
         *(_row(action, "-", "skipped", why) for action, why in report.skipped),
     ]
     if not rows:
-        typer.echo("nothing to do")
+        say("nothing to do")
         return
     print_table(("action", "topic", ">partition", "offsets", ">size", "result", "why"), rows)
-    typer.echo(
+    say(
         f"{len(report.done)} done, {len(report.failed)} failed, {len(report.skipped)} skipped; "
         f"{approximate_size(report.bytes)} in {report.seconds:.1f} s"
     )

@@ -22,11 +22,12 @@ from .options import (
     TopicName,
     Verbose,
     load_settings,
+    open_for_appending,
     open_for_reading,
-    open_for_writing,
 )
-from .output import count, error_line, print_json, print_table
+from .output import count, error_line, print_json, print_table, say
 
+_PARQUET_MAGIC = b"PAR1"
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 _ALIASES = {"timestamp": TIMESTAMP, "date": pa.date32()}
 
@@ -38,7 +39,7 @@ def create(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Columns of a typed topic: those of a Parquet file, or of a JSON file such as "
+            help="Columns of a typed topic: those of a Parquet file, or of JSON in a file or pipe such as "
             '{"carrier": "string", "departure": "timestamp", "delay": "int16"}. Without: key, value, headers.',
         ),
     ] = None,
@@ -69,7 +70,7 @@ def create(
     columns = None if schema is None else read_schema(schema)
     checked_schema(columns, timestamp, key)
     settings = load_settings(config, path, cold)
-    with open_for_writing(settings) as store:
+    with open_for_appending(settings) as store:
         try:
             made = store.create_topic(
                 topic, partitions=partitions, schema=columns, timestamp=timestamp, key=key, exist_ok=exist_ok
@@ -81,7 +82,7 @@ def create(
         if as_json:
             print_json({"topic": made.name, "partitions": made.partitions, "store": store.url})
         else:
-            typer.echo(f"topic {made.name} with {count(made.partitions, 'partition')} in {store.url}")
+            say(f"topic {made.name} with {count(made.partitions, 'partition')} in {store.url}")
 
 
 def topics(
@@ -133,7 +134,9 @@ def topics(
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the schema in a Parquet file, or described by a JSON file of names and types.
+    """Return the schema in a Parquet file, or described by JSON of names and types.
+
+    JSON is in a file whose name ends in ``.json``, or comes from a pipe, which has no name that could tell.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def read_schema(path: Path) -> pa.Schema:
         The file is neither.
     OSError
     """
-    if path.suffix == ".json":
+    if path.suffix == ".json" or path.is_fifo():
         return _described_schema(path)
     try:
         with path.open("rb") as file:
@@ -153,9 +156,12 @@ def read_schema(path: Path) -> pa.Schema:
 
 
 def _described_schema(path: Path) -> pa.Schema:
+    described = path.read_bytes()
+    if described.startswith(_PARQUET_MAGIC):
+        raise ConfigError("Parquet is read from its end, which a pipe does not have; name a file")
     try:
-        columns = json.loads(path.read_bytes())
-    except ValueError as error:
+        columns = json.loads(described)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(columns, dict):
         raise ConfigError(f'{path} holds no schema; write {{"column": "type", ...}}')

@@ -13,7 +13,7 @@ from ..errors import ConfigError, ReadOnly, TieredError
 from ..places import cold_options
 from ..reader.access import Places, TierAccess
 from ..settings import Settings
-from ..units import approximate_size
+from ..units import approximate_size, shown
 from ..verify.remembering import Memory
 from ..verify.repair import repair_store
 from ..verify.report import Problem, VerifyReport
@@ -21,7 +21,7 @@ from ..verify.verifier import verify_store
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
 from ..warm.cold_url import ColdPlace, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, names_server
-from .output import count, error_line, print_json, print_table, stderr
+from .output import count, error_line, print_json, print_table, say, stderr
 
 
 def verify(
@@ -59,7 +59,7 @@ def verify(
         task = bar.add_task("", total=None)
 
         def progress(where: str, read: int) -> None:
-            bar.update(task, advance=read, description=where.rpartition("/")[2])
+            bar.update(task, advance=read, description=shown(where.rpartition("/")[2]))
 
         try:
             if repair:
@@ -105,7 +105,7 @@ def _bar() -> Progress:
         BarColumn(),
         DownloadColumn(binary_units=True),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         console=stderr(),
         transient=True,
         disable=not sys.stderr.isatty(),
@@ -114,22 +114,22 @@ def _bar() -> Progress:
 
 def _print(report: VerifyReport) -> None:
     for item in report.repairs:
-        typer.echo(f"repair: {item}")
+        say(f"repair: {item}")
     if report.problems:
         print_table(
             ("what", "topic", ">partition", ">offsets at risk", "problem"),
             [_row(problem) for problem in report.problems],
         )
     for problem in report.problems:
-        typer.echo(f"problem: {problem}")
+        say(f"problem: {problem}")
     for unknown in report.unknown:
-        typer.echo(f"unknown: {unknown}")
+        say(f"unknown: {unknown}")
     looked = (
         f"{count(report.segments, 'segment')}, {count(report.blocks, 'block')} and "
         f"{count(report.objects, 'object')} looked at, {approximate_size(report.bytes)} read"
     )
     depth = "every byte" if report.deep else "structure only; --deep reads every byte"
-    typer.echo(
+    say(
         f"{report.url}: {count(len(report.problems), 'problem')}, {len(report.unknown)} unknown; {looked} ({depth})"
     )
 

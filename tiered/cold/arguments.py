@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from ..errors import PreconditionFailed
-from .object_store import ObjectInfo
+from ..errors import CorruptionError, PreconditionFailed
+from .object_store import GET_BYTES_MAX, ObjectInfo
 
 # A name directly below a folder; ``None`` in place of the object says that it is a folder itself.
 Child: TypeAlias = tuple[str, ObjectInfo | None]
@@ -38,6 +38,11 @@ def check_range(start: int, length: int) -> None:
     """Raise `ValueError` for a range that no object can have."""
     if start < 0 or length < 0:
         raise ValueError(f"a range has no negative start or length: {start}, {length}")
+
+
+def too_large(where: str, size: int) -> CorruptionError:
+    """Return the error for an object that is none of those which are read whole."""
+    return CorruptionError(f"an object of {size} bytes, at most {GET_BYTES_MAX} are read whole", where=where)
 
 
 def check_conditions(if_match: str | None, if_none_match: bool) -> bool:

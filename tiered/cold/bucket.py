@@ -19,6 +19,7 @@ from ..errors import (
 from ..format.document import decode_document, encode_document
 from .layout import STORE_KEY, TOPIC_FILE, topic_folder, topic_key, topic_of_folder
 from .object_store import ObjectStore
+from .second_look import sound
 
 DELETED = "deleted_us"
 LINEAGE = "lineage"
@@ -139,6 +140,7 @@ class Bucket:
         def change(current: dict[str, Any] | None) -> dict[str, Any]:
             if current is None:
                 raise CorruptionError(f"{TOPIC_FILE} vanished", where=self._where(key))
+            self._check_of(current, name, topic_id)
             if DELETED in current:
                 return current
             self._check_lineage(key, current, lineage)
@@ -205,8 +207,7 @@ class Bucket:
         found = self._read(key)
         if found is None:
             return None
-        if found[0].get("id") != str(topic_id) or found[0].get("name") != name:
-            raise CorruptionError(f"{TOPIC_FILE} is of another topic", where=self._where(key))
+        self._check_of(found[0], name, topic_id)
         return found[0]
 
     def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int, lineage: int = 1) -> None:
@@ -251,7 +252,12 @@ class Bucket:
                 self._sleep(0.1 * 2**attempt)
             found = self._read(key)
             current = found[0] if found else None
-            wanted = change(None if current is None else dict(current))
+            try:
+                wanted = change(None if current is None else dict(current))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise CorruptionError(
+                    f"document does not decode ({error!r})", where=self._where(key)
+                ) from None
             if wanted == current:
                 return wanted
             data = encode_document(wanted)
@@ -271,11 +277,20 @@ class Bucket:
         raise ColdStorageError(f"outcome unknown: {self._where(key)} ({failure})", retryable=True)
 
     def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
-        try:
+        def look() -> tuple[dict[str, Any], str]:
             found = self.store.get(key)
+            return decode_document(found.data, where=self._where(key)), found.etag
+
+        try:
+            return sound(look)
         except ObjectNotFound:
             return None
-        return decode_document(found.data, where=self._where(key)), found.etag
+
+    def _check_of(self, values: dict[str, Any], name: str, topic_id: UUID) -> None:
+        if values.get("id") != str(topic_id) or values.get("name") != name:
+            raise CorruptionError(
+                f"{TOPIC_FILE} is of another topic", where=self._where(topic_key(name, topic_id))
+            )
 
     def _id(self, values: dict[str, Any]) -> UUID:
         try:

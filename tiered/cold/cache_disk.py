@@ -51,6 +51,8 @@ class DiskCache:
     ----------
     directory
         Created when the first piece is kept, if the directory that it lies in is there.
+    apart
+        The directory is no part of a store: made new, it is its owner's alone.
     clock
         Nanoseconds since the epoch.
     """
@@ -60,12 +62,14 @@ class DiskCache:
         directory: Path,
         bytes_max: int,
         *,
+        apart: bool = False,
         fs: FileSystem | None = None,
         counters: FetchCounters | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._directory = directory
         self._bytes_max = bytes_max
+        self._apart = apart
         self._fs = fs or OsFileSystem()
         self._counters = counters or FetchCounters()
         self._clock = clock
@@ -149,7 +153,7 @@ class DiskCache:
         temporary = self._directory / f".{name}.{uuid4().hex}.tmp"
         try:
             if self._directory.parent.is_dir() and not (self._directory / name).exists():
-                self._fs.make_directory(self._directory)
+                (self._fs.make_root if self._apart else self._fs.make_directory)(self._directory)
                 if self._make_room(_rounded(len(data)), spare):
                     self._write_file(temporary, self._directory / name, data, 0 if spare else self._clock())
             self._failing = False

@@ -3,7 +3,8 @@
 A piece is looked for in memory, then among those under way, then in a copy of the object and in the cache on the
 disk; what is left is fetched in as few
 requests as its ranges allow. Every piece is verified wherever it came from (promise P4). What a cache gave and
-fails is dropped and fetched again; what the bucket gave and fails is a `CorruptionError`.
+fails is dropped and fetched again; what the bucket gave and fails is asked for again, and is a `CorruptionError`
+once every answer failed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from .cache_disk import DiskCache
 from .cache_memory import Ident, MemoryCache
 from .fetch_counters import FetchCounters
 from .fetch_hedge import Hedge
-from .fetch_plan import Piece
+from .fetch_plan import Piece, read_piece
 from .local_copies import LocalCopies
 from .object_store import ObjectStore
 from .parquet_footer import FooterCache
 from .ranges import Range, coalesce
+from .second_look import LOOKS, sound
 from .worker_pool import WorkerPool, usable_cpus
 
 _REMEMBERED_MAX = 1 << 16
@@ -232,22 +234,24 @@ class Fetcher:
         answers = [memoryview(part) for part in self._get(key, size, ranges, pieces[0], admission)]
         if self._copies is not None:
             self._copies.fetched(key)
-        damage: CorruptionError | None = None
-        for ident, (piece, flight) in missing.items():
+        spoilt: dict[Ident, _Own] = {}
+        for ident, own in missing.items():
+            piece, flight = own
             place = max(i for i, (start, _) in enumerate(ranges) if start <= piece.start)
             at = piece.start - ranges[place][0]
             data = answers[place][at : at + piece.length]
-            damaged_at = piece.damage(data)
-            if damaged_at is not None:
-                # Told at the end: others may wait for the sound pieces beside it.
-                damage = damage or CorruptionError(
-                    piece.reason, where=self.where(key), position=damaged_at, offsets=piece.offsets
-                )
+            if piece.damage(data) is not None:
+                # At the end: others may wait for the sound pieces beside it.
+                spoilt[ident] = own
                 continue
             self._admit(ident, data, admission)
             found[ident] = self._landed(ident, flight, data)
-        if damage is not None:
-            raise damage
+        for ident, (piece, flight) in spoilt.items():
+            self.counters.add(requests=1, request_bytes=piece.length)
+            # Alone, and once more after that: the answer may have been changed on its way.
+            data = memoryview(read_piece(self._connect(), key, piece, looks=LOOKS - 1))
+            self._admit(ident, data, admission)
+            found[ident] = self._landed(ident, flight, data)
 
     def _in_copy(self, key: str, piece: Piece) -> memoryview | None:
         data = None if self._copies is None else self._copies.read(key, piece.start, piece.length)
@@ -345,30 +349,25 @@ class Fetcher:
         # What a scan waits for was fetched ahead, and a disk gains nothing from being asked twice.
         hedged = admission is Admission.NARROW and not store.url.startswith(("file:", "memory:"))
         try:
-            parts = self._hedge.ask(ask, bytes_wanted) if hedged else ask()
+            return self._hedge.ask(ask, bytes_wanted) if hedged else ask()
         except ObjectNotFound:
             raise
         except ColdStorageError:
             self._check_size(store, key, size, first)
             raise
-        for (start, length), part in zip(ranges, parts, strict=True):
-            if len(part) != length:
-                raise CorruptionError(
-                    f"{len(part)} bytes instead of {length}", where=self.where(key), position=start,
-                    offsets=first.offsets,
-                )  # fmt: skip
-        return parts
 
     def _check_size(self, store: ObjectStore, key: str, size: int, first: Piece) -> None:
         """Raise `CorruptionError` where a read failed because the object was cut: waiting does not help then."""
-        try:
+
+        def look() -> None:
             found = store.stat(key).size
-        except ColdStorageError:
-            return
-        if found != size:
-            raise CorruptionError(
-                f"object has {found} bytes, the manifest says {size}",
-                where=self.where(key),
-                position=min(found, size),
-                offsets=first.offsets,
-            )
+            if found != size:
+                raise CorruptionError(
+                    f"object has {found} bytes, the manifest says {size}",
+                    where=self.where(key),
+                    position=min(found, size),
+                    offsets=first.offsets,
+                )
+
+        with suppress(ColdStorageError):
+            sound(look)

@@ -1,4 +1,4 @@
-"""What to fetch of an object: pure planning, from the manifest's entry and, for some columns only, the footer."""
+"""What to fetch of an object: planned from the manifest's entry and, for some columns only, the footer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from ..errors import CorruptionError
 from ..format.checksum import crc32c
 from ..format.manifest import ObjectEntry
+from .object_store import ObjectStore
 from .parquet_footer import Footer
 from .parquet_format import column_chunks
 from .ranges import Range
+from .second_look import DAMAGED_OR_MISSING, LOOKS, sound
 
 # From this share of a row group on, the whole of it is fetched: fewer requests for few bytes more.
 _WHOLE_SHARE = 0.75
@@ -52,6 +54,30 @@ class Piece:
                 return self.start + at
             at += length
         return None
+
+
+def read_piece(store: ObjectStore, key: str, piece: Piece, *, looks: int = LOOKS) -> bytes:
+    """Return a piece of an object, verified; read again, `looks` times at most, where it fails.
+
+    Raises
+    ------
+    CorruptionError, ObjectNotFound, ColdStorageError
+    """
+
+    def look() -> bytes:
+        data = store.get_range(key, piece.start, piece.length)
+        damaged_at = piece.damage(data)
+        if damaged_at is not None:
+            short = len(data) != piece.length
+            raise CorruptionError(
+                f"{len(data)} bytes instead of {piece.length}" if short else piece.reason,
+                where=f"{store.url.rstrip('/')}/{key}",
+                position=damaged_at,
+                offsets=piece.offsets,
+            )
+        return data
+
+    return sound(look, doubted=DAMAGED_OR_MISSING, looks=looks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,9 +161,10 @@ def _chunk_piece(entry: ObjectEntry, index: int, footer: Footer, chunk: Range, w
 
 def leaf_indices(metadata: Any, names: Sequence[str]) -> list[int]:
     """Return the leaf columns that pyarrow decodes for these names: the columns and all below them."""
+    wanted = set(names)
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    return [
-        index
-        for index, path in enumerate(paths)
-        if any(path == name or path.startswith(f"{name}.") for name in names)
-    ]
+    return [index for index, path in enumerate(paths) if path in wanted or _leads_below(path, wanted)]
+
+
+def _leads_below(path: str, names: set[str]) -> bool:
+    return any(path[:at] in names for at, letter in enumerate(path) if letter == ".")

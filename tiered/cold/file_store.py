@@ -37,9 +37,10 @@ from .arguments import (
     check_range,
     inhabited,
     require,
+    too_large,
     walk,
 )
-from .object_store import Bytes, ObjectInfo, Upload, Versioned
+from .object_store import GET_BYTES_MAX, Bytes, ObjectInfo, Upload, Versioned
 from .options import ColdOptions
 from .os_errors import translated
 from .throttle import Brakes
@@ -55,7 +56,8 @@ class FileStore:
     Parameters
     ----------
     root
-        An absolute path on a local file system; created, durably, by the first write.
+        An absolute path on a local file system; created, durably and for its owner alone, by the first write. Files
+        and directories below follow its mode and group.
     fs
         What changes the disk; tests replace it to stop between two steps.
     """
@@ -86,6 +88,8 @@ class FileStore:
         """See `ObjectStore.get`; the object is durable when this returns."""
         path = self._path(key)
         with translated("get", key, self.url, _KINDS), _opened(path) as (fd, found):
+            if found.st_size > GET_BYTES_MAX:
+                raise too_large(f"{self.url}/{key}", found.st_size)
             data = _read(fd, 0, found.st_size)
             self._fs.sync_directory(path.parent)
             return Versioned(data, _etag(found))
@@ -145,7 +149,7 @@ class FileStore:
             present = [path for path in paths if path.is_file()]
             if not present:
                 return
-            self._fs.make_directory(self._internal)
+            self._make_internal(self._internal)
             with self._locked():
                 for path in present:
                     self._fs.unlink(path)
@@ -198,7 +202,7 @@ class FileStore:
     @contextmanager
     def _new_file(self) -> Iterator[tuple[int, Path]]:
         """Yield a new temporary file, locked; it goes unless it was renamed."""
-        self._fs.make_directory(self._temporary)
+        self._make_internal(self._temporary)
         self._tidy()
         fd, path = self._create_locked()
         try:
@@ -219,12 +223,18 @@ class FileStore:
             # Another process tidied it away between its creation and its locking.
             self._fs.close(fd)
 
+    def _make_internal(self, directory: Path) -> None:
+        self._fs.make_root(self._root)
+        self._fs.make_directory(directory)
+
     def _tidy(self) -> None:
         """Remove, once, what killed writers left: a file that nobody has locked."""
         if self._tidied:
             return
         self._tidied = True
         for path in sorted(self._temporary.iterdir()):
+            if path.is_symlink() or not path.is_file():
+                continue  # none of ours
             try:
                 fd = self._fs.open(path)
             except FileNotFoundError:
@@ -353,11 +363,13 @@ class _FileUpload:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
     """Yield a descriptor and what it shows: one version of the object, whatever replaces it meanwhile."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
     try:
         found = os.fstat(fd)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
         yield fd, found
     finally:
         os.close(fd)

@@ -35,6 +35,7 @@ from .arguments import (
 from .object_store import Bytes, ObjectInfo, Upload, Versioned
 from .options import ColdOptions
 from .os_errors import translated
+from .second_look import LOOKS
 from .throttle import Brakes
 
 _MEMORY = threading.RLock()  # guards the files that all stores in memory of a process share
@@ -346,6 +347,10 @@ class _SpooledUpload:
             reported = self._store._info(self._key).get("crc32c")
         if reported:
             return bool(reported == base64.b64encode(self._crc.to_bytes(4, "big")).decode())
+        # Once more where it is not: the answer may have been changed on its way.
+        return any(self._reads_back() for _ in range(LOOKS))
+
+    def _reads_back(self) -> bool:
         crc = 0
         for start in range(0, self._size, _READ_BYTES):
             piece = self._store.get_range(self._key, start, min(_READ_BYTES, self._size - start))

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
 from uuid import UUID
 
-from ..errors import InvalidName
+from ..format.schema import check_topic_name, is_topic_name
 
 STORE_KEY = "store.json"
 TOPIC_FILE = "topic.json"
@@ -25,7 +24,6 @@ HEAD_FILE = "head.json"
 LEASES_PREFIX = "leases/"  # of readers that hold a snapshot for long, see `lease`
 PROBE_PREFIX = "probe/"  # of objects that are written to learn something of the server, and deleted at once
 
-_RESERVED = ("", ".", "..", STORE_KEY)
 _OBJECT_NAME = re.compile(r"([0-9]{20})-([0-9]{8,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet")
 _PAGE_NAME = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json\.zst")
 
@@ -67,20 +65,17 @@ def topic_folder(topic: str) -> str:
     Raises
     ------
     InvalidName
-        A name that would fall together with something else in the bucket.
+        No topic has such a name: it could lead out of the bucket, or fall together with something else in it.
     """
-    # On a bucket that is a directory, the topic would need a folder where the store's file lies.
-    if topic in _RESERVED:
-        raise InvalidName(f"a topic in a bucket cannot be called {topic!r}")
-    return f"{quote(topic, safe='')}/"
+    return f"{check_topic_name(topic)}/"
 
 
 def topic_of_folder(folder: str) -> str | None:
-    """Return the topic's name from the name of its folder (no slash); None for a folder of something else."""
-    name = unquote(folder, errors="surrogateescape")
-    return (
-        name if name not in _RESERVED and quote(name, safe="", errors="surrogateescape") == folder else None
-    )
+    """Return the topic's name from the name of its folder (no slash); None for a folder of something else.
+
+    Whoever may write to the bucket names folders, and the name of a topic becomes that of a local directory.
+    """
+    return folder if is_topic_name(folder) else None
 
 
 def topic_prefix(topic: str, topic_id: UUID) -> str:

@@ -96,7 +96,7 @@ class LocalCopies:
             except FileNotFoundError:
                 if not self._directory.parent.is_dir():
                     return  # the store is gone
-                path.parent.mkdir(parents=True, exist_ok=True)
+                self._fs.make_directory(path.parent)
             with suppress(FileExistsError):
                 self._fs.close(self._fs.create(path))
             fd = self._fs.open(path)
@@ -133,7 +133,7 @@ class LocalCopies:
         """
         path = self._directory / key
         temporary = path.with_name(f"{path.name}.{uuid4().hex}{_TEMPORARY}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fs.make_directory(path.parent)
         size = 0
         try:
             fd = self._fs.create(temporary)

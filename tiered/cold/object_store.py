@@ -15,6 +15,9 @@ from typing import Protocol, runtime_checkable
 
 Bytes = bytes | bytearray | memoryview
 
+# Of an object that is read whole: a document, a head, a page. Each is decoded in memory, several times its size.
+GET_BYTES_MAX = 1 << 28
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -76,7 +79,7 @@ class ObjectStore(Protocol):
     def conditional_writes(self) -> bool: ...
 
     def get(self, key: str) -> Versioned:
-        """Read a small object whole, with its ETag."""
+        """Read a small object whole, with its ETag; one above `GET_BYTES_MAX` is a `CorruptionError`."""
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -1,15 +1,13 @@
-"""From a URL to an object store, and the proof that its conditional writes are what they claim."""
+"""From a URL to an object store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from ..errors import ColdStorageError, ConfigError, PreconditionFailed
+from ..errors import ConfigError
 from .file_store import RESERVED as FILE_RESERVED
 from .file_store import FileStore
-from .layout import PROBE_PREFIX
 from .object_store import ObjectStore
 from .options import URLS, ColdOptions, check_url
 
@@ -17,7 +15,7 @@ from .options import URLS, ColdOptions, check_url
 if TYPE_CHECKING:
     from .s3 import S3Store
 
-__all__ = ["ColdOptions", "check_conditional_writes", "open_object_store"]
+__all__ = ["ColdOptions", "open_object_store"]
 
 _DRIVERS = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 _READ_ONLY = {"http", "https", "data", "zip", "tar", "git", "github", "reference"}
@@ -53,50 +51,6 @@ def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectSto
     from .fsspec_store import FsspecStore
 
     return FsspecStore(url, options)
-
-
-def check_conditional_writes(store: ObjectStore) -> None:
-    """Prove with two small objects that the store's compare-and-swap is one, and delete them.
-
-    Some S3-compatible servers accept ``If-Match`` and ``If-None-Match`` and ignore them. Two tierers would then
-    overwrite each other's manifest without an error, so this belongs before the first write to a bucket.
-
-    Raises
-    ------
-    ConfigError
-        A condition that does not hold was ignored.
-    """
-    if not store.conditional_writes:
-        return
-    key = f"{PROBE_PREFIX}{uuid4()}"
-    try:
-        try:
-            etag = store.put(key, b"first", if_none_match=True)
-            changed = store.put(key, b"second", if_match=etag)
-        except PreconditionFailed as error:
-            # Nobody else writes this key: the SDK repeated a request whose answer was lost, and met its success.
-            raise ColdStorageError(
-                f"the probe of conditional writes was disturbed: {error}", retryable=True
-            ) from error
-        _refuses(store, key, if_none_match=True)
-        if changed != etag:
-            _refuses(store, key, if_match=etag)
-    finally:
-        store.delete([key])
-
-
-def _refuses(
-    store: ObjectStore, key: str, *, if_match: str | None = None, if_none_match: bool = False
-) -> None:
-    try:
-        store.put(key, b"third", if_match=if_match, if_none_match=if_none_match)
-    except PreconditionFailed:
-        return
-    header = "If-Match" if if_match else "If-None-Match"
-    raise ConfigError(
-        f"{store.url}: the server ignores {header}, so two writers would overwrite each other; use a server with "
-        'conditional writes, or set cold.conditional_writes = "off" and run exactly one tierer'
-    )
 
 
 def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:

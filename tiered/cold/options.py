@@ -13,6 +13,7 @@ PART_BYTES_MIN = 5 << 20  # S3 refuses smaller parts, the last one excepted
 PART_BYTES_MAX = 5 << 30
 PARTS_MAX = 10_000  # of one upload to S3
 TAGS_MAX = 10
+BYTES_PER_SECOND_MIN = 4 << 10
 NO_ADDRESS = "is not the address of a server; write one such as http://127.0.0.1:9000 or https://host"
 SET_KEYS = (
     "set AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or your cloud's like, in the environment"
@@ -56,9 +57,13 @@ class ColdOptions:
     attempts
         Requests made for one call, the first included, before a transient failure is raised.
     connect_timeout_seconds, read_timeout_seconds
-        For one attempt. Against an endpoint that never answers, a call takes at most about
-        ``attempts`` times their sum, and ``2 ** attempts`` seconds of backoff. A ``credential_process`` of the
-        shared config is ended after twice the time to read.
+        For one attempt: to connect, and then to wait, in one step and in all, for what is sent to be taken and for
+        the answer. Against an endpoint that never answers, a call takes at most about ``attempts`` times their sum,
+        and ``2 ** attempts`` seconds of backoff. A ``credential_process`` of the shared config is ended after twice
+        the time to read.
+    bytes_per_second_min
+        Each so many bytes that move, either way, give an attempt a second more. One that moves fewer ends as one that
+        is never answered. S3 alone.
     part_bytes
         Uploads up to this size are one PUT, larger ones are sent in parts of this size.
     upload_threads
@@ -83,6 +88,7 @@ class ColdOptions:
     attempts: int = 4
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 30.0
+    bytes_per_second_min: float = BYTES_PER_SECOND_MIN
     part_bytes: int = 8 << 20
     upload_threads: int = 4
     read_threads: int = 8
@@ -107,6 +113,7 @@ class ColdOptions:
             "attempts",
             "connect_timeout_seconds",
             "read_timeout_seconds",
+            "bytes_per_second_min",
             "upload_threads",
             "read_threads",
             "upload_bytes_per_second",

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import CorruptionError
+from ..format.manifest import GROUP_RECORDS_MAX
 from .parquet_format import EXTENTS_KEY, plain_schema, read_extents
 from .ranges import SparseFile
 
@@ -122,6 +123,10 @@ def parse_footer(tail: memoryview, *, where: str, position: int | None = None) -
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail))
+        # Before anything is read by it: Arrow sets memory aside for as many rows as it says.
+        for index in range(metadata.num_row_groups):
+            if not 0 <= metadata.row_group(index).num_rows <= GROUP_RECORDS_MAX:
+                raise ValueError(f"row group {index} has {metadata.row_group(index).num_rows} rows")
         packed = base64.b64decode((metadata.metadata or {}).get(EXTENTS_KEY, b""), validate=True)
         schema = plain_schema(metadata.schema.to_arrow_schema())
         _check_chunks(metadata)

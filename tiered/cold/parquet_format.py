@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -121,7 +121,16 @@ def make_entry(
         content_hash=facts.content_hash,
         origin_hash=facts.origin_hash,
         row_groups=row_groups,
+        end_hash=facts.end_hash,
     )
+
+
+def as_in_manifest(found: ObjectEntry, entry: ObjectEntry) -> ObjectEntry:
+    """Return the entry that an object was `found` to have, without what the manifest's `entry` need not say, or it cannot.
+
+    An object does not know in which storage class it is; an early release that rewrites a manifest drops `end_hash`.
+    """
+    return replace(found, storage_class=entry.storage_class, end_hash=entry.end_hash and found.end_hash)
 
 
 def facts_of(metadata: Any, *, where: str) -> ObjectFacts:

@@ -11,10 +11,13 @@ import pyarrow as pa
 from ..errors import CorruptionError
 from ..format.checksum import crc32c
 from ..format.facts import SegmentFacts
-from ..format.manifest import ObjectEntry, RowGroup, check_object
+from ..format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup, check_object
+from .fetch_plan import Piece, read_piece, tail_piece
 from .object_store import ObjectInfo, ObjectStore
 from .parquet_footer import Footer, FooterCache, parse_footer
-from .parquet_format import MAGIC, ObjectFacts, column_chunks, facts_of, make_entry
+from .parquet_format import MAGIC, ObjectFacts, as_in_manifest, column_chunks, facts_of, make_entry
+from .scrub import check_piece, check_size, pieces
+from .second_look import sound
 
 _TAIL_BYTES = 64 * 1024
 _READ_BYTES = 16 * 1024 * 1024
@@ -27,8 +30,11 @@ def read_facts(store: ObjectStore, key: str) -> ObjectFacts:
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    _, footer = _open(store, key)
-    return facts_of(footer.metadata, where=_where(store, key))
+
+    def look() -> ObjectFacts:
+        return facts_of(_open(store, key)[2].metadata, where=_where(store, key))
+
+    return sound(look)
 
 
 def read_facts_of_entry(
@@ -46,15 +52,7 @@ def read_facts_of_entry(
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     where, at = _where(store, key), entry.tail_position
-    tail = memoryview(store.get_range(key, at, entry.bytes - at))
-    if crc32c(tail) != entry.tail_crc:
-        raise CorruptionError(
-            "footer fails its checksum",
-            where=where,
-            position=at,
-            offsets=(entry.base_offset, entry.end_offset),
-        )
-    footer = parse_footer(tail, where=where, position=at)
+    footer = parse_footer(memoryview(read_piece(store, key, tail_piece(entry))), where=where, position=at)
     about = facts_of(footer.metadata, where=where)
     again = make_entry(
         about.facts,
@@ -64,8 +62,7 @@ def read_facts_of_entry(
         size=entry.bytes,
         tail_crc=entry.tail_crc,
     )
-    # An object does not know in which storage class it is.
-    if again != replace(entry, storage_class=""):
+    if as_in_manifest(again, entry) != entry:
         raise CorruptionError("object and manifest disagree about what it holds", where=where, position=at)
     if footers is not None:
         footers.put(key, entry.tail_crc, footer)
@@ -73,36 +70,62 @@ def read_facts_of_entry(
 
 
 def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:
-    """Make the manifest's entry for an object again by reading all of it.
+    """Make the manifest's entry for an object again; see `rebuild_object`."""
+    return rebuild_object(store, key)[0]
+
+
+def rebuild_object(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
+    """Make the manifest's entry for an object again by reading all of it; return it with the object's facts.
 
     Column chunks are verified against the checksums in the file. Its footer has no checksum outside of the
-    manifest, so what the entry says of it is what was found.
+    manifest, so what the entry says of it is what was found, twice.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
+    return sound(lambda: _rebuild(store, key))
+
+
+def _rebuild(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
     where = _where(store, key)
-    info, footer = _open(store, key)
+    info, tail, footer = _open(store, key)
     about = facts_of(footer.metadata, where=where)
     try:
         groups = list(_rebuild_groups(store, key, footer, about.facts, info.size))
     except (ValueError, AttributeError, pa.ArrowException) as error:
         raise CorruptionError(f"object contradicts itself ({error})", where=where) from None
-    tail_position = groups[-1].position + groups[-1].length if groups else 0
     entry = make_entry(
         about.facts,
         tuple(groups),
         name=key.rpartition("/")[2],
         sealed=about.sealed,
         size=info.size,
-        tail_crc=_crc_of(store, key, tail_position, info.size - tail_position),
+        tail_crc=_tail_crc(store, key, groups[-1].position + groups[-1].length if groups else 0, info, tail),
     )
     entry = replace(entry, storage_class=info.storage_class)
     problems = check_object(entry)
     if problems:
         raise CorruptionError(f"object contradicts itself: {problems[0]}", where=where)
-    return entry
+    return entry, about
+
+
+def _tail_crc(store: ObjectStore, key: str, position: int, info: ObjectInfo, tail: bytes) -> int:
+    """Return the CRC32C of the end of an object from `position` on, of which `tail`, its last bytes, was read before.
+
+    Raises
+    ------
+    CorruptionError
+        Two reads differ.
+    """
+    known = max(position, info.size - len(tail))
+    first = _crc_of(store, key, position, known - position)
+    if (
+        store.get_range(key, known, info.size - known) != tail[known - info.size :]
+        or _crc_of(store, key, position, known - position) != first
+    ):
+        raise CorruptionError("two reads of the footer differ", where=_where(store, key), position=position)
+    return crc32c(tail[known - info.size :], first)
 
 
 def verify_object(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
@@ -114,42 +137,37 @@ def verify_object(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
         The first row group, or the tail, that differs.
     ColdStorageError
     """
+    check_size(store, key, entry)
+    for piece in pieces(entry):
+        check_piece(store, key, piece, read=lambda _: None)
+
+
+def _open(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes, Footer]:
+    """Return what is known of an object, its last bytes, and the footer in them; nothing of it is verified yet."""
+    info, tail = read_tail(store, key)
     where = _where(store, key)
-    size = store.stat(key).size
-    if size != entry.bytes:
-        raise CorruptionError(
-            f"object has {size} bytes, the manifest says {entry.bytes}",
-            where=where,
-            offsets=(entry.base_offset, entry.end_offset),
-        )
-    pieces = [(g.position, g.length, g.crc, g.base_offset, g.end_offset) for g in entry.row_groups]
-    pieces.append(
-        (
-            entry.tail_position,
-            entry.bytes - entry.tail_position,
-            entry.tail_crc,
-            entry.base_offset,
-            entry.end_offset,
-        )
-    )
-    for position, length, crc, base, end in pieces:
-        if _crc_of(store, key, position, length) != crc:
-            raise CorruptionError(
-                "bytes fail their checksum", where=where, position=position, offsets=(base, end)
-            )
+    return info, tail, parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
 
 
-def _open(store: ObjectStore, key: str) -> tuple[ObjectInfo, Footer]:
+def read_tail(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes]:
+    """Return what is known of an object, and its last bytes, from its footer at least; nothing is verified.
+
+    Raises
+    ------
+    CorruptionError
+        It does not end as Parquet does.
+    ColdStorageError
+    """
     where = _where(store, key)
     info = store.stat(key)
     length = min(info.size, _TAIL_BYTES)
     tail = store.get_range(key, info.size - length, length)
     needed = int.from_bytes(tail[-8:-4], "little") + 8
-    if len(tail) < 12 or tail[-4:] != MAGIC or needed + len(MAGIC) > info.size:
+    if len(tail) < 12 or tail[-4:] != MAGIC or needed + len(MAGIC) > info.size or needed > PIECE_BYTES_MAX:
         raise CorruptionError("not a Parquet object", where=where, position=max(0, info.size - 8))
     if needed > length:
         tail = store.get_range(key, info.size - needed, needed)
-    return info, parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
+    return info, tail
 
 
 def _rebuild_groups(
@@ -162,16 +180,15 @@ def _rebuild_groups(
     edges = [facts.base_offset, *firsts[1:], facts.end_offset]
     for index, chunks in enumerate(spans):
         length = max(start + size for start, size in chunks) - starts[index]
-        if min(starts[index], length) < 0 or starts[index] + length > size_max:
+        if min(starts[index], length) < 0 or starts[index] + length > size_max or length > PIECE_BYTES_MAX:
             raise ValueError(f"row group {index} lies outside of the object")
-        data = memoryview(store.get_range(key, starts[index], length))
-        for chunk in chunks:
-            for position, size, crc in footer.extents_of(*chunk):
-                at = position - starts[index]
-                if crc32c(data[at : at + size]) != crc:
-                    raise CorruptionError(
-                        "column fails its checksum", where=_where(store, key), position=position
-                    )
+        checks = [(len(MAGIC), crc32c(MAGIC))] if index == 0 else []
+        checks += [(size, crc) for chunk in sorted(chunks) for _, size, crc in footer.extents_of(*chunk)]
+        if sum(size for size, _ in checks) != length:
+            raise ValueError(f"row group {index} has bytes that are in no column, or in two")
+        offsets = edges[index], edges[index + 1]
+        piece = Piece(starts[index], length, tuple(checks), "column fails its checksum", offsets)
+        data = read_piece(store, key, piece)
         low, high = _bounds(metadata, index, "timestamp")
         yield RowGroup(
             base_offset=edges[index],

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import CorruptionError
+from ..errors import ColdStorageError, CorruptionError
 from ..format.checksum import crc32c
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup
@@ -51,6 +51,7 @@ from .parquet_format import (
     read_extents,
     with_field_ids,
 )
+from .parquet_pages import check_elements
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 ZSTD_LEVEL = 3
@@ -305,6 +306,10 @@ def _check_layout(metadata: Any, entry: ObjectEntry, extents: bytes) -> None:
         inside = all(group.position <= start and start + length <= end for start, length in chunks)
         on_edges = all(start in edges and start + length in edges for start, length in chunks)
         whole = sum(length for _, length in chunks) == group.length - (len(MAGIC) if index == 0 else 0)
+        try:
+            check_elements(metadata, index)
+        except ValueError as error:
+            raise ColdStorageError(f"{entry.name} stays on the disk: {error}") from None
         if metadata.row_group(index).num_rows != group.record_count or not (inside and on_edges and whole):
             raise CorruptionError(
                 "the footer places a row group elsewhere", where=entry.name, position=group.position

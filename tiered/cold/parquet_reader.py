@@ -20,15 +20,17 @@ from ..errors import CorruptionError, SchemaMismatch
 from ..format.manifest import ObjectEntry, RowGroup
 from .decode_ahead import DecodeAhead
 from .fetch import Admission, Fetcher
-from .fetch_plan import Piece, Unit, group_piece, plan_units, tail_piece, unit_pieces
+from .fetch_plan import Piece, Unit, group_piece, leaf_indices, plan_units, tail_piece, unit_pieces
 from .object_store import ObjectStore
 from .parquet_footer import Footer, FooterCache, parse_footer
 from .parquet_format import object_schema
+from .parquet_pages import decode, reckon
 from .ranges import SparseFile
 
 BATCH_ROWS = 16_384
 SMALL_OBJECT_BYTES = 1024 * 1024
 FETCH_BYTES = 8 * 1024 * 1024
+_COUNTED_ROWS = 1 << 16
 
 # One more request costs about as much as so many bytes.
 _GAP_BYTES = 256 * 1024
@@ -214,14 +216,20 @@ class ObjectRead:
     def batches(self, tables: Iterable[pa.Table], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the decoded row groups, in batches of at most `batch_rows`."""
         if self._counted:
-            tables = (self._counted_rows(self._entry.row_groups[index]) for index in self._groups)
+            groups = (self._entry.row_groups[index] for index in self._groups)
+            tables = (table for group in groups for table in self._counted_rows(group))
         for table in tables:
             for batch in table.to_batches(batch_rows):
                 if batch.num_rows:
                     yield batch
 
-    def _counted_rows(self, group: RowGroup) -> pa.Table:
-        return self._clip(pa.table([_numbers(group)], schema=self._wanted), group)
+    def _counted_rows(self, group: RowGroup) -> Iterator[pa.Table]:
+        """Yield the offsets of a row group without gaps; a few at a time, as nothing but the manifest says how many."""
+        start, end = self._bounds.start_offset, self._bounds.end_offset
+        low = group.base_offset if start is None else max(start, group.base_offset)
+        high = group.end_offset if end is None else min(end, group.end_offset)
+        for first in range(low, high, _COUNTED_ROWS):
+            yield pa.table([_numbers(first, min(high, first + _COUNTED_ROWS))], schema=self._wanted)
 
     @property
     def _where(self) -> str:
@@ -276,20 +284,24 @@ class ObjectRead:
         try:
             # On this thread alone, and without pre-buffering, which would read across the gaps between what was
             # fetched: a thread of Arrow's that lets go of the file while the interpreter ends would end the process.
+            reckoned = reckon(footer.metadata, index, leaf_indices(footer.metadata, names), file.slice)
             source = pq.ParquetFile(
-                pa.PythonFile(file.reopen(), "r"), metadata=footer.metadata, pre_buffer=False
+                pa.PythonFile(file.reopen(), "r"),
+                metadata=footer.metadata,
+                read_dictionary=reckoned.dictionaries,
+                pre_buffer=False,
             )
-            table = source.read_row_group(index, columns=names, use_threads=False)
+            table = decode(source, index, names, reckoned, footer.schema)
             if table.num_rows != group.record_count:
                 raise self._corrupt(
                     f"{table.num_rows} rows instead of {group.record_count}", group.position, group
                 )
             if self._implied and "offset" in self._wanted.names and "offset" not in names:
-                table = table.append_column("offset", _numbers(group))
+                table = table.append_column("offset", _numbers(group.base_offset, group.end_offset))
             return self._shape(self._clip(table, group))
         except MemoryError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise self._corrupt(f"row group does not decode ({error})", group.position, group) from None
 
     def _clip(self, table: pa.Table, group: RowGroup) -> pa.Table:
@@ -342,10 +354,10 @@ def _wanted(full: pa.Schema, columns: list[str] | None) -> pa.Schema:
     return pa.schema([full.field(name) for name in columns])
 
 
-def _numbers(group: RowGroup) -> pa.Array:
-    """Return the offsets of a row group without gaps."""
-    numbers = np.arange(group.base_offset, group.end_offset, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), group.record_count, [None, pa.py_buffer(numbers)])
+def _numbers(start: int, end: int) -> pa.Array:
+    """Return the offsets of a range without gaps."""
+    numbers = np.arange(start, end, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), end - start, [None, pa.py_buffer(numbers)])
 
 
 def _dense(group: RowGroup) -> bool:

@@ -15,6 +15,7 @@ from ..format.manifest import Head, ObjectEntry, PageRef, covers
 from ..format.manifest_codec import decode_head, decode_page, encode_page
 from .layout import PartitionKeys, page_name
 from .object_store import ObjectStore
+from .second_look import sound
 
 ENTRIES_CACHED_MAX = 1 << 15
 """Entries of pages kept in memory, about 1 KB each and 0.3 KB for each row group."""
@@ -74,16 +75,19 @@ class ColdPartition:
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         try:
-            found = self.store.get(self.keys.head)
+            loaded = sound(self._read_head)
         except ObjectNotFound:
             return None
+        self._last = time.monotonic(), loaded
+        return loaded
+
+    def _read_head(self) -> LoadedHead:
+        found = self.store.get(self.keys.head)
         where = self.where(self.keys.head)
         head = decode_head(found.data, where=where)
         if (head.topic_id, head.partition) != (self.topic_id, self.partition):
             raise CorruptionError(f"head of partition {head.partition} of topic {head.topic_id}", where=where)
-        loaded = LoadedHead(head, found.etag)
-        self._last = time.monotonic(), loaded
-        return loaded
+        return LoadedHead(head, found.etag)
 
     def check_unpublished(self) -> LoadedHead | None:
         """Make sure that a head which is not there never was: it is published before the first object is uploaded.
@@ -157,7 +161,7 @@ class ColdPartition:
                 self._pages.move_to_end(ref.name)
                 return known[1]
         key = self.keys.page(ref.name)
-        entries = decode_page(self.store.get(key).data, ref, where=self.where(key))
+        entries = sound(lambda: decode_page(self.store.get(key).data, ref, where=self.where(key)))
         self._remember(ref, entries)
         return entries
 
@@ -173,8 +177,12 @@ class ColdPartition:
         ref, data = encode_page(page_name(uuid4()), entries)
         key = self.keys.page(ref.name)
         self.store.put(key, data)
-        if self.store.get(key).data != data:
-            raise CorruptionError("manifest page came back changed", where=self.where(key), position=0)
+
+        def compare() -> None:
+            if self.store.get(key).data != data:
+                raise CorruptionError("manifest page came back changed", where=self.where(key), position=0)
+
+        sound(compare)
         self._remember(ref, entries)
         return ref
 

@@ -20,7 +20,7 @@ from ..format.manifest import Head, ObjectEntry, Origin, PageRef, check_head, sp
 from ..format.manifest_codec import encode_head, encode_page
 from .commit import FIRST_LINEAGE, Committer
 from .layout import ObjectName, parse_object_name
-from .parquet_inspect import read_facts, rebuild_entry
+from .parquet_inspect import rebuild_object
 from .partition import ColdPartition
 
 ASIDE_FOLDER = ".damaged"
@@ -128,11 +128,10 @@ def plan_rebuild(
         if name is None:
             continue
         try:
-            about = read_facts(cold.store, info.key)
+            entry, about = rebuild_object(cold.store, info.key)
             facts = about.facts
             if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
                 raise CorruptionError("object of another topic or partition")
-            entry = rebuild_entry(cold.store, info.key)
             found.append(Candidate(name.epoch, entry, _lineage_of(facts), about.segments))
         except CorruptionError as error:
             left_out.append((str(name), error.reason))
@@ -326,13 +325,12 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
         name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
         if name is not None and ref.base_offset <= name.base_offset < ref.end_offset:
             try:
-                entry = rebuild_entry(cold.store, info.key)
-                lineage = _lineage_of(read_facts(cold.store, info.key).facts)
+                entry, about = rebuild_object(cold.store, info.key)
             except CorruptionError:
                 continue
             # What reaches beyond the page was never on it: a merge that was not published, for one.
             if entry.end_offset <= ref.end_offset:
-                found.append(Candidate(name.epoch, entry, lineage))
+                found.append(Candidate(name.epoch, entry, _lineage_of(about.facts)))
     loaded = cold.load()
     entries = next(_pages_of(found, ref, loaded.head), None) if loaded is not None else None
     if entries is None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import uuid4
 
 from botocore.exceptions import ClientError
 
-from ..errors import ColdStorageError, ObjectNotFound
+from ..errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 from .arguments import check_conditions, check_key, check_prefix, check_range, is_key, require
 from .counters import BucketCounts
+from .layout import PROBE_PREFIX
 from .object_store import Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
 from .options import ColdOptions
 from .s3_client import S3Client, checksum, etag_of, whole_crc_of
-from .s3_errors import status_of, translate
+from .s3_errors import is_denied, status_of, translate
 from .s3_upload import S3Upload
 
 _DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
@@ -35,6 +38,8 @@ class S3Store:
         self._client = S3Client(bucket, prefix, self._options)
         # Only where conditions are checked by reading: two threads of the one tierer.
         self._reading_first = threading.Lock()
+        # Whether If-Match takes an ETag with its quotes; None as long as nobody knows.
+        self._quotes: bool | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return S3Store, (self._client.bucket, self._prefix, self._options)
@@ -65,8 +70,9 @@ class S3Store:
         CorruptionError
             What arrived does not fit the CRC32C that the server keeps, in every attempt.
         """
-        data, etag = self._client.read(check_key(key))
-        return Versioned(data, etag)
+        check_key(key)
+        with self._absence_told(key):
+            return Versioned(*self._client.read(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
@@ -74,7 +80,8 @@ class S3Store:
         check_range(start, length)
         if length == 0:
             return b""
-        return self._client.read(key, (start, length))[0]
+        with self._absence_told(key):
+            return self._client.read(key, (start, length))[0]
 
     def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """See `ObjectStore.get_ranges`; the first failure cancels what has not begun."""
@@ -93,7 +100,7 @@ class S3Store:
         if not check_conditions(if_match, if_none_match):
             return self._put(key, data)
         if self.conditional_writes:
-            return self._put(key, data, **({"IfMatch": if_match} if if_match else {"IfNoneMatch": "*"}))
+            return self._replace(key, data, if_match) if if_match else self._put(key, data, IfNoneMatch="*")
         with self._reading_first:
             try:
                 found: str | None = self.stat(key).etag
@@ -108,7 +115,9 @@ class S3Store:
 
     def stat(self, key: str) -> ObjectInfo:
         """See `ObjectStore.stat`."""
-        answer = self._client.head("stat", check_key(key))
+        check_key(key)
+        with self._absence_told(key):
+            answer = self._client.head("stat", key)
         etag = etag_of(answer, f"{self.url}/{key}")
         modified = answer["LastModified"].timestamp()
         # Servers leave the usual one out.
@@ -182,6 +191,28 @@ class S3Store:
         """Close the connections of this process; a later call opens new ones."""
         self._client.close()
 
+    @contextmanager
+    def _absence_told(self, key: str) -> Iterator[None]:
+        """Raise `ObjectNotFound` where a server refuses to say that an object is not there, and lists none.
+
+        S3 answers 403 for it to who may not list all of the bucket. A listing of this name alone is as
+        authoritative as a 404 (promise P10), and is within the prefix that a policy allows.
+        """
+        try:
+            yield
+        except ColdStorageError as error:
+            if not is_denied(error.__cause__):
+                raise
+            try:
+                names = [found["Key"] for found in self._listed("get", key, "Contents", "Key")]
+            except ColdStorageError:
+                raise error from error.__cause__
+            if self._client.prefix + key in names:
+                raise
+            raise ObjectNotFound(
+                f"{self.url}/{key}: there is no such object: its name is not listed"
+            ) from error
+
     def _put(self, key: str, data: Bytes, **condition: Any) -> str:
         body = bytes(data)
         answer = self._client.call(
@@ -197,6 +228,46 @@ class S3Store:
         self._client.check_encrypted(answer, f"{self.url}/{key}")
         # It took effect: where this answer alone was spoilt, the caller finds out by reading.
         return etag_of(answer, f"cannot put {self.url}/{key}", retryable=True)
+
+    def _replace(self, key: str, data: Bytes, etag: str) -> str:
+        """Write where the object has this ETag, which is sent in the form that the server takes."""
+        if self._quotes is False:
+            return self._put(key, data, IfMatch=_bare(etag))
+        try:
+            new = self._put(key, data, IfMatch=etag)
+        except PreconditionFailed:
+            # Only before the first success: any other refusal means what it says.
+            if self._quotes or not self._refuses_quotes(key, etag):
+                raise
+            self._quotes = False
+            return self._put(key, data, IfMatch=_bare(etag))
+        self._quotes = True
+        return new
+
+    def _refuses_quotes(self, key: str, etag: str) -> bool:
+        """Whether the server refused the ETag that the object has, and compares one without quotes, as Ceph RGW does.
+
+        False where that cannot be found out: then the refusal stands.
+        """
+        try:
+            return _bare(etag) != etag and self.stat(key).etag == etag and self._compares_bare()
+        except ColdStorageError:
+            return False
+
+    def _compares_bare(self) -> bool:
+        """Try it on an object of its own: a condition that a server cannot read it might leave out."""
+        probe = f"{PROBE_PREFIX}{uuid4()}"
+        try:
+            first = _bare(self._put(probe, b"first"))
+            self._put(probe, b"second", IfMatch=first)
+            try:
+                self._put(probe, b"third", IfMatch=first)
+            except PreconditionFailed:
+                return True
+            return False
+        finally:
+            with suppress(ColdStorageError):  # the sweep deletes what stays
+                self.delete([probe])
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         start = len(self._client.prefix)
@@ -273,3 +344,8 @@ class S3Store:
         error = translate(first, "delete", key, self.url)
         error.args = (f"{error.args[0]} ({len(failed)} objects were not deleted)",)
         raise error
+
+
+def _bare(etag: str) -> str:
+    """Return an ETag without its quotes."""
+    return etag.strip('"')

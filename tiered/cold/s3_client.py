@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -21,15 +22,20 @@ from botocore.loaders import create_loader
 
 from ..errors import ColdStorageError, ConfigError, CorruptionError
 from ..format.checksum import crc32c
+from .arguments import too_large
 from .counters import Counters
-from .object_store import Bytes
+from .object_store import GET_BYTES_MAX, Bytes
 from .options import NO_ADDRESS, ColdOptions, endpoint_fault
 from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
+from .s3_patience import make_patient
 from .throttle import Brakes, PacedBody
 
 _DESCRIPTIONS = create_loader()
 # Where there are none, a search for credentials waits for services that do not answer.
 _SEARCH_AGAIN_SECONDS = 10.0
+_PAUSE_SECONDS = 0.1
+_ERROR_BYTES_MAX = 64 << 10
+_ERROR_BODY = re.compile(rb"\s*(?:<\?xml[^>]*\?>\s*)?<Error[ >].{0,4096}?<Code>(\w{1,100})</Code>", re.DOTALL)
 _ENDPOINT = "cold.endpoint_url, AWS_ENDPOINT_URL or its like"
 
 
@@ -129,16 +135,23 @@ class S3Client:
     def read(self, key: str, span: tuple[int, int] | None = None) -> tuple[bytes, str]:
         """Return an object, or ``(start, length)`` of it, verified, and its ETag.
 
-        The SDK's retries end where the body begins, so a body that breaks off is asked for again here.
+        The SDK's retries end where the body begins, so a body that breaks off is asked for again here, and so is an
+        answer with an error in the place of the body. In all it takes hardly longer than any other call.
         """
-        for _ in range(self.options.attempts - 1):
+        options = self.options
+        until = time.monotonic() + options.attempts * (
+            options.connect_timeout_seconds + options.read_timeout_seconds
+        )
+        for attempt in range(options.attempts - 1):
             try:
                 return self._read_once(key, span)
             except CorruptionError:
                 continue
             except ColdStorageError as error:
-                if not isinstance(error.__cause__, _BodyBrokeError):
+                if not isinstance(error.__cause__, _BodyBrokeError) or time.monotonic() > until:
                     raise
+                if isinstance(error.__cause__, _ErrorInBodyError):
+                    time.sleep(_PAUSE_SECONDS * 2**attempt)
         return self._read_once(key, span)
 
     def close(self) -> None:
@@ -169,31 +182,49 @@ class S3Client:
         if span is not None:
             arguments["Range"] = f"bytes={span[0]}-{span[0] + span[1] - 1}"
         answer = self.call("get", key, "get_object", **arguments)
+        declared = str(answer.get("ChecksumCRC32C", "-"))  # a dash marks the checksum of parts' checksums
+        whole = span is None and "-" not in declared and answer.get("ChecksumType") != "COMPOSITE"
+        answered = str(answer.get("ContentRange", ""))
         with answer["Body"] as body:
-            if span is not None:
-                self._check_range(key, span, str(answer.get("ContentRange", "")))
+            right = span is None or answered.startswith(f"bytes {span[0]}-{span[0] + span[1] - 1}/")
+            if span is None and (size := int(answer.get("ContentLength", 0))) > GET_BYTES_MAX:
+                raise too_large(f"{self.url}/{key}", size)
             try:
-                data: bytes = body.read()
+                # Of what was not asked for, no more than an error has.
+                data: bytes = body.read() if right else body.read(_ERROR_BYTES_MAX)
             except RAISED as error:
                 raise self._translate(error, "get", key) from _BodyBrokeError(str(error))
         self.counters.received(len(data))
         where = f"{self.url}/{key}"
+        if not right or not whole:
+            self._check_no_error(key, data)
+        if span is not None and not right:
+            raise self._other_range(key, span, answered)
         if span is not None and len(data) != span[1]:
             message = f"cannot get {where}: the body ended after {len(data)} of {span[1]} bytes"
             raise ColdStorageError(message, retryable=True) from _BodyBrokeError(message)
-        declared = str(answer.get("ChecksumCRC32C", "-"))  # a dash marks the checksum of parts' checksums
-        whole = span is None and "-" not in declared and answer.get("ChecksumType") != "COMPOSITE"
         if whole and declared != encode_crc(crc32c(data)):
             raise CorruptionError("what was read does not fit the object's CRC32C", where=where)
         return data, etag_of(answer, where)
 
-    def _check_range(self, key: str, span: tuple[int, int], answered: str) -> None:
-        first, last = span[0], span[0] + span[1] - 1
-        if not answered.startswith(f"bytes {first}-{last}/"):
-            raise ColdStorageError(
-                f"cannot get {self.url}/{key}: asked for bytes {first}-{last}, {self._endpoint()} answered "
-                f"{answered or 'without a range'!r}; the object is shorter than expected or the server ignores ranges"
-            )
+    def _check_no_error(self, key: str, data: bytes) -> None:
+        """Raise where a server, or a proxy, answered 200 and put the error into the body."""
+        found = _ERROR_BODY.match(data)
+        if found is None:
+            return
+        code = found[1].decode()
+        if is_throttle(code, 200):
+            self.brakes.pace.slow_down()
+        raise ColdStorageError(
+            f"cannot get {self.url}/{key}: {self._endpoint()} answered 200 with the error {code} in the body; it may pass",
+            retryable=True,
+        ) from _ErrorInBodyError(code)
+
+    def _other_range(self, key: str, span: tuple[int, int], answered: str) -> ColdStorageError:
+        return ColdStorageError(
+            f"cannot get {self.url}/{key}: asked for bytes {span[0]}-{span[0] + span[1] - 1}, {self._endpoint()} "
+            f"answered {answered or 'without a range'!r}; the object is shorter than expected or the server ignores ranges"
+        )
 
     def _request(self, method: str, arguments: dict[str, Any]) -> Any:
         connections = self._connected()
@@ -287,6 +318,10 @@ class _BodyBrokeError(Exception):
     """Marks, as a cause, that an answer began well and its body did not end well."""
 
 
+class _ErrorInBodyError(_BodyBrokeError):
+    """Marks, as a cause, that an answer of status 200 has an error in the place of its body."""
+
+
 def etag_of(answer: Any, where: str, *, retryable: bool = False) -> str:
     """Return the answer's ETag; without one no write could ever be conditional."""
     etag = answer.get("ETag")
@@ -333,6 +368,7 @@ def _make_client(options: ColdOptions) -> Any:
     fault = endpoint_fault(client.meta.endpoint_url)
     if fault is not None:
         raise ConfigError(f"{_ENDPOINT} {fault}")
+    make_patient(client, options.read_timeout_seconds, options.bytes_per_second_min)
     return client
 
 

@@ -1,7 +1,8 @@
 """What an S3 endpoint or botocore says, as a `ColdStorageError` that says what to do.
 
-Promise P10 is decided here: only the code ``NoSuchKey`` means that an object is not there. A 404 without
-it may come from a missing bucket, a proxy or a server that is starting.
+Promise P10 is decided here: only the code ``NoSuchKey`` means that an object is not there (and, where that is refused with
+``AccessDenied``, a whole listing of its name: `s3`). A 404 without it may come from a missing bucket, a proxy or a server that
+is starting.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from ..errors import ColdStorageError, ObjectNotFound, PreconditionFailed
+from .s3_patience import TooSlow
 
 # Everything that a botocore call, or reading a body it returned, raises on purpose, and what its parsers let out.
 RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError, ValueError)
@@ -132,6 +134,12 @@ def translate(
         )
     if isinstance(error, (boto.NoRegionError, boto.InvalidRegionError)):
         return ColdStorageError(f"{subject}: {text}; set cold.region")
+    slow = _too_slow(error)
+    if slow is not None:
+        return ColdStorageError(
+            f"{subject}: {endpoint} was too slow ({slow}); check it and the line, or lower cold.bytes_per_second_min",
+            retryable=True,
+        )
     if isinstance(error, _NETWORK):
         return ColdStorageError(
             f"{subject}: {endpoint} did not answer as it should ({text}); check that it is up and reachable",
@@ -154,9 +162,23 @@ def refuses_keys(error: BaseException) -> bool:
     )
 
 
+def is_denied(error: BaseException | None) -> bool:
+    """Whether an answer says that this request is not allowed, by these keys or by a policy."""
+    return (
+        isinstance(error, boto.ClientError) and error.response.get("Error", {}).get("Code") == "AccessDenied"
+    )
+
+
 def is_throttle(code: str, status: int) -> bool:
     """Whether an answer says that there are too many requests."""
     return status in (429, 503) or code in _THROTTLES
+
+
+def _too_slow(error: BaseException | None) -> TooSlow | None:
+    """Return what ended a request that moved too few bytes; the SDK wraps it in errors of its own."""
+    while error is not None and not isinstance(error, TooSlow):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _answered(

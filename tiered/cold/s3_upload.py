@@ -16,6 +16,7 @@ from ..format.checksum import crc32c
 from .object_store import Bytes, ObjectInfo
 from .options import PARTS_MAX
 from .s3_client import S3Client, checksum, encode_crc, etag_of
+from .second_look import LOOKS
 
 logger = logging.getLogger(__name__)
 
@@ -236,7 +237,10 @@ class S3Upload:
 
         def same(piece: tuple[tuple[int, int], int]) -> bool:
             (crc, size), end = piece
-            return not size or crc32c(self._client.read(self._key, (end - size, size))[0]) == crc
+            # Once more where it is not: the answer may have been changed on its way.
+            return not size or any(
+                crc32c(self._client.read(self._key, (end - size, size))[0]) == crc for _ in range(LOOKS)
+            )
 
         return all(self._client.pool.map(same, zip(pieces, ends, strict=True)))
 

@@ -9,12 +9,14 @@ all bytes are read (`DEEP_EVERY` in ``policies/scrubbing.py``), as they are wher
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ..errors import CorruptionError
 from ..format.checksum import crc32c
 from ..format.manifest import ObjectEntry
 from .object_store import ObjectStore
+from .second_look import DAMAGED_OR_MISSING, LOOKS, sound
 
 READ_BYTES = 8 << 20
 
@@ -52,15 +54,19 @@ def check_size(store: ObjectStore, key: str, entry: ObjectEntry) -> int | None:
     ------
     ObjectNotFound, CorruptionError, ColdStorageError
     """
-    info = store.stat(key)
-    if info.size != entry.bytes:
-        raise CorruptionError(
-            f"has {info.size} bytes, the manifest says {entry.bytes}",
-            where=f"{store.url.rstrip('/')}/{key}",
-            position=min(info.size, entry.bytes),
-            offsets=(entry.base_offset, entry.end_offset),
-        )
-    return info.crc
+
+    def look() -> int | None:
+        info = store.stat(key)
+        if info.size != entry.bytes:
+            raise CorruptionError(
+                f"has {info.size} bytes, the manifest says {entry.bytes}",
+                where=f"{store.url.rstrip('/')}/{key}",
+                position=min(info.size, entry.bytes),
+                offsets=(entry.base_offset, entry.end_offset),
+            )
+        return info.crc
+
+    return sound(look, doubted=DAMAGED_OR_MISSING)
 
 
 def check_piece(store: ObjectStore, key: str, piece: Piece, read: Callable[[int], object]) -> None:
@@ -75,18 +81,22 @@ def check_piece(store: ObjectStore, key: str, piece: Piece, read: Callable[[int]
     ------
     CorruptionError, ColdStorageError
     """
-    actual, end = 0, piece.position + piece.length
-    for at in range(piece.position, end, READ_BYTES):
-        data = store.get_range(key, at, min(READ_BYTES, end - at))
-        read(len(data))
-        actual = crc32c(data, actual)
-    if actual != piece.crc:
-        raise CorruptionError(
-            f"{piece.name} fails its checksum",
-            where=f"{store.url.rstrip('/')}/{key}",
-            position=piece.position,
-            offsets=piece.offsets,
-        )
+
+    def look() -> None:
+        actual, end = 0, piece.position + piece.length
+        for at in range(piece.position, end, READ_BYTES):
+            data = store.get_range(key, at, min(READ_BYTES, end - at))
+            read(len(data))
+            actual = crc32c(data, actual)
+        if actual != piece.crc:
+            raise CorruptionError(
+                f"{piece.name} fails its checksum",
+                where=f"{store.url.rstrip('/')}/{key}",
+                position=piece.position,
+                offsets=piece.offsets,
+            )
+
+    sound(look, doubted=DAMAGED_OR_MISSING)
 
 
 def scrub_object(
@@ -113,17 +123,26 @@ def scrub_object(
     except CorruptionError as error:
         yield error
         return
-    if known is not None and known == whole_crc(entry) and not deep:
+    agrees = known in (None, whole_crc(entry))
+    if known is not None and agrees and not deep:
         return
-    sound = True
+    well = True
     for piece in pieces(entry):
         try:
             check_piece(store, key, piece, read)
         except CorruptionError as error:
-            sound = False
+            well = False
             yield error
-    if sound and known is not None and known != whole_crc(entry):
-        yield CorruptionError(
+    if well and not agrees:
+        try:
+            sound(partial(_check_server_crc, store, key, entry), looks=LOOKS - 1)
+        except CorruptionError as error:
+            yield error
+
+
+def _check_server_crc(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
+    if check_size(store, key, entry) not in (None, whole_crc(entry)):
+        raise CorruptionError(
             "the server's CRC32C of it is another than that of the bytes it returns",
             where=f"{store.url.rstrip('/')}/{key}",
             position=0,

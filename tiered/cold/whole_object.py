@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..errors import CorruptionError
 from ..format.manifest import ObjectEntry
-from .fetch_plan import group_piece, tail_piece
+from .fetch_plan import group_piece, read_piece, tail_piece
 from .object_store import ObjectStore
 from .partition import ColdPartition
 
@@ -30,11 +30,7 @@ def verified_chunks(store: ObjectStore, key: str, entry: ObjectEntry) -> Iterato
                 position=position,
                 offsets=piece.offsets,
             )
-        data = store.get_range(key, piece.start, piece.length)
-        damaged_at = piece.damage(data)
-        if damaged_at is not None:
-            raise CorruptionError(piece.reason, where=where, position=damaged_at, offsets=piece.offsets)
-        yield data
+        yield read_piece(store, key, piece)
         position += piece.length
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from ..policies.executor import Outcome
-from ..units import approximate_size
+from ..units import approximate_size, shown, shown_json
 
 REPEAT_SECONDS = 300.0
 _REPEATS_KEPT_MAX = 1000
@@ -23,7 +23,9 @@ actions_log = logging.getLogger("tiered.daemon.actions")
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """The daemon's own, so that it can be found and replaced."""
+    """The daemon's own, so that it can be found and replaced; it knows the level that its set-up changed."""
+
+    level_before = logging.NOTSET
 
 
 def set_up_logging(kind: str, stream: TextIO) -> Handler:
@@ -38,10 +40,10 @@ def set_up_logging(kind: str, stream: TextIO) -> Handler:
     handler.setFormatter(JsonLine() if kind == "json" else HumanLine())
     handler.addFilter(Repeats())
     root, ours = logging.getLogger(), logging.getLogger(_ROOT)
-    for logger in (root, ours):
-        for old in [item for item in logger.handlers if isinstance(item, Handler)]:
-            logger.removeHandler(old)
+    for old in [item for item in root.handlers if isinstance(item, Handler)]:
+        take_down_logging(old)
     root.addHandler(handler)
+    handler.level_before = ours.level
     ours.setLevel(logging.INFO)
     # It names each failed action in a line of its own, and so does `log_outcome`; what has a traceback stays.
     logging.getLogger("tiered.policies.executor").addFilter(_has_traceback)
@@ -51,6 +53,7 @@ def set_up_logging(kind: str, stream: TextIO) -> Handler:
 def take_down_logging(handler: Handler) -> None:
     """Undo `set_up_logging`."""
     logging.getLogger().removeHandler(handler)
+    logging.getLogger(_ROOT).setLevel(handler.level_before)
     logging.getLogger("tiered.policies.executor").removeFilter(_has_traceback)
 
 
@@ -145,7 +148,7 @@ class HumanLine(logging.Formatter):
             last = traceback.extract_tb(record.exc_info[2])[-1:]
             place = "".join(f" at {item.filename}:{item.lineno}" for item in last)
             text += _one_line(f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}{place}")
-        return text + _held(record)
+        return shown(text) + _held(record)
 
 
 class JsonLine(logging.Formatter):
@@ -164,7 +167,7 @@ class JsonLine(logging.Formatter):
             values["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
         if getattr(record, "held_back", 0):
             values["held_back"] = getattr(record, "held_back", 0)
-        return json.dumps(values, ensure_ascii=False, default=str)
+        return shown_json(json.dumps(values, ensure_ascii=False, default=str))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -321,6 +321,8 @@ class Daemon:
             new = self._load()
             check_can_change(self._settings, new)
             token = read_token(new.daemon.token_file)
+            if self._web is not None:
+                self._web.check_token(token)
             if self._store is not None:
                 self._store._use(new)
         except (TieredError, OSError) as error:

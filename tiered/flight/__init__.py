@@ -13,7 +13,10 @@ from ..errors import ConfigError
 from ..network import Network, Server, use_network
 
 if TYPE_CHECKING:
+    from ..settings import Settings
     from ..store import Store
+    from .notice import Notice
+    from .remote_store import RemoteStore
 
 
 def _loaded(name: str) -> Any:
@@ -34,6 +37,12 @@ def _serve(store: Store, listen: str, **options: Any) -> Server:
 
 def _connect(url: str, *arguments: Any, **options: Any) -> Store:
     store: Store = _loaded(".remote_store").connect(url, *arguments, **options)
+    return store
+
+
+def open_noticed(notice: Notice, settings: Settings, *, read_only: bool) -> RemoteStore:
+    """See `remote_store.open_noticed`."""
+    store: RemoteStore = _loaded(".remote_store").open_noticed(notice, settings, read_only=read_only)
     return store
 
 

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ..errors import RecordTooLarge, SchemaMismatch, ServerUnavailable, TieredError
+from ..errors import SchemaMismatch, ServerUnavailable, TieredError
 from ..producer import Producer, resume_producer
 from ..records import OffsetRange
-from .batch_size import plain_bytes
 from .piles import Session
 from .put_messages import Ack, BatchInfo, PutCommand
+from .safe_batch import safe_batch
 from .same_topic import same_topic
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ..topic import Topic
 
 log = logging.getLogger("tiered.flight")
-
-# Twice the largest record: a client cuts what it sends to far less.
-BATCH_BYTES_MAX = 72 << 20
 
 Work = Callable[[], AbstractContextManager[None]]
 """What each piece of work is done within: the server does not end in the middle of it, and none begins after that."""
@@ -106,7 +103,7 @@ def _appended(
 ) -> Ack:
     ranges: list[OffsetRange] = []
     if batch is not None and batch.num_rows:
-        check_batch(batch)
+        batch = safe_batch(batch)
         if info.producer is not None:
             assert info.epoch is not None
             assert info.sequence is not None
@@ -139,24 +136,3 @@ def _producer(topic: Topic, session: Session, sessions: dict[Session, Producer])
         sessions.clear()  # a client has few, and a stream must not gather them
         found = sessions[session] = resume_producer(topic, *session)
     return found
-
-
-def check_batch(batch: pa.RecordBatch) -> None:
-    """Refuse data whose buffers do not hold what they should: it would be stored, and break readers.
-
-    Raises
-    ------
-    SchemaMismatch, RecordTooLarge
-    """
-    # Of the buffers as they came: whatever looks into them first would believe them.
-    size = batch.get_total_buffer_size()
-    try:
-        if size <= BATCH_BYTES_MAX:
-            batch.validate(full=True)
-            size = max(size, plain_bytes(batch))
-    except (pa.ArrowException, IndexError) as error:
-        raise SchemaMismatch(f"the batch is damaged: {str(error).splitlines()[0]}") from None
-    if size > BATCH_BYTES_MAX:
-        raise RecordTooLarge(
-            f"a batch of {size} bytes is over the limit of {BATCH_BYTES_MAX}: send less at once"
-        )

@@ -1,4 +1,4 @@
-"""The bearer token: asked of every call before anything else, compared in constant time."""
+"""Who may come in: asked of every call before anything else, compared in constant time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,58 @@ from typing import Any
 
 import pyarrow.flight as fl
 
+from .instance import Instance
+from .proof import HEADER, answer_to, key_of
 
-class TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls that do not show the token."""
 
-    def __init__(self, token: str) -> None:
+class AccessCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses calls that show neither the token, where there is one, nor that they have it (`proof`).
+
+    Parameters
+    ----------
+    token
+        None: everybody may come in; but who shows something shows what is right.
+    instance
+        The server's own.
+    """
+
+    def __init__(self, token: str | None, instance: Instance) -> None:
         super().__init__()
-        self._expected = f"Bearer {token}".encode()
+        self._bearer = None if token is None else f"Bearer {token}".encode()
+        self._instance = instance
+        self._key = key_of(instance, token)
 
-    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> None:  # noqa: ARG002
-        shown = [
-            value for name, values in headers.items() if name.lower() == "authorization" for value in values
-        ]
-        text = shown[0] if len(shown) == 1 else ""
-        given = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-        if not hmac.compare_digest(given, self._expected):
+    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> _Proven | None:  # noqa: ARG002
+        shown = _only(headers, HEADER)
+        if shown is not None:
+            text = shown.decode("utf-8", "replace")
+            if not text.startswith(f"{self._instance.id} "):
+                raise fl.FlightUnavailableError("another server is here by now")
+            answer = answer_to(self._key, text)
+            if answer is None:
+                raise fl.FlightUnauthenticatedError("show what this server's token gives")
+            return _Proven(answer)
+        bearer = _only(headers, "authorization") or b""
+        if self._bearer is not None and not hmac.compare_digest(bearer, self._bearer):
             raise fl.FlightUnauthenticatedError("show the token as a bearer token")
+        return None
+
+
+class _Proven(fl.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, answer: str) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def sending_headers(self) -> dict[str, str]:
+        return {HEADER: self._answer}
+
+
+def _only(headers: dict[str, list[Any]], wanted: str) -> bytes | None:
+    """Return the one value of a header; None where there is none, or more."""
+    found = [value for name, values in headers.items() if name.lower() == wanted for value in values]
+    if len(found) != 1:
+        return None
+    return found[0] if isinstance(found[0], bytes) else str(found[0]).encode("utf-8", "replace")
 
 
 def token_headers(token: str | None) -> list[tuple[bytes, bytes]]:

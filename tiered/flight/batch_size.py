@@ -1,6 +1,6 @@
 """How large a batch of a client is once it is plain: some bytes on the wire can stand for terabytes.
 
-Nulls take no bytes, views and dictionaries name one value many times, and a run has any length.
+Nulls take no bytes, and views and dictionaries name one value many times.
 """
 
 from __future__ import annotations
@@ -13,18 +13,55 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
+from ..format.layouts import is_list_view, is_view, view_lengths
 
 _ROW_BYTES = 8  # the timestamp that each row gets
-_VIEW_BYTES = 16
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse columns whose plain size nothing tells before they are looked into.
+
+    Raises
+    ------
+    SchemaMismatch
+        Runs, unions or list views; views, dictionaries or extension types within other types; names that are no text.
+    """
+    try:
+        for field in schema:
+            _check_column(field)
+    except UnicodeDecodeError:
+        raise SchemaMismatch("the name of a column is not UTF-8") from None
+
+
+def _check_column(field: pa.Field) -> None:
+    kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    name = field.name
+    if is_view(kind):
+        return
+    if pt.is_dictionary(kind):
+        kind = kind.value_type
+        fixed = pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_fixed_size_binary(kind)
+        if not (fixed or _is_text(kind) or is_view(kind)):
+            raise SchemaMismatch(
+                f"column {name!r}: {kind} is not taken as values of a dictionary: send it plain"
+            )
+    else:
+        _check_plain(kind, name)
+
+
+def _check_plain(kind: pa.DataType, name: str) -> None:
+    encoded = isinstance(kind, pa.BaseExtensionType) or pt.is_dictionary(kind) or is_view(kind)
+    if encoded or pt.is_union(kind) or pt.is_run_end_encoded(kind) or is_list_view(kind):
+        raise SchemaMismatch(f"column {name!r}: {kind} is not taken here: send it plain")
+    for at in range(kind.num_fields):
+        field = kind.field(at)
+        _check_plain(field.type, f"{name}.{field.name}")
 
 
 def plain_bytes(batch: pa.RecordBatch) -> int:
     """Return about how many bytes a batch takes once each value stands for itself. Allocates no more than it has.
 
-    Raises
-    ------
-    SchemaMismatch
-        Views, dictionaries or runs lie within lists or structs: send them plain.
+    The batch has passed `check_columns` and Arrow's full validation.
     """
     return int(batch.num_rows) * _ROW_BYTES + sum(_plain_bytes(column) for column in batch.columns)
 
@@ -40,12 +77,8 @@ def _plain_bytes(array: pa.Array) -> int:
         found = lengths[counts.field(0).to_numpy(zero_copy_only=False)] @ counts.field(1).to_numpy()
         # Of views, values that no row has can be many, too.
         return max(int(found), int(lengths.sum()))
-    if pt.is_run_end_encoded(kind):
-        ends = array.run_ends.to_numpy(zero_copy_only=False).astype(np.int64)
-        return int(_lengths(array.values).astype(object) @ np.diff(ends, prepend=0))
-    if _is_view(kind):
-        return int(_lengths(array).sum())
-    _check_plain(kind)
+    if is_view(kind):
+        return int(view_lengths(array).sum())
     return max(int(array.nbytes), _values(array))
 
 
@@ -60,29 +93,16 @@ def _values(array: pa.Array) -> int:
 
 
 def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
-    """Return the bytes of each value."""
+    """Return the bytes of each value of a dictionary, int64."""
     kind = array.type
-    if _is_view(kind):
-        # The first of the four numbers of a view is its length; nulls have none that counts.
-        views = array.buffers()[1]
-        first = np.frombuffer(views, np.int32)[:: _VIEW_BYTES // 4]
-        return first[array.offset : array.offset + len(array)].astype(np.int64)
-    if pt.is_binary(kind) or pt.is_string(kind) or pt.is_large_binary(kind) or pt.is_large_string(kind):
+    if is_view(kind):
+        return view_lengths(array)
+    if _is_text(kind):
         found = pc.fill_null(pc.binary_length(array), 0)
         return np.asarray(found.to_numpy(zero_copy_only=False)).astype(np.int64)
-    if pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_fixed_size_binary(kind):
-        return np.full(len(array), max(1, kind.bit_width // 8), np.int64)
-    raise SchemaMismatch(f"{kind} is not taken as values of a dictionary or of runs: send it plain")
+    return np.full(len(array), max(1, kind.bit_width // 8), np.int64)
 
 
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pt.is_binary_view(kind) or pt.is_string_view(kind))
-
-
-def _check_plain(kind: pa.DataType) -> None:
-    encoded = isinstance(kind, pa.BaseExtensionType) or pt.is_union(kind)
-    encoded |= pt.is_dictionary(kind) or pt.is_run_end_encoded(kind) or _is_view(kind)
-    if encoded or pt.is_list_view(kind) or pt.is_large_list_view(kind):
-        raise SchemaMismatch(f"{kind} is not taken within other types, nor as a list: send it plain")
-    for at in range(kind.num_fields):
-        _check_plain(kind.field(at).type)
+def _is_text(kind: pa.DataType) -> bool:
+    large = pt.is_large_binary(kind) or pt.is_large_string(kind)
+    return bool(large or pt.is_binary(kind) or pt.is_string(kind))

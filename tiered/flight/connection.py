@@ -13,10 +13,11 @@ import pyarrow.flight as fl
 
 from ..errors import Backpressure, ServerUnavailable, StoreClosed, TieredError
 from .auth import token_headers
-from .flight_errors import client_errors
+from .flight_errors import client_errors, is_answer
 from .forks import use_grpc
 from .messages import Ticket
 from .options import Address, ConnectOptions
+from .proof import Call, Proofs
 from .wire import decode_answer, encode_json
 
 _T = TypeVar("_T")
@@ -28,6 +29,31 @@ _AHEAD = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 _PASSING = (ServerUnavailable, Backpressure)
+
+
+class Answers:
+    """What a server answers to the batches of a stream."""
+
+    def __init__(self, reader: fl.FlightMetadataReader, call: Call | None, location: str) -> None:
+        self._reader = reader
+        self._call = call
+        self._location = location
+
+    def read(self) -> bytes | None:
+        """Return the next answer; None where the stream has ended.
+
+        Raises
+        ------
+        pyarrow.ArrowException
+        ServerUnavailable
+            It is not of who was meant.
+        """
+        data = self._reader.read()
+        if data is None:
+            return None
+        if self._call is not None:
+            self._call.check(self._location)
+        return bytes(data)
 
 
 class Connection:
@@ -42,12 +68,16 @@ class Connection:
     def __init__(self, location: str, options: ConnectOptions) -> None:
         self.location = Address.of_url(location).location
         self.options = options
-        self._headers = token_headers(options.token)
+        self._proofs = None if options.instance is None else Proofs(options.instance, options.token)
+        self._headers = token_headers(options.token if self._proofs is None else None)
         self._stopping = threading.Event()
         use_grpc()
         with client_errors(self.location):
             self._client = fl.FlightClient(
-                self.location, tls_root_certs=options.tls_roots, generic_options=_KEEPALIVE + _AHEAD
+                self.location,
+                tls_root_certs=options.tls_roots,
+                middleware=None if self._proofs is None else [self._proofs],
+                generic_options=_KEEPALIVE + _AHEAD,
             )
 
     def _options(self, seconds: float | None) -> fl.FlightCallOptions:
@@ -66,6 +96,22 @@ class Connection:
                 raise ServerUnavailable(f"{self.location} ends: {error}") from None
             raise
 
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """Make one call, until its first answer: of who has to prove who he is, nothing is believed before."""
+        with self._errors():
+            try:
+                yield
+            except pa.ArrowException as error:
+                if is_answer(error):
+                    self._check_proven()
+                raise
+            self._check_proven()
+
+    def _check_proven(self) -> None:
+        if self._proofs is not None:
+            self._proofs.last_call().check(self.location)
+
     def action(
         self, name: str, values: Mapping[str, Any], *, seconds: float | None = 0.0, retry: bool = True
     ) -> dict[str, Any]:
@@ -81,7 +127,7 @@ class Connection:
         limit = self.options.call_seconds if seconds == 0.0 else seconds
 
         def call() -> dict[str, Any]:
-            with self._errors():
+            with self._answered():
                 found = list(
                     self._client.do_action(fl.Action(name, encode_json(values)), self._options(limit))
                 )
@@ -95,7 +141,7 @@ class Connection:
         """Return the plan of a scan."""
 
         def call() -> fl.FlightInfo:
-            with self._errors():
+            with self._answered():
                 return self._client.get_flight_info(
                     fl.FlightDescriptor.for_command(command), self._options(None)
                 )
@@ -130,27 +176,25 @@ class Connection:
             stream.cancel()
 
     def _first(self, ticket: bytes) -> tuple[fl.FlightStreamReader, pa.RecordBatch | None]:
-        with self._errors():
+        with self._answered():
             stream = self._client.do_get(fl.Ticket(ticket), self._options(None))
-        try:
-            return stream, self._next(stream)
-        except BaseException:
-            stream.cancel()
-            raise
+            try:
+                return stream, _chunk(stream)
+            except BaseException:
+                stream.cancel()
+                raise
 
     def _next(self, stream: fl.FlightStreamReader) -> pa.RecordBatch | None:
         with self._errors():
-            try:
-                return stream.read_chunk().data
-            except StopIteration:
-                return None
+            return _chunk(stream)
 
-    def put(self, command: bytes, schema: pa.Schema) -> tuple[fl.FlightStreamWriter, fl.FlightMetadataReader]:
+    def put(self, command: bytes, schema: pa.Schema) -> tuple[fl.FlightStreamWriter, Answers]:
         """Begin a stream of batches."""
         with self._errors():
             descriptor = fl.FlightDescriptor.for_command(command)
             writer, reader = self._client.do_put(descriptor, schema, self._options(None))
-            return writer, reader
+        call = None if self._proofs is None else self._proofs.last_call()
+        return writer, Answers(reader, call, self.location)
 
     def pauses(self) -> Iterator[None]:
         """Yield at growing intervals until ``retry_seconds`` are over or the connection is closed."""
@@ -182,6 +226,13 @@ class Connection:
     def abandon(self) -> None:
         """In a forked child: gRPC's threads are the parent's, and closing would wait for them."""
         _abandoned.append(self._client)
+
+
+def _chunk(stream: fl.FlightStreamReader) -> pa.RecordBatch | None:
+    try:
+        return stream.read_chunk().data
+    except StopIteration:
+        return None
 
 
 _abandoned: list[fl.FlightClient] = []

@@ -84,9 +84,19 @@ def _takes_no_proxy(location: str) -> bool:
     return any(host.endswith(end) for end in ends.lower().replace(" ", "").split(",") if end)
 
 
-def is_transport(error: TieredError) -> bool:
-    """Whether the connection failed, and not the call."""
-    return isinstance(error, ServerUnavailable)
+def is_answer(error: pa.ArrowException) -> bool:
+    """Whether an error may be one that a server made up, and not that nobody answers or that it wants a token."""
+    if isinstance(error, fl.FlightError) and error.extra_info:
+        return True
+    return not isinstance(
+        error,
+        fl.FlightUnavailableError
+        | fl.FlightTimedOutError
+        | fl.FlightCancelledError
+        | fl.FlightInternalError
+        | fl.FlightUnauthenticatedError
+        | fl.FlightUnauthorizedError,
+    )
 
 
 @contextmanager

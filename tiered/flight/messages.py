@@ -22,22 +22,29 @@ Decoding raises `ConfigError` for whatever is not such a message.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
+from ..cold.layout import PartitionKeys
 from ..errors import CorruptionError
-from ..format.manifest import ObjectEntry
+from ..format.manifest import ObjectEntry, check_object
 from ..format.manifest_codec import entry_from_json, entry_to_json
+from ..format.schema import is_topic_name
 from ..reader.rows import Query
 from ..reader.splits import ColdSource, Split, Tier, WarmSource
-from ..warm.catalog import TopicMeta
+from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
+from ..warm.directory import SegmentName
 from .wire import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, positive, text, texts, whole
 
 Offsets = int | Mapping[int, int] | None
+
+_REGION = re.compile(r"[A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,24 +236,30 @@ class SplitInfo:
             (source.path, source.segment_id) if isinstance(source, WarmSource) else None,
         )
 
-    def direct(self, topic: str, *, same_directory: bool) -> Split | None:
+    def direct(self, topic: str, directory: Path | None) -> Split | None:
         """Return the split as a picklable one of the bucket or the file; None where only the server has it.
 
         Parameters
         ----------
-        same_directory
-            Whether the reader has the store's directory; see `PlanInfo.directory_id`.
+        directory
+            The store's, where the reader has it, see `PlanInfo.directory_id`: no file elsewhere is opened because a
+            server says so.
         """
         source: ColdSource | WarmSource
         if self.cold is not None:
             source = ColdSource(*self.cold)
-        elif self.warm is not None and same_directory:
+        elif self.warm is not None and directory is not None and self._lies_in(directory, topic):
             source = WarmSource(*self.warm)
         else:
             return None
         return Split(
             topic, self.partition, self.start_offset, self.end_offset, self.tier, self.stored_bytes, source
         )
+
+    def _lies_in(self, directory: Path, topic: str) -> bool:
+        path = Path(self.warm[0]) if self.warm is not None else Path()
+        partition = directory / TOPICS_DIRECTORY / topic / str(self.partition)
+        return SegmentName.parse(path.name) is not None and path.parent == partition
 
     def encode(self) -> bytes:
         """Return the JSON document."""
@@ -269,7 +282,7 @@ class SplitInfo:
 
         def build(values: dict[str, Any]) -> SplitInfo:
             cold, warm = values.get("cold"), values.get("warm")
-            return cls(
+            info = cls(
                 Tier(values["tier"]),
                 count(values["partition"]),
                 count(values["start_offset"]),
@@ -278,6 +291,9 @@ class SplitInfo:
                 None if cold is None else (text(cold["key"]), entry_from_json(cold["entry"])),
                 None if warm is None else (text(warm["path"]), UUID(text(warm["segment_id"]))),
             )
+            if info.cold is not None:
+                _check_object(*info.cold, info.partition)
+            return info
 
         return load(data, "description of a split", build)
 
@@ -328,6 +344,8 @@ class PlanInfo:
 
         def build(values: dict[str, Any]) -> PlanInfo:
             optional = ("cold_url", "endpoint_url", "region", "root", "directory_id")
+            if _REGION.fullmatch(values.get("region") or "") is None:
+                raise ValueError("the region is none")  # it becomes a part of the name of a host
             return cls(
                 topic_meta(values["topic"]),
                 {int(key): (count(start), count(end)) for key, (start, end) in values["ranges"].items()},
@@ -336,6 +354,18 @@ class PlanInfo:
             )
 
         return load(data, "plan", build)
+
+
+def _check_object(key: str, entry: ObjectEntry, partition: int) -> None:
+    """Raise `ValueError` for a key that is not of an object of that name, or an entry that no manifest would have."""
+    topic, _, rest = key.partition("/")
+    if not is_topic_name(topic):
+        raise ValueError(f"{topic[:60]!r} is no topic's folder")
+    if key != PartitionKeys.of(topic, UUID(rest.partition("/")[0]), partition).data(entry.name):
+        raise ValueError(f"{key[:200]!r} is not the key of {entry.name}")
+    problems = check_object(entry)
+    if problems:
+        raise ValueError(problems[0])
 
 
 def _offsets_out(offsets: Offsets) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..settings import Settings
+from .instance import Instance
 
 DEFAULT_LISTEN = "127.0.0.1:8815"
 TOKEN_VARIABLE = "TIERED_FLIGHT_TOKEN"  # noqa: S105 (a name, not a secret)
@@ -67,12 +68,15 @@ class ConnectOptions:
         How long a call may take that only looks; those that wait for a disk or a bucket take what they need.
     retry_seconds
         For how long a connection that is lost is tried again before `ServerUnavailable` is raised.
+    instance
+        Of the server, where a store's directory named it: then the token is not sent, and each call is proven.
     """
 
     token: str | None = field(default=None, repr=False)
     tls_roots: bytes | None = field(default=None, repr=False)
     call_seconds: float = 60.0
     retry_seconds: float = 10.0
+    instance: Instance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Pile:
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return what is sent: a column ``timestamp``, then those of the topic."""
         if self.batch is None:
-            stamps, *own = [[row[at] for row in self.rows] for at in range(len(self.rows[0]))]
+            stamps, *own = zip(*self.rows, strict=True)
             arrays = [pa.array(stamps, pa.int64()).cast(TIMESTAMP)]
             arrays += [_array(values, schema.field(at)) for at, values in enumerate(own, 1)]
             # Columns that the topic gained since.
@@ -166,6 +166,8 @@ class Pile:
 
 
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    if values[0] is None and values.count(None) == len(values):
+        return pa.nulls(len(values), field.type)  # of thousands of columns, sparse rows fill few
     return pa.array(values, field.type)
 
 

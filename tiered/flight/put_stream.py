@@ -55,7 +55,7 @@ class PutStream:
             raise self._why(error) from None
         if data is None:
             raise self._why(None)
-        return Ack.decode(bytes(data))
+        return Ack.decode(data)
 
     def _why(self, error: BaseException | None) -> TieredError:
         """Return why the stream ended: what the server said at the end of it, else what was seen here."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RecordTooLarge, SchemaMismatch
 from ..format.pieces import split_batch
 from ..format.schema import to_batches
+from ..format.sizes import reckoned_bytes
 from ..ingest import Headers, check_records
 from ..producer import Producer
 from ..records import Appended, OffsetRange, merged_ranges
@@ -84,7 +85,7 @@ class RemoteProducer(Producer):
                     body, limit = topic._body(batch, timestamps), topic._record_bytes_max
                     # Before the first piece of it is sent.
                     check_records(body, limit)
-                    for piece in split_batch(body, PILE_BYTES_MAX):
+                    for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):
                         ranges += self._appended(Pile.of_batch(partition, sync, piece), number)
                         number += piece.num_rows
             except (SchemaMismatch, RecordTooLarge):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -53,15 +54,15 @@ class RemoteSplit(Split):
         )
         return ticket.encode()
 
-    def direct(self, *, same_directory: bool) -> Split | None:
+    def direct(self, directory: Path | None) -> Split | None:
         """Return the same split as one of the bucket or of the local file, or None where only the server has it.
 
         Parameters
         ----------
-        same_directory
-            See `RemoteScan.same_directory`.
+        directory
+            The store's, where it is here; see `RemoteScan.same_directory`.
         """
-        found = self.source.info.direct(self.topic, same_directory=same_directory)
+        found = self.source.info.direct(self.topic, directory)
         return None if found is None else found.clip(self.start_offset, self.end_offset)
 
 
@@ -72,6 +73,8 @@ class RemoteScan(Scan):
     ----------
     location : str
         URL of the server.
+    instance : Instance or None
+        Of the server, where a store's directory named it; without its secret.
     plan : PlanInfo
         The topic, and where bucket and directory of the store lie.
     """
@@ -80,6 +83,8 @@ class RemoteScan(Scan):
         info = connection.plan(command.encode())
         self.plan = PlanInfo.decode(bytes(info.app_metadata))
         self.location = connection.location
+        server = connection.options.instance
+        self.instance = None if server is None else server.without_secret()
         self._connection = connection
         self._meta = self.plan.meta
         self._limit = command.limit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Never
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from ..store import Store
 from ..topic import Topic
 from ..warm.catalog import TopicMeta
 from .connection import Connection
+from .notice import Notice
 from .options import ConnectOptions, connect_options
 from .remote_topic import RemoteTopic
 from .wire import encode_schema
@@ -227,3 +229,21 @@ def open_remote(
     except BaseException:
         connection.close()
         raise
+
+
+def open_noticed(notice: Notice, settings: Settings, *, read_only: bool = False) -> RemoteStore:
+    """Open the store whose server its directory names; it has to prove that it is that one, and no token is sent.
+
+    Raises
+    ------
+    ConfigError
+        It wants a token that this process has not, or serves something else.
+    ServerUnavailable
+        It does not answer, or somebody else does.
+    """
+    options = replace(connect_options(settings, None), instance=notice.server)
+    store = open_remote(notice.location, settings, Host(), options, read_only=read_only)
+    if store.store_id != notice.store_id or store.directory_id != notice.directory_id:
+        store.close()
+        raise ConfigError(f"{notice.location} serves another store now")
+    return store

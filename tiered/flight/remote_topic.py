@@ -11,8 +11,8 @@ import pyarrow as pa
 from ..appends import checked_record
 from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..format.pieces import split_batch
-from ..format.schema import TIMESTAMP, to_batches
-from ..hot.buffer import RECORD_OVERHEAD_BYTES
+from ..format.schema import TIMESTAMP, body_schema, to_batches
+from ..format.sizes import reckoned_bytes, row_bytes
 from ..hot.partition_writer import check_record_size
 from ..ingest import (
     Headers,
@@ -28,8 +28,8 @@ from ..ingest import (
 )
 from ..producer import Producer
 from ..reader.scan import Scan
-from ..records import Appended, OffsetRange, Record, merged_ranges
-from ..selecting import Offsets, check_bounds, check_limit, chosen_partitions, query_of
+from ..records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
+from ..selecting import Offsets, check_bounds, check_limit, chosen_partitions, plain_offset, query_of
 from ..topic import Topic
 from ..warm.catalog import TopicMeta
 from .appender import PILE_BYTES_MAX, Appender
@@ -64,6 +64,10 @@ class RemoteTopic(Topic):
         self._appender = Appender(
             self._connection, lambda: self._meta, self._refresh, self._waits, self._block_bytes
         )
+
+    def _use(self, meta: TopicMeta) -> None:
+        super()._use(meta)
+        self._row_bytes = row_bytes(body_schema(meta.schema))
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -100,7 +104,7 @@ class RemoteTopic(Topic):
             place = partition
         else:
             place = partition_of(placing, self.partitions) if placing else self._sticky
-        pile, at = self._appender.add(place, row, size + RECORD_OVERHEAD_BYTES, sync)
+        pile, at = self._appender.add(place, row, size, sync)
         if partition is None and not placing and pile.size > self._block_bytes:
             self._sticky = (place + 1) % self.partitions
         return pile, at
@@ -108,11 +112,11 @@ class RemoteTopic(Topic):
     def _row(
         self, value: Any, key: Any, headers: Any, timestamp: object
     ) -> tuple[tuple[Any, ...], bytes | None, int]:
-        """Return a record's timestamp and columns, what places it, and its size in bytes; all checked."""
+        """Return a record's timestamp and columns, what places it, and the bytes that it takes; all checked."""
         make = self._typed_row if self._typed else self._plain_row
         row, placing, size = make(value, key, headers, timestamp)
         check_record_size(size, self._record_bytes_max)
-        return row, placing, size
+        return row, placing, size + self._row_bytes
 
     def _plain_row(
         self, value: Any, key: Any, headers: Any, timestamp: object
@@ -135,41 +139,43 @@ class RemoteTopic(Topic):
             raise SchemaMismatch(f"topic {self.name!r} is typed: it has columns, no headers")
         values, size = self._check_row(value)
         when = self._clock() if timestamp is None else timestamp_us(timestamp)
-        stamp = self._meta.timestamp
-        own = None if stamp is None else values[self.schema.get_field_index(stamp)]
+        own = None if self._stamp_at is None else values[self._stamp_at]
         if timestamp is not None and own not in (None, when):
             raise ConfigError(
-                f"topic {self.name!r} takes the timestamp from its column {stamp!r}; over the network another one "
-                "cannot be given beside it"
+                f"topic {self.name!r} takes the timestamp from its column {self._meta.timestamp!r}; over the network "
+                "another one cannot be given beside it"
             )
-        if key is None and self._meta.key is not None:
-            key = value.get(self._meta.key)
+        if key is None and self._key_at is not None:
+            key = values[self._key_at]
         return (when, *values), key_bytes(key), size
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, as `Topic.append_many` does; they are sent as few batches."""
         self._store._check_writable()
         ranges: list[OffsetRange] = []
-        for chunk in chunked(records, _CHUNK_ROWS):
-            if not self._typed and set(map(type, chunk)) == {bytes}:
-                check_record_size(max(map(len, chunk)), self._record_bytes_max)
-                ranges += self._append_columns(values_batch(chunk, self.schema), None, None, None)
-            else:
-                # All are looked at before the first is appended.
-                checked = [checked_record(self, record) for record in chunk]
-                piles: dict[Pile, list[int]] = {}
-                for value, given in checked:
-                    pile, place = self._add(
-                        value,
-                        given.get("key"),
-                        given.get("headers"),
-                        given.get("timestamp"),
-                        given.get("partition"),
-                        None,
-                    )
-                    piles.setdefault(pile, []).append(place)
-                ranges += _all_of(partial(pile.ranges_at, places) for pile, places in piles.items())
+        with naming_what_stayed(ranges):
+            for chunk in chunked(records, _CHUNK_ROWS):
+                if not self._typed and set(map(type, chunk)) == {bytes}:
+                    check_record_size(max(map(len, chunk)), self._record_bytes_max)
+                    self._append_columns(values_batch(chunk, self.schema), None, None, None, ranges)
+                else:
+                    self._append_checked([checked_record(self, record) for record in chunk], ranges)
         return merged_ranges(ranges)
+
+    def _append_checked(self, records: list[tuple[Any, dict[str, Any]]], ranges: list[OffsetRange]) -> None:
+        """Append records one by one, all of which were looked at."""
+        piles: dict[Pile, list[int]] = {}
+        for value, given in records:
+            pile, place = self._add(
+                value,
+                given.get("key"),
+                given.get("headers"),
+                given.get("timestamp"),
+                given.get("partition"),
+                None,
+            )
+            piles.setdefault(pile, []).append(place)
+        _wait_for((partial(pile.ranges_at, places) for pile, places in piles.items()), ranges)
 
     def append_batch(
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
@@ -179,14 +185,16 @@ class RemoteTopic(Topic):
         if partition is not None:
             self._check_partition(partition)
         ranges: list[OffsetRange] = []
-        for batch, timestamps in to_batches(data, self.schema):
-            if batch.num_rows:
-                ranges += self._append_columns(batch, timestamps, partition, sync)
+        with naming_what_stayed(ranges):
+            for batch, timestamps in to_batches(data, self.schema):
+                if batch.num_rows:
+                    self._append_columns(batch, timestamps, partition, sync, ranges)
         return merged_ranges(ranges)
 
     def _append_columns(
-        self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None
-    ) -> list[OffsetRange]:
+        self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None,
+        ranges: list[OffsetRange],
+    ) -> None:  # fmt: skip
         body = self._body(batch, timestamps)
         # Before the first piece of it is sent.
         check_records(body, self._record_bytes_max)
@@ -201,7 +209,7 @@ class RemoteTopic(Topic):
             parts = list(by_partition(body, keys, self.partitions))
         piles = []
         for place, rows in parts:
-            for piece in split_batch(rows, PILE_BYTES_MAX):
+            for piece in split_batch(rows, PILE_BYTES_MAX, reckoned_bytes):
                 if place is None:
                     target = self._sticky
                     self._sticky = (target + 1) % self.partitions
@@ -209,7 +217,7 @@ class RemoteTopic(Topic):
                     target = place
                 piles.append(Pile.of_batch(target, sync, piece))
                 self._appender.add_batch(piles[-1])
-        return _all_of(pile.ranges for pile in piles)
+        _wait_for((pile.ranges for pile in piles), ranges)
 
     @staticmethod
     def _body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
@@ -340,7 +348,7 @@ class RemoteTopic(Topic):
         self._check_partition(partition)
         self._store._check_writable()
         self._appender.drain()
-        values = {**named(self._meta), "offset": offset, "partition": partition}
+        values = {**named(self._meta), "offset": plain_offset(offset), "partition": partition}
         self._connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:
@@ -397,9 +405,11 @@ class RemoteTopic(Topic):
         return failed
 
 
-def _all_of(waits: Iterable[Callable[[], Sequence[OffsetRange]]]) -> list[OffsetRange]:
-    """Wait for all piles of a call, and raise what the first that failed ran into: no flush is to tell of the others."""
-    ranges: list[OffsetRange] = []
+def _wait_for(waits: Iterable[Callable[[], Sequence[OffsetRange]]], ranges: list[OffsetRange]) -> None:
+    """Wait for all piles of a call, and raise what the first that failed ran into: no flush is to tell of the others.
+
+    `ranges` grows by what the others became.
+    """
     failed: TieredError | None = None
     for wait in waits:
         try:
@@ -408,4 +418,3 @@ def _all_of(waits: Iterable[Callable[[], Sequence[OffsetRange]]]) -> list[Offset
             failed = failed or error
     if failed is not None:
         raise failed
-    return ranges

@@ -26,11 +26,12 @@ from ..errors import (
 from ..format.schema import row_schema
 from .actions import ACTIONS, Action, run_action
 from .appending import PutHandler, append_stream
-from .auth import TokenCheck
+from .auth import AccessCheck
 from .flight_errors import server_errors, to_flight
 from .forks import use_grpc
+from .instance import Instance
 from .messages import Ticket
-from .notice import post_notice, remove_notice
+from .notice import Posting, post_notice
 from .options import Address, ServeOptions, is_loopback
 from .planning import command_of, plan_flight
 from .put_messages import PutCommand
@@ -75,12 +76,13 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
         self._lock = threading.Lock()
         self.ending = False
         self.busy = 0
+        self.instance = Instance.new(asks_token=options.token is not None)
         tls = options.tls_certificate
         use_grpc()
         super().__init__(
             address.location,
             tls_certificates=None if tls is None else [(tls, options.tls_key)],
-            middleware={} if options.token is None else {"token": TokenCheck(options.token)},
+            middleware={"access": AccessCheck(options.token, self.instance)},
         )
         _leave_exit_to_us(self)
 
@@ -207,6 +209,7 @@ class FlightServer:
         self.location = address.location
         self._closed = threading.Event()
         self._closing = threading.Lock()
+        self._posting: Posting | None = None
         self._ending = threading.Event()
         # Waits from the start: some Pythons start no thread at their exit, where servers are closed as well.
         self._down = threading.Thread(target=self._shut_down, name="tiered-flight-close", daemon=True)
@@ -239,21 +242,8 @@ class FlightServer:
         host = socket.gethostname() if address.host in ("0.0.0.0", "::") else address.host  # noqa: S104
         server = cls(service, Address(host, service.port, address.tls))
         server._down.start()
-        server._post()
+        server._posting = post_notice(store, server.location, service.instance)
         return server
-
-    def _post(self) -> None:
-        """Let readers of the directory find this server; one of a reader shows no more than they see themselves."""
-        store = self._service.store
-        root = store._access.places.root
-        if root is not None and store._writer_lock is not None:
-            post_notice(store._host.fs, root, store.store_id, self.location)
-
-    def _take_back(self) -> None:
-        store = self._service.store
-        root = store._access.places.root
-        if root is not None and store._writer_lock is not None:
-            remove_notice(store._host.fs, root, self.location)
 
     @property
     def streams(self) -> int:
@@ -269,10 +259,13 @@ class FlightServer:
         with self._closing:
             if self._closed.is_set():
                 return
-            self._take_back()
+            if self._posting is not None:
+                self._posting.withdraw()
             self._service.ending = True
             self._ending.set()
             self._end()
+            if self._posting is not None:
+                self._posting.release()
             self._closed.set()
         _servers.discard(self)
 
@@ -298,6 +291,8 @@ class FlightServer:
         """In a forked child: leave the server to the parent."""
         # To end it here would wait for threads that the child does not have.
         _abandoned.append(self._service)
+        if self._posting is not None:
+            self._posting.abandon()
         _servers.discard(self)
         self._closed.set()
 

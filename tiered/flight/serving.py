@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
+from ..in_process import listen as answer_over_http
 from .options import DEFAULT_LISTEN, ServeOptions, chosen_token, read_file
 from .server import FlightServer
 
@@ -46,7 +47,15 @@ def serve(
     )
     if tls_certificate is not None and tls_key is not None:
         _check_pair(tls_certificate, tls_key)
-    return FlightServer.open(store, listen or flight.listen or DEFAULT_LISTEN, options)
+    server = FlightServer.open(store, listen or flight.listen or DEFAULT_LISTEN, options)
+    if store._web is None:
+        try:
+            # As long as the store is open: its metrics are not of this server alone.
+            store._web = answer_over_http(store, store._passes, "flight.metrics", flight.metrics)
+        except BaseException:
+            server.close()
+            raise
+    return server
 
 
 def _check_pair(certificate: str | os.PathLike[str], key: str | os.PathLike[str]) -> None:

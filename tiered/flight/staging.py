@@ -23,14 +23,16 @@ import pyarrow as pa
 
 from ..errors import Backpressure, ConfigError, ServerUnavailable, TieredError
 from ..format.pieces import split_batch
+from ..format.sizes import reckoned_bytes
 from ..staging.stage_file import Staged
 from ..staging.staging import Staging
 from ..warm.catalog import TopicMeta
-from .appending import Work, answered, check_batch, chunks
+from .appending import Work, answered, chunks
 from .connection import Connection
 from .flight_errors import client_errors
 from .options import ConnectOptions
 from .put_messages import PutCommand
+from .safe_batch import safe_batch
 from .same_topic import same_topic
 from .wire import count, decode_answer, dump, text
 
@@ -67,10 +69,9 @@ def stage_stream(store: Store, command: PutCommand, reader: Any, writer: Any, wo
     def batches() -> Iterator[pa.RecordBatch]:
         for batch, _ in chunks(reader):
             with work():
-                if batch is not None:
-                    check_batch(batch)
-            if batch is not None:
-                yield batch
+                safe = None if batch is None else safe_batch(batch)
+            if safe is not None:
+                yield safe
 
     try:
         query, attempt = text(options.get("query")), text(options.get("attempt"))
@@ -158,7 +159,9 @@ class StageClient:
         SchemaMismatch, RecordTooLarge, DiskFull, TopicNotFound, ServerUnavailable, Backpressure
             Nothing that could be committed is there; try again under another name.
         """
-        pieces = _Replayed(piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES))
+        pieces = _Replayed(
+            piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES, reckoned_bytes)
+        )
         command = PutCommand(
             meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}
         )
@@ -188,7 +191,7 @@ class StageClient:
             raise
         if answer is None:
             raise ServerUnavailable(f"{self.location} ended without an answer")
-        values = decode_answer(answer.to_pybytes())
+        values = decode_answer(answer)
         if values.get("rows") != sent:
             raise TieredError(f"{self.location} staged {values.get('rows')} rows of {sent}")
         return Staged(attempt, sent, count(values["bytes"]))

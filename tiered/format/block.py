@@ -60,6 +60,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from ..errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from .checksum import crc32c
@@ -150,6 +151,18 @@ class Body(NamedTuple):
         return HEADER_BYTES + self.stored_length
 
 
+class Numbers(NamedTuple):
+    """The numbers of a block's records, of an idempotent producer: one after the other unless `last` says more."""
+
+    producer_id: int
+    epoch: int
+    first: int
+    last: int | None = None
+
+
+NO_NUMBERS = Numbers(NO_PRODUCER, 0, 0)
+
+
 def padding(length: int) -> int:
     """Return how many bytes bring `length` to the next multiple of the alignment."""
     return -length % ALIGNMENT
@@ -173,7 +186,7 @@ def encode_body(
     Raises
     ------
     RecordTooLarge
-        The batch is larger than a block may be; split it first (`split`).
+        The batch is larger than a block may be (`encode_blocks` makes several).
     """
     if codec is Codec.NONE:
         runs = [(0, batch.num_columns, batch)]
@@ -225,12 +238,11 @@ def replace_chunk(body: Body, chunk: pa.Buffer, timestamp_us: int) -> Body:
 
 def _serialize(columns: pa.RecordBatch, size: int | None) -> pa.Buffer:
     raw = columns.serialize()
-    if (
-        raw.size > _BLOATED_BYTES
-        and raw.size > 2 * (columns.nbytes if size is None else size) + _BLOATED_BYTES
-    ):
-        # Arrow cuts buffers to a slice, but not those of a nested child of which the slice has no value.
-        raw = columns.take(pa.array(range(columns.num_rows), pa.int32())).serialize()
+    # Arrow cuts buffers to a slice, but not those of a nested child of which the slice has no value.
+    if raw.size > _BLOATED_BYTES and any(map(pt.is_nested, columns.schema.types)):
+        held = columns.nbytes if size is None else size
+        if raw.size > 2 * held + _BLOATED_BYTES:
+            raw = columns.take(pa.array(range(columns.num_rows), pa.int32())).serialize()
     return raw
 
 

@@ -52,6 +52,9 @@ class SegmentFacts:
         continuity. Hex; empty where unknown.
     content_hash
         Hash of the blocks as they are stored now (`ContentHash`), hex.
+    end_hash
+        Of a shipped tail: content hash of the segment, as first written, from its first block to the tail's end. Hex;
+        empty where unknown, and of whole segments, whose `origin_hash` it is.
     start_offset
         Start offset of the partition at the time of sealing.
     """
@@ -76,10 +79,13 @@ class SegmentFacts:
     content_hash: str = ""
     replaces: tuple[UUID, ...] = ()
     producers: tuple[ProducerState, ...] = ()
+    end_hash: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; UUIDs as text."""
         values = asdict(self)
+        if not self.end_hash:
+            del values["end_hash"]  # of tails alone
         for name in ("store_id", "topic_id", "segment_id"):
             values[name] = str(values[name])
         values["replaces"] = [str(item) for item in self.replaces]

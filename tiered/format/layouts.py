@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +32,8 @@ def decoded(array: pa.Array) -> pa.Array:
         return decoded(array.storage)
     if not has(kind, _is_encoded):
         return array
-    if pt.is_string_view(kind):
-        return array.cast(pa.large_string())
-    if pt.is_binary_view(kind):
-        return array.cast(pa.large_binary())
+    if is_view(kind):
+        return _cleared(array).cast(pa.large_string() if pt.is_string_view(kind) else pa.large_binary())
     if pt.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(array.indices, decoded(array.dictionary)).dictionary_decode()
     if pt.is_run_end_encoded(kind):
@@ -72,17 +71,50 @@ def _text_bytes(array: pa.Array) -> int:
         return 0
     if pt.is_large_string(kind) or pt.is_large_binary(kind):
         return int(pc.sum(pc.binary_length(array), min_count=0).as_py())
-    # A view is 16 bytes and begins with its length.
-    views = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
-    return int(views.sum(dtype=np.int64, where=array.is_valid().to_numpy(zero_copy_only=False)))
+    return int(view_lengths(array).sum())
 
 
 def _is_long(kind: pa.DataType) -> bool:
-    return _is_view(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
+    return is_view(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
 
 
-def _is_view(kind: pa.DataType) -> bool:
+def is_view(kind: pa.DataType) -> bool:
+    """Whether a type is a view of text or binary."""
     return bool(pt.is_string_view(kind) or pt.is_binary_view(kind))
+
+
+def view_lengths(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the bytes of each value of an array of views, int64; 0 for nulls."""
+    lengths = _views(array)[array.offset :, 0].astype(np.int64)
+    lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return lengths
+
+
+def _views(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the views from the beginning of their buffer, 16 bytes each: a row of four int32, its length first."""
+    end = array.offset + len(array)
+    if end == 0:
+        return np.empty((0, 4), np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32, 4 * end).reshape(end, 4)
+
+
+def _cleared(array: pa.Array) -> pa.Array:
+    """Return views whose nulls are zeros.
+
+    The format leaves the bytes of nulls undefined, and Arrow's validation passes them by; but its cast adds up the
+    lengths of all views, so that one below zero ends the process (pyarrow 26).
+    """
+    if array.null_count == 0:
+        return array
+    views = _views(array)
+    null = np.zeros(len(views), np.bool_)
+    null[array.offset :] = array.is_null().to_numpy(zero_copy_only=False)
+    if not views[null].any():
+        return array
+    views = np.where(null[:, None], np.int32(0), views)
+    validity, _, *data = array.buffers()
+    buffers = [validity, pa.py_buffer(views), *data]
+    return pa.Array.from_buffers(array.type, len(array), buffers, array.null_count, array.offset)
 
 
 def is_entries(kind: pa.DataType) -> bool:
@@ -126,7 +158,7 @@ def _is_encoded(kind: pa.DataType) -> bool:
         or pt.is_dictionary(kind)
         or pt.is_run_end_encoded(kind)
         or is_list_view(kind)
-        or _is_view(kind)
+        or is_view(kind)
     )
 
 

@@ -29,6 +29,10 @@ INLINE_BYTES_MAX = 128 * 1024
 PAGE_ENTRIES_MAX = 8 * INLINE_ENTRIES_MAX
 PAGE_BYTES_MAX = 128 * 1024
 PREVIOUS_COMMITS_MAX = 16
+# No writer comes near: a row group is of about 16 MiB, or of one record, and each record has 16 bytes at least. A manifest
+# that says more is not believed, for readers set memory aside by what it says.
+GROUP_RECORDS_MAX = 1 << 21
+PIECE_BYTES_MAX = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ class ObjectEntry:
         Everything after the last row group (page index and footer), to the end of the object.
     storage_class
         Where a policy moved it; empty for the class that the bucket's settings name.
+    end_hash
+        Of a tail, as in `SegmentFacts`; empty where it is not known: those of early releases have none.
     """
 
     name: str
@@ -84,6 +90,12 @@ class ObjectEntry:
     origin_hash: str = ""
     row_groups: tuple[RowGroup, ...] = ()
     storage_class: str = ""
+    end_hash: str = ""
+
+    @property
+    def hash_at_end(self) -> str:
+        """Content hash, as first written, of the last segment in it up to `end_offset`; empty where not known."""
+        return self.origin_hash if self.sealed else self.end_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,10 +498,16 @@ def check_object(entry: ObjectEntry) -> list[str]:
         edges.append((group.position + group.length, group.end_offset))
         if (group.position, group.base_offset) != edges[-2] or group.length < 1:
             bad.append(f"its row group at byte {group.position} does not follow the one before")
+        if group.length > PIECE_BYTES_MAX or group.record_count > GROUP_RECORDS_MAX:
+            bad.append(
+                f"its row group at byte {group.position} has {group.length} bytes and {group.record_count} records"
+            )
         if not 0 < group.record_count <= group.end_offset - group.base_offset:
             bad.append(f"its row group at byte {group.position} has {group.record_count} records")
     if edges[-1][0] != entry.tail_position or not entry.tail_position < entry.bytes:
         bad.append("its bytes do not add up")
+    if entry.bytes - entry.tail_position > PIECE_BYTES_MAX:
+        bad.append(f"its footer has {entry.bytes - entry.tail_position} bytes")
     if groups and edges[-1][1] != entry.end_offset:
         bad.append(f"its row groups end at offset {edges[-1][1]}")
     return [f"{entry.name}: {problem}" for problem in bad]

@@ -10,6 +10,7 @@ a list of eight integers in the order of `RowGroup`'s fields.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, astuple, fields
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ _T = TypeVar("_T")
 _GROUP_FIELDS = tuple(field.name for field in fields(RowGroup))
 _PAGE_FIELDS = tuple(field.name for field in fields(PageRef) if field.default is MISSING)
 _PAGE_SUMMARY = tuple(field.name for field in fields(PageRef) if field.default is None)
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
@@ -117,22 +119,33 @@ def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, 
     if len(data) != ref.bytes or crc32c(data) != ref.crc:
         raise CorruptionError("manifest page fails its checksum", where=where, position=0, offsets=offsets)
     try:
-        # The library allocates what the frame declares, so look before it does. -1: not declared.
-        declared = zstandard.frame_content_size(data)
-        if not 0 <= declared <= PAGE_RAW_BYTES_MAX:
-            raise CorruptionError(f"manifest page declares {declared} bytes", where=where, offsets=offsets)
-        raw = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
-        values = json.loads(raw)
-    except (zstandard.ZstdError, ValueError, RecursionError, MemoryError) as error:
-        raise CorruptionError(
-            f"manifest page does not decode ({error})", where=where, offsets=offsets
-        ) from None
+        values = unpack_page(data)
+    except ValueError as error:
+        raise CorruptionError(str(error), where=where, offsets=offsets) from None
     _check_version(values, where)
     entries = _decoded(lambda page: tuple(entry_from_json(item) for item in page["entries"]), values, where)
     problems = check_page(ref, entries)
     if problems:
         raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where, offsets=offsets)
     return entries
+
+
+def unpack_page(data: bytes) -> Any:
+    """Return the JSON values in a page, of which nothing is checked; raise `ValueError` where there are none."""
+    try:
+        # The library allocates what the frame declares, so look before it does. -1: not declared.
+        declared = zstandard.frame_content_size(data)
+        if not 0 <= declared <= PAGE_RAW_BYTES_MAX:
+            raise ValueError(f"manifest page declares {declared} bytes")
+        return json.loads(zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False))
+    except (
+        zstandard.ZstdError,
+        json.JSONDecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        MemoryError,
+    ) as error:
+        raise ValueError(f"manifest page does not decode ({error})") from None
 
 
 def _check_version(values: Any, where: str) -> None:
@@ -188,8 +201,9 @@ def entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
     values = {field.name: getattr(entry, field.name) for field in fields(entry)}
     values["segment_ids"] = [str(item) for item in entry.segment_ids]
     values["row_groups"] = [[getattr(group, name) for name in _GROUP_FIELDS] for group in entry.row_groups]
-    if not entry.storage_class:
-        del values["storage_class"]  # left out where it is the usual one, as nearly everywhere
+    for name in ("storage_class", "end_hash"):
+        if not values[name]:
+            del values[name]  # left out where there is nothing to say, as nearly everywhere
     return values
 
 
@@ -214,6 +228,7 @@ def entry_from_json(values: dict[str, Any]) -> ObjectEntry:
         origin_hash=_text(values["origin_hash"]),
         row_groups=tuple([_row_group(row) for row in values["row_groups"]]),
         storage_class=_text(values.get("storage_class", "")),
+        end_hash=_text(values.get("end_hash", "")),
     )
 
 
@@ -239,8 +254,8 @@ def _text(value: Any) -> str:
 def _name(value: Any) -> str:
     """Return the name of an object, which never leads to another folder of the bucket, or of the local disk."""
     name = _text(value)
-    if not name or "/" in name or "\\" in name or name.startswith("."):
-        raise ValueError(f"{name!r} is no name of an object")
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name[:60]!r} is no name of an object")
     return name
 
 

@@ -1,20 +1,25 @@
-"""Pieces: the rows of one block each, split off larger batches, and what is known of them before they are encoded."""
+"""Pieces: rows of about a block each, split off larger batches; and the blocks that they become."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from ..errors import RecordTooLarge
-from .block import RAW_BYTES_MAX, RECORD_BYTES_MAX
+from .block import RAW_BYTES_MAX, Body, encode_body
+from .codec import ZSTD_LEVEL, Codec
+
+_NBYTES: Callable[[pa.RecordBatch], int] = attrgetter("nbytes")
 
 PIECE_BYTES_MAX = RAW_BYTES_MAX // 4
 """What to aim at, at most: a slice may have twice the target, and encoding adds padding to each of its buffers."""
 
 
 class Piece(NamedTuple):
-    """Rows that fit a block.
+    """Rows of about a block.
 
     Attributes
     ----------
@@ -29,36 +34,66 @@ class Piece(NamedTuple):
     bounds: tuple[int, int] | None = None
 
 
-def split(batch: pa.RecordBatch, block_bytes: int) -> list[Piece]:
-    """Split a body batch into slices of about `block_bytes` raw, each of which fits a block.
+def split(
+    batch: pa.RecordBatch, block_bytes: int, size_of: Callable[[pa.RecordBatch], int] = _NBYTES
+) -> list[Piece]:
+    """Split a body batch into slices of about `block_bytes` raw, or of one record each where these are larger.
 
-    Raises
-    ------
-    RecordTooLarge
-        One record alone is over `RECORD_BYTES_MAX`.
+    Parameters
+    ----------
+    size_of
+        Returns the bytes of a batch.
     """
-    return _split(Piece(batch, batch.nbytes), block_bytes) if batch.num_rows else []
+    return _split(Piece(batch, size_of(batch)), block_bytes, size_of) if batch.num_rows else []
 
 
-def _split(whole: Piece, block_bytes: int) -> list[Piece]:
+def _split(whole: Piece, block_bytes: int, size_of: Callable[[pa.RecordBatch], int]) -> list[Piece]:
     target = min(block_bytes, PIECE_BYTES_MAX)
     batch, size = whole.batch, whole.size
-    if size <= target:
-        return [whole]
-    if batch.num_rows == 1:
-        if size > RECORD_BYTES_MAX + (1 << 16):
-            raise RecordTooLarge(f"a record of {size} bytes is over the limit of {RECORD_BYTES_MAX}")
+    if size <= target or batch.num_rows == 1:
         return [whole]
     rows = max(1, min(batch.num_rows - 1, batch.num_rows * target // size))
     pieces: list[Piece] = []
     for start in range(0, batch.num_rows, rows):
         rest = batch.slice(start, rows)
-        piece = Piece(rest, rest.nbytes)
+        piece = Piece(rest, size_of(rest))
         # Rows of uneven size: a slice that is still far over the target is split again.
-        pieces.extend([piece] if piece.size <= 2 * target else _split(piece, target))
+        pieces.extend([piece] if piece.size <= 2 * target else _split(piece, target, size_of))
     return pieces
 
 
-def split_batch(batch: pa.RecordBatch, block_bytes: int) -> list[pa.RecordBatch]:
+def split_batch(
+    batch: pa.RecordBatch, block_bytes: int, size_of: Callable[[pa.RecordBatch], int] = _NBYTES
+) -> list[pa.RecordBatch]:
     """Return the rows alone of what `split` does."""
-    return [piece.batch for piece in split(batch, block_bytes)]
+    return [piece.batch for piece in split(batch, block_bytes, size_of)]
+
+
+def encode_blocks(
+    batch: pa.RecordBatch,
+    codec: Codec = Codec.NONE,
+    level: int = ZSTD_LEVEL,
+    *,
+    size: int | None = None,
+    bounds: tuple[int, int] | None = None,
+) -> list[Body]:
+    """Encode rows as a block; as several where they are more than one can hold, by what Arrow makes of them.
+
+    Parameters
+    ----------
+    size, bounds
+        As `encode_body` takes them.
+
+    Raises
+    ------
+    RecordTooLarge
+        One record alone is more than a block can hold.
+    """
+    try:
+        return [encode_body(batch, codec, level, size=size, bounds=bounds)]
+    except RecordTooLarge:
+        if batch.num_rows == 1:
+            # Arrow may encode with a slice what its rows do not have.
+            return [encode_body(batch.take(pa.array([0], pa.int32())), codec, level)]
+    half = batch.num_rows // 2
+    return encode_blocks(batch.slice(0, half), codec, level) + encode_blocks(batch.slice(half), codec, level)

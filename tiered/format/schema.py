@@ -51,10 +51,15 @@ _TEXT_BYTES_MAX = 1 << 30
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
 
 
+def is_topic_name(name: object) -> bool:
+    """Whether a topic can have this name: then it is one folder's, below wherever the topics lie."""
+    # "store.json" is the name of an object beside the topics' folders.
+    return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None and name != "store.json"
+
+
 def check_topic_name(name: str) -> str:
     """Return `name`, or raise `InvalidName`: Kafka's alphabet, not starting with a dot or dash."""
-    # "store.json" is the name of an object beside the topics' folders.
-    if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None or name == "store.json":
+    if not is_topic_name(name):
         raise InvalidName(
             f"invalid topic name {str(name)[:60]!r}: use 1 to 249 of A-Z a-z 0-9 . _ - "
             "and start with a letter, a digit or _"

@@ -116,6 +116,22 @@ class SegmentHeader:
     producers: tuple[ProducerState, ...] = ()
 
 
+def schema_message(schema: pa.Schema) -> bytes:
+    """Return the Arrow IPC schema of a body, as a header holds it.
+
+    Raises
+    ------
+    SchemaMismatch
+        It is too large; so one row of any schema that is not leaves a record most of its block (`tiered.format.sizes`).
+    """
+    data: bytes = schema.serialize().to_pybytes()
+    if len(data) > SCHEMA_BYTES_MAX:
+        raise SchemaMismatch(
+            f"a schema of {len(data)} bytes is over the limit of {SCHEMA_BYTES_MAX}: fewer fields, or shorter names"
+        )
+    return data
+
+
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """Return the header's bytes, padded to a multiple of 64; ``header.length`` is computed.
 
@@ -125,9 +141,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
         The schema is too large.
     """
     described = header.schema
-    schema: bytes = described.serialize().to_pybytes()
-    if len(schema) > SCHEMA_BYTES_MAX:
-        raise SchemaMismatch(f"a schema of {len(schema)} bytes is over the limit of {SCHEMA_BYTES_MAX}")
+    schema = schema_message(described)
     if header.producers:
         states = json.dumps([asdict(item) for item in header.producers], separators=(",", ":"))
         described = described.with_metadata({**(described.metadata or {}), _PRODUCERS_KEY: states.encode()})

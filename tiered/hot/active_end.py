@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from ..errors import DiskFull, Fenced, PartitionPoisoned, TieredError, again
-from ..format.block import NO_PRODUCER, Body
+from ..format.block import Body, Numbers
 from ..format.facts import ProducerState, SegmentFacts
 from ..format.schema import body_schema
 from ..warm.catalog import TopicMeta
@@ -21,8 +21,6 @@ from .buffer import Number
 from .news import News
 from .opening import WriterOptions, following_header
 from .recent import RecentBlock, RecentBlocks
-
-_NO_PRODUCER = (NO_PRODUCER, 0, 0)
 
 
 class ActiveEnd:
@@ -66,6 +64,11 @@ class ActiveEnd:
         return self._options.fs
 
     @property
+    def roll_bytes(self) -> int:
+        """Bytes that a segment has at most, unless a single write makes it longer."""
+        return self._options.roll_bytes
+
+    @property
     def active_segment_id(self) -> UUID:
         """Id of the segment that takes the next block."""
         return self._segment.header.segment_id
@@ -98,32 +101,26 @@ class ActiveEnd:
 
     # -- blocks ----------------------------------------------------------------------------------
 
-    def _append_bodies(self, bodies: Sequence[Body], *, keep: bool) -> None:
-        """Append blocks: by one write where the active segment takes them all."""
+    def _append_bodies(self, bodies: Sequence[Body], *, keep: bool, numbers: Sequence[Numbers] = ()) -> None:
+        """Append blocks by one write, all or none: where the active segment has no room for them, to the next one."""
         segment, length = self._segment, sum(body.length for body in bodies)
-        if segment.facts is None and segment.position + length <= self._options.roll_bytes:
-            self._write(bodies, keep=keep)
-            return
-        for body in bodies:
-            self._append_body(body, keep=keep)
-
-    def _append_body(
-        self, body: Body, *, keep: bool, producer: Number = _NO_PRODUCER, last_sequence: int | None = None
-    ) -> None:
-        segment = self._segment
         # Sealed already: the last roll found no room for the next segment's file.
         sealed = segment.facts is not None
-        if sealed or (len(segment.index) and segment.position + body.length > self._options.roll_bytes):
+        if sealed or (len(segment.index) and segment.position + length > self._options.roll_bytes):
             self._roll()
-        self._write([body], keep=keep, producer=producer, last_sequence=last_sequence)
+        self._write(bodies, keep, numbers)
 
-    def _write(
-        self, bodies: Sequence[Body], *, keep: bool, producer: Number = _NO_PRODUCER, last_sequence: int | None = None
-    ) -> None:  # fmt: skip
+    def _append_body(
+        self, body: Body, *, keep: bool, producer: Number | None = None, last_sequence: int | None = None
+    ) -> None:
+        numbers = () if producer is None else [Numbers(*producer, last_sequence)]
+        self._append_bodies([body], keep=keep, numbers=numbers)
+
+    def _write(self, bodies: Sequence[Body], keep: bool, numbers: Sequence[Numbers]) -> None:
         segment = self._segment
         base = segment.end_offset
         try:
-            segment.append(bodies, self._options.clock(), producer, last_sequence)
+            segment.append(bodies, self._options.clock(), numbers)
         except OSError as error:
             raise self._poison(error) from error
         for body in bodies:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from ..format.block import Body
 from ..format.producers import SPAN_MAX
-from ..format.schema import HEADERS_TYPE, TIMESTAMP, nulls
+from ..format.schema import HEADERS_TYPE, RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
 from ..format.single import SINGLE_BYTES_MAX, encode_single
+from ..format.sizes import row_bytes
 
 _T = TypeVar("_T")
 
-RECORD_OVERHEAD_BYTES = 24
+RECORD_OVERHEAD_BYTES = row_bytes(body_schema(RECORD_SCHEMA))
+"""What a record takes beside its size (`tiered.format.sizes`)."""
 
 Number = tuple[int, int, int]
 """Producer id, epoch and sequence of a record of an idempotent producer."""
@@ -57,13 +59,18 @@ def stretches(numbers: Mapping[int, Number], row_count: int) -> Iterator[tuple[i
 class Buffer(Protocol):
     """Pending rows of one partition; ``timestamps_us`` has one entry a row.
 
-    ``numbers`` has those of idempotent producers, by row; most rows have none.
+    ``bytes`` is about what Arrow will hold of them. ``numbers`` has those of idempotent producers, by row; most rows
+    have none.
     """
 
     base_offset: int
     timestamps_us: list[int]
     bytes: int
     numbers: dict[int, Number]
+
+    def following(self) -> Any:
+        """Return an empty buffer of the same kind, for the rows after these."""
+        ...
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows as a body batch."""
@@ -88,6 +95,10 @@ class RecordBuffer:
         self.headers: dict[int, Sequence[tuple[str, bytes | None]]] = {}
         self.numbers: dict[int, Number] = {}
         self.bytes = 0
+
+    def following(self) -> RecordBuffer:
+        """See `Buffer.following`."""
+        return RecordBuffer(self.base_offset + len(self.timestamps_us))
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` rows."""
@@ -144,17 +155,48 @@ class RecordBuffer:
         return whole
 
 
+class RowLayout(NamedTuple):
+    """What is known of the rows of a typed topic, but for their values.
+
+    Attributes
+    ----------
+    types
+        Of the columns.
+    alike
+        For each column, the first one of the same type.
+    row_bytes
+        What a row takes beside its size (`tiered.format.sizes`): the slots of its columns, and its timestamp.
+    """
+
+    types: tuple[pa.DataType, ...]
+    alike: tuple[int, ...]
+    row_bytes: int
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> RowLayout:
+        """Return that of a topic's own columns."""
+        first: dict[str, int] = {}
+        alike = tuple(first.setdefault(str(kind), at) for at, kind in enumerate(schema.types))
+        return cls(tuple(schema.types), alike, row_bytes(body_schema(schema)))
+
+
 class RowBuffer:
     """Pending rows of a typed topic: one list a column."""
 
-    __slots__ = ("base_offset", "bytes", "columns", "numbers", "timestamps_us")
+    __slots__ = ("_layout", "base_offset", "bytes", "columns", "numbers", "row_bytes", "timestamps_us")
 
-    def __init__(self, base_offset: int, column_count: int) -> None:
+    def __init__(self, base_offset: int, layout: RowLayout) -> None:
         self.base_offset = base_offset
+        self.row_bytes = layout.row_bytes
+        self._layout = layout
         self.timestamps_us: list[int] = []
-        self.columns: list[list[Any]] = [[] for _ in range(column_count)]
+        self.columns: list[list[Any]] = [[] for _ in layout.types]
         self.numbers: dict[int, Number] = {}
         self.bytes = 0
+
+    def following(self) -> RowBuffer:
+        """See `Buffer.following`."""
+        return RowBuffer(self.base_offset + len(self.timestamps_us), self._layout)
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` rows."""
@@ -167,18 +209,27 @@ class RowBuffer:
         # A row checked before the schema grew lacks the new columns.
         for column, value in zip_longest(self.columns, values):
             column.append(value)
-        self.bytes += size + RECORD_OVERHEAD_BYTES
+        self.bytes += size + self.row_bytes
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """See `Buffer.to_batch`."""
         arrays = [_timestamps(self.timestamps_us)]
-        arrays += [pa.array(column, schema.field(i + 1).type) for i, column in enumerate(self.columns)]
+        count = len(self.timestamps_us)
+        # One serves all columns of a type that have no value: of thousands, sparse rows fill few.
+        empty: dict[int, pa.Array] = {}
+        for column, kind, alike in zip(self.columns, self._layout.types, self._layout.alike, strict=True):
+            if column[0] is not None or column.count(None) < count:
+                arrays.append(pa.array(column, kind))
+                continue
+            if alike not in empty:
+                empty[alike] = nulls(count, kind)
+            arrays.append(empty[alike])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def joined(self, offset: int, later: RowBuffer) -> RowBuffer:
         """See `Buffer.joined`."""
         gone, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
-        whole = RowBuffer(self.base_offset + gone, 0)
+        whole = RowBuffer(self.base_offset + gone, self._layout)
         whole.columns = [
             mine[gone:] + theirs for mine, theirs in zip(self.columns, later.columns, strict=True)
         ]

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import Fenced, again
-from ..format.block import MARK, encode_body
+from ..format.block import MARK
+from ..format.pieces import encode_blocks
 from ..format.producers import UNKNOWN_OFFSET, Known
 from ..warm.catalog import TopicMeta
 from ..warm.segment_writer import SegmentWriter
@@ -64,7 +65,7 @@ class NumberedRows(PendingRows):
                 return known.offset_of(sequence)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
-            if buffer.bytes >= self._block_bytes or row >= self._rows_max:
+            if buffer.bytes >= self._bytes_max or row >= self._rows_max:
                 return None
             if isinstance(buffer, RowBuffer) and len(values) > len(buffer.columns):
                 raise SchemaGrew
@@ -133,12 +134,13 @@ class NumberedRows(PendingRows):
     def _append_numbered_piece(
         self, producer_id: int, epoch: int, piece: pa.RecordBatch, sequences: np.ndarray, keep: bool
     ) -> None:
-        first, last = int(sequences[0]), int(sequences[-1])
-        self._append_body(
-            encode_body(piece), keep=keep, producer=(producer_id, epoch, first), last_sequence=last
-        )
-        end = self._segment.end_offset
-        self.producers.add(producer_id, epoch, first, last, end - piece.num_rows, end)
+        row = 0
+        for body in encode_blocks(piece):
+            first, last = int(sequences[row]), int(sequences[row + body.record_count - 1])
+            self._append_body(body, keep=keep, producer=(producer_id, epoch, first), last_sequence=last)
+            end = self._segment.end_offset
+            self.producers.add(producer_id, epoch, first, last, end - body.record_count, end)
+            row += body.record_count
 
     def begin_epoch(self, producer_id: int, epoch: int) -> None:
         """Refuse lower epochs of a producer from now on, also after a restart: durable when this returns.

@@ -29,7 +29,6 @@ from ..warm.catalog import TopicMeta
 from ..warm.directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
 from ..warm.lock import FileLock
 from ..warm.segment_writer import SegmentWriter
-from .buffer import RECORD_OVERHEAD_BYTES
 from .group_commit import GroupCommit
 from .news import News
 from .numbered import NumberedRows
@@ -131,7 +130,7 @@ class PartitionWriter(NumberedRows):
             buffer = self.buffer
             timestamps = buffer.timestamps_us
             row = len(timestamps)
-            if buffer.bytes >= self._block_bytes or row >= self._rows_max:
+            if buffer.bytes >= self._bytes_max or row >= self._rows_max:
                 return FULL
             try:
                 buffer.keys.append(key)  # type: ignore[union-attr]
@@ -152,7 +151,7 @@ class PartitionWriter(NumberedRows):
                 raise again(self.fault)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
-            if buffer.bytes >= self._block_bytes or row >= self._rows_max:
+            if buffer.bytes >= self._bytes_max or row >= self._rows_max:
                 return FULL
             if len(values) > len(buffer.columns):  # type: ignore[union-attr]
                 raise SchemaGrew
@@ -160,7 +159,7 @@ class PartitionWriter(NumberedRows):
                 # A row checked before the schema grew lacks the new columns.
                 for column, value in zip_longest(buffer.columns, values):  # type: ignore[union-attr]
                     column.append(value)
-                buffer.bytes += size + RECORD_OVERHEAD_BYTES
+                buffer.bytes += size + buffer.row_bytes  # type: ignore[union-attr]
                 buffer.timestamps_us.append(timestamp_us)
             except BaseException:
                 buffer.truncate(row)
@@ -168,10 +167,10 @@ class PartitionWriter(NumberedRows):
             return buffer.base_offset + row
 
     def append_bodies(self, bodies: Sequence[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
-        """Write encoded blocks after the pending rows; return their offsets ``[start, end)``.
+        """Write encoded blocks after the pending rows, all or none; return their offsets ``[start, end)``.
 
-        All or none of them, but where a segment ends in between: there each is atomic. Offsets are assigned while the
-        pending buffer is held, so that a failed write leaves no hole.
+        They go to one segment, however long that becomes: who has more than `roll_bytes` calls again. Offsets are
+        assigned while the pending buffer is held, so that a failed write leaves no hole.
 
         Parameters
         ----------

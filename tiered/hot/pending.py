@@ -6,14 +6,14 @@ import threading
 import time
 from pathlib import Path
 
-from ..format.block import RAW_BYTES_MAX, encode_body
+from ..format.block import RAW_BYTES_MAX
 from ..format.facts import SegmentFacts
-from ..format.pieces import split_batch
+from ..format.pieces import Piece, encode_blocks, split
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..warm.catalog import TopicMeta
 from ..warm.segment_writer import SegmentWriter
 from .active_end import ActiveEnd
-from .buffer import RecordBuffer, RowBuffer, stretches
+from .buffer import RecordBuffer, RowBuffer, RowLayout, stretches
 from .group_commit import GroupCommit
 from .opening import WriterOptions
 
@@ -43,15 +43,16 @@ class PendingRows(ActiveEnd):
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()
         self._block_bytes = options.block_bytes
+        self._bytes_max = options.block_bytes
         self._rows_max = options.rows_max
         self._behind_since: float | None = None
-        self.buffer: RecordBuffer | RowBuffer = self._new_buffer(segment.end_offset)
+        self.buffer: RecordBuffer | RowBuffer
+        if meta.schema.equals(RECORD_SCHEMA):
+            self.buffer = RecordBuffer(segment.end_offset)
+        else:
+            self.buffer = RowBuffer(segment.end_offset, RowLayout.of(meta.schema))
         self._taken: RecordBuffer | RowBuffer | None = None
-
-    def _new_buffer(self, base_offset: int) -> RecordBuffer | RowBuffer:
-        if self.meta.schema.equals(RECORD_SCHEMA):
-            return RecordBuffer(base_offset)
-        return RowBuffer(base_offset, len(self.meta.schema))
+        self._written_again = False
 
     @property
     def end_offset(self) -> int:
@@ -83,7 +84,8 @@ class PendingRows(ActiveEnd):
         with self._write_lock:
             self._check_fault()
             # Whoever held the lock before may have written the same rows: then these are few.
-            if self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self._rows_max:
+            full = self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self._rows_max
+            if full or self._taken is not None:
                 self._drain()
 
     def sync_if_due(self) -> None:
@@ -200,7 +202,8 @@ class PendingRows(ActiveEnd):
             self._drain_held()
             self.recent.clear()
             schema_id = meta.schema_id
-            grown = body_schema(meta.schema), RowBuffer(self._segment.end_offset, len(meta.schema))
+            buffer = RowBuffer(self._segment.end_offset, RowLayout.of(meta.schema))
+            grown = body_schema(meta.schema), buffer
             try:
                 self._roll(meta)
             finally:
@@ -235,20 +238,26 @@ class PendingRows(ActiveEnd):
         """Take the pending rows to write them; what Ctrl-C kept from being put back, too."""
         self._put_back()
         if self.buffer.timestamps_us:
-            fresh = self._new_buffer(self.buffer.base_offset + len(self.buffer.timestamps_us))
-            self._taken, self.buffer = self.buffer, fresh
+            # Beside rows that the disk refused before there is no room for others, or each try would let more in.
+            room = 0 if self._written_again else self._block_bytes
+            self._taken, self.buffer, self._bytes_max = self.buffer, self.buffer.following(), room
 
     def _write_taken(self) -> None:
         if self._taken is not None:
             self._drain_buffer(self._taken)
-            self._taken = None
+            self._taken, self._written_again, self._bytes_max = None, False, self._block_bytes
 
     def _put_back(self) -> None:
         """Put what was taken and not written back in front."""
         if self._taken is not None:
             whole = self._taken.joined(self._segment.end_offset, self.buffer)  # type: ignore[arg-type]
-            # Ctrl-C cannot come between the two.
-            self.buffer, self._taken = whole, None
+            # Ctrl-C cannot come between these.
+            self.buffer, self._taken, self._written_again, self._bytes_max = (
+                whole,
+                None,
+                True,
+                self._block_bytes,
+            )
 
     def _drain_buffer(self, buffer: RecordBuffer | RowBuffer) -> None:
         if not buffer.timestamps_us:
@@ -260,22 +269,24 @@ class PendingRows(ActiveEnd):
             self._append_body(buffer.to_single(), keep=True)
             return
         batch = buffer.to_batch(self._body_schema)
-        fits = buffer.bytes <= min(2 * self._block_bytes, RAW_BYTES_MAX // 2)
-        pieces = [batch] if fits else split_batch(batch, self._block_bytes)
+        if buffer.bytes <= min(2 * self._block_bytes, RAW_BYTES_MAX // 2):
+            pieces = [Piece(batch, buffer.bytes)]
+        else:
+            pieces = split(batch, self._block_bytes)
         for piece in pieces:
-            self._append_body(encode_body(piece), keep=True)
+            for body in encode_blocks(piece.batch, size=piece.size):
+                self._append_body(body, keep=True)
 
     def _drain_numbered(self, buffer: RecordBuffer | RowBuffer) -> None:
         """Write rows of which some are of idempotent producers: a block is of one of them, or of none."""
         batch, numbers = buffer.to_batch(self._body_schema), buffer.numbers
         for start, end, numbered in stretches(numbers, batch.num_rows):
             row = start
-            for piece in split_batch(batch.slice(start, end - start), self._block_bytes):
-                last = row + piece.num_rows - 1
+            pieces = split(batch.slice(start, end - start), self._block_bytes)
+            for body in (body for rows, size, _ in pieces for body in encode_blocks(rows, size=size)):
+                last = row + body.record_count - 1
                 if numbered:
-                    self._append_body(
-                        encode_body(piece), keep=True, producer=numbers[row], last_sequence=numbers[last][2]
-                    )
+                    self._append_body(body, keep=True, producer=numbers[row], last_sequence=numbers[last][2])
                 else:
-                    self._append_body(encode_body(piece), keep=True)
+                    self._append_body(body, keep=True)
                 row = last + 1

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
 from ..format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
+from ..format.sizes import element_bytes
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
@@ -19,7 +21,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _FLOAT32_MAX = 3.4028234663852886e38
 
 Checker = Callable[[Any], tuple[Any, int]]
-"""Return what to keep of a value, and its approximate size in bytes.
+"""Return what to keep of a value, and its size in bytes (`tiered.format.sizes`).
 
 What is kept is the caller's no more: a list that is changed after the append changes nothing. Raises
 `ValueError`, `TypeError`, `OverflowError` or an Arrow error where the value does not fit.
@@ -42,7 +44,7 @@ class RowChecker:
         self._checkers = tuple((field.name, _checker(field.type), field.type) for field in schema)
 
     def __call__(self, row: Mapping[str, Any]) -> tuple[list[Any], int]:
-        """Return the values in column order, absent ones as None, and their size in bytes.
+        """Return the values in column order, absent ones as None, and the size of the record in bytes.
 
         Raises
         ------
@@ -81,8 +83,11 @@ def _checker(kind: pa.DataType) -> Checker:
     """Return a fast check for the plain Python type of a column, with Arrow's own for everything else."""
 
     def by_arrow(value: Any) -> tuple[Any, int]:
-        array = pa.array([value], kind)
-        return array[0].as_py(), int(array.nbytes)
+        return pa.array([value], kind)[0].as_py(), 0
+
+    def text(value: Any) -> tuple[Any, int]:
+        found = pa.array([value], kind)[0]
+        return found.as_py(), found.as_buffer().size if found.is_valid else 0
 
     def whole(value: Any) -> tuple[Any, int]:
         kept, size = by_arrow(value)
@@ -97,24 +102,24 @@ def _checker(kind: pa.DataType) -> Checker:
         return kept, size
 
     if pt.is_integer(kind):
-        limit, size = 1 << (kind.bit_width - 1), kind.bit_width // 8
-        return lambda value: (value, size) if type(value) is int and -limit <= value < limit else whole(value)
+        limit = 1 << (kind.bit_width - 1)
+        return lambda value: (value, 0) if type(value) is int and -limit <= value < limit else whole(value)
     if pt.is_float32(kind):
         most = _FLOAT32_MAX
-        return lambda value: (value, 4) if type(value) is float and -most <= value <= most else single(value)
+        return lambda value: (value, 0) if type(value) is float and -most <= value <= most else single(value)
     if pt.is_floating(kind):
-        return lambda value: (value, 8) if type(value) is float else by_arrow(value)
+        return lambda value: (value, 0) if type(value) is float else by_arrow(value)
     if pt.is_string(kind):
         # Encoding finds lone surrogates, which no later step could store.
-        return lambda value: (value, len(value.encode())) if type(value) is str else by_arrow(value)
+        return lambda value: (value, len(value.encode())) if type(value) is str else text(value)
     if pt.is_binary(kind):
-        return lambda value: (value, len(value)) if type(value) is bytes else by_arrow(value)
+        return lambda value: (value, len(value)) if type(value) is bytes else text(value)
     if pt.is_boolean(kind):
-        return lambda value: (value, 1) if type(value) is bool else by_arrow(value)
+        return lambda value: (value, 0) if type(value) is bool else by_arrow(value)
     if pt.is_timestamp(kind):
-        return lambda value: (_microseconds(value, kind), 8)
+        return lambda value: (_microseconds(value, kind), 0)
     if pt.is_date(kind):
-        return lambda value: (_date(value), 4)
+        return lambda value: (_date(value), 0)
     if pt.is_struct(kind):
         return _struct_checker(kind)
     if pt.is_map(kind):
@@ -143,28 +148,28 @@ def _struct_checker(kind: pa.StructType) -> Checker:
 
 
 def _list_checker(kind: pa.ListType) -> Checker:
-    inner = _nullable(kind.value_type)
+    inner, slot = _nullable(kind.value_type), element_bytes(kind)
 
     def check(value: Any) -> tuple[Any, int]:
         if isinstance(value, (str, bytes, bytearray, Mapping)) or not isinstance(value, Collection):
             raise TypeError(f"a list is a list, a tuple or an array, not {type(value).__name__}")
         checked = [inner(item) for item in value]
-        return [item for item, _ in checked], sum(size for _, size in checked) + 4
+        return [item for item, _ in checked], sum(size for _, size in checked) + slot * len(checked)
 
     return check
 
 
 def _map_checker(kind: pa.MapType) -> Checker:
-    inner_key, inner = _checker(kind.key_type), _nullable(kind.item_type)
+    inner_key, inner, slot = _checker(kind.key_type), _nullable(kind.item_type), element_bytes(kind)
 
     def check(value: Any) -> tuple[Any, int]:
-        kept, size = [], 4
+        kept, size = [], 0
         for key, item in value.items() if isinstance(value, Mapping) else map(_pair, value):
             if key is None:
                 raise ValueError("a map's key is never null")
             (kept_key, more), (kept_item, still_more) = inner_key(key), inner(item)
             kept.append((kept_key, kept_item))
-            size += more + still_more
+            size += slot + more + still_more
         return kept, size
 
     return check
@@ -177,7 +182,7 @@ def _pair(entry: Any) -> Any:
 
 def _nullable(kind: pa.DataType) -> Checker:
     check = _checker(kind)
-    return lambda value: (None, 1) if value is None else check(value)
+    return lambda value: (None, 0) if value is None else check(value)
 
 
 def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
@@ -189,6 +194,10 @@ def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
         result = value * 1000
     elif value != value:
         return None
+    elif isinstance(value, np.datetime64):
+        if kind.tz is not None:
+            raise ValueError("a naive datetime64; give a datetime with a time zone")
+        result = int(_in_unit(value, "us").astype(np.int64))
     elif isinstance(value, datetime):
         if value.tzinfo is None and kind.tz is not None:
             raise ValueError("a naive datetime; give it a time zone")
@@ -205,9 +214,21 @@ def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
     return int(result)
 
 
+def _in_unit(value: np.datetime64, unit: Literal["us", "D"]) -> np.datetime64:
+    """Return a time of any unit in another one; NumPy wraps around where that has no room."""
+    if not 1 <= int(value.astype("datetime64[Y]").astype(np.int64)) + 1970 <= 9999:
+        raise ValueError("out of range: years 1 to 9999")
+    found: np.datetime64 = value.astype(f"datetime64[{unit}]")
+    if found != value:
+        raise ValueError(f"that would lose what is finer than {unit}")
+    return found
+
+
 def _date(value: Any) -> date | None:
     if value != value:
         return None
+    if isinstance(value, np.datetime64):
+        value = _in_unit(value, "D").item()
     if isinstance(value, datetime) and value.time() != time.min:
         raise ValueError("that would lose the time of day")
     kept: date = pa.array([value], pa.date32())[0].as_py()

@@ -22,6 +22,7 @@ from ..cold.object_store import ObjectStore
 from ..cold.open import open_object_store
 from ..cold.options import ColdOptions
 from ..cold.partition import ColdPartition
+from ..hot.turns import Turns
 from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta, kept
 from ..warm.directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
@@ -45,6 +46,8 @@ class CacheOptions:
     ----------
     directory
         Of the disk cache; None: there is none. It is used where the directory that it lies in is there.
+    apart
+        Whether it is no part of a store.
     disk_bytes
         Budget of the disk cache.
     memory_bytes
@@ -56,6 +59,7 @@ class CacheOptions:
     """
 
     directory: Path | None = None
+    apart: bool = False
     disk_bytes: int = 0
     memory_bytes: int = 64 << 20
     copies: Path | None = None
@@ -96,13 +100,15 @@ class TierAccess:
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         # One thread at a time goes on with the scan of an active segment.
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
-        self._active_lock = threading.Lock()
+        self._files = Turns()
         self._partitions: dict[tuple[UUID, int], ColdPartition] = {}
         self.fetch_counters = FetchCounters()
         self.fetcher = self._fetcher(places)
         self._directories: dict[tuple[str, int], Path] = {}
         self._listings: dict[Path, tuple[SegmentName, ...]] = {}
+        # Of the dictionaries alone, as writers take it too: nobody asks a disk or a bucket while he holds it.
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
         self._looked_for_removed = time.monotonic()
         self._object_store: ObjectStore | None = None
         self._counts_of_closed = BucketCounts()
@@ -110,7 +116,9 @@ class TierAccess:
     def _fetcher(self, places: Places) -> Fetcher:
         cache, disk = places.cache, None
         if cache.directory is not None and cache.disk_bytes:
-            disk = DiskCache(cache.directory, cache.disk_bytes, counters=self.fetch_counters)
+            disk = DiskCache(
+                cache.directory, cache.disk_bytes, apart=cache.apart, counters=self.fetch_counters
+            )
         return Fetcher(
             lambda: self.object_store,
             threads=places.cold_options.read_threads,
@@ -147,7 +155,10 @@ class TierAccess:
     @property
     def object_store(self) -> ObjectStore:
         """The bucket, connected at first use."""
-        with self._lock:
+        known = self._object_store
+        if known is not None:
+            return known
+        with self._connecting:  # which may ask where the credentials are
             if self._object_store is None:
                 self._object_store = self.connect(self.places.cold_options)
             return self._object_store
@@ -221,33 +232,33 @@ class TierAccess:
             if known is not None and known[0] == identity:
                 self._segments.move_to_end(name)
                 return known[1]
-        with self._active_lock:
-            known = self._active.pop(name, None)
+        with self._files.of(name):
+            with self._lock:
+                known = self._active.pop(name, None)
             earlier = known[1] if known is not None and known[0][:2] == identity[:2] else None
             opened = SegmentFile.open(Path(path), use_mmap=self.places.use_mmap, earlier=earlier)
+            kept, most = self._segments, SEGMENTS_OPEN_MAX
             if opened.facts is None:
-                self._active[name] = identity, opened
-                while len(self._active) > ACTIVE_OPEN_MAX:
-                    self._active.popitem(last=False)
-                return opened
-        with self._lock:
-            self._segments[name] = identity, opened
-            while len(self._segments) > SEGMENTS_OPEN_MAX:
-                self._segments.popitem(last=False)
+                kept, most = self._active, ACTIVE_OPEN_MAX
+            with self._lock:
+                kept[name] = identity, opened
+                while len(kept) > most:
+                    kept.popitem(last=False)
         return opened
 
     def forget(self, path: str | Path) -> None:
         """Let go of a segment whose file was removed, so that its disk space comes free."""
-        with self._lock, self._active_lock:
+        with self._lock:
             self._segments.pop(str(path), None)
             self._active.pop(str(path), None)
 
     def forget_removed(self) -> None:
         """Let go of the segments whose files are gone, as `forget` does, for who is not told of them."""
-        with self._lock, self._active_lock:
-            for known in (self._segments, self._active):
-                for name in [name for name in known if not os.path.exists(name)]:  # noqa: PTH110 — as above
-                    del known[name]
+        with self._lock:
+            names = [*self._segments, *self._active]
+        for name in names:
+            if not os.path.exists(name):  # noqa: PTH110 — as above
+                self.forget(name)
         self._looked_for_removed = time.monotonic()
 
     def forget_removed_at_times(self) -> None:
@@ -272,7 +283,7 @@ class TierAccess:
 
     def forget_segments(self) -> None:
         """Let go of all segments; the bucket stays connected."""
-        with self._lock, self._active_lock:
+        with self._lock:
             self._segments.clear()
             self._active.clear()
 
@@ -288,7 +299,7 @@ class TierAccess:
     def close(self) -> None:
         """Let go of everything, and end the threads; what readers hold stays readable."""
         self.fetcher.close()
-        with self._lock, self._active_lock:
+        with self._connecting, self._lock:
             self._segments.clear()
             self._active.clear()
             self._partitions.clear()

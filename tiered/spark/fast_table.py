@@ -231,7 +231,7 @@ def _bucket_of(scan: Scan, read: SourceOptions) -> TierAccess:
 
 def _direct(split: Split) -> Split:
     """Return a split of a server's plan as one of the bucket, if it is there."""
-    return (split.direct(same_directory=False) or split) if isinstance(split, RemoteSplit) else split
+    return (split.direct(None) or split) if isinstance(split, RemoteSplit) else split
 
 
 def _cold_first(topic: Topic, access: TierAccess, splits: Sequence[Split]) -> list[Split]:

@@ -14,6 +14,7 @@ from uuid import UUID
 from ..errors import ConfigError, SchemaMismatch
 from ..format.schema import check_topic_name
 from ..ingest import timestamp_us
+from ..settings import Settings
 from ..units import parse_duration, parse_size
 
 EARLIEST = -2
@@ -116,6 +117,18 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     pushdown: bool = False
     stream: StreamOptions = StreamOptions()
+
+    def settings(self) -> Settings:
+        """Return the settings of this read: its options over the environment over its file.
+
+        Raises
+        ------
+        ConfigError
+        """
+        named = {"endpoint_url": self.endpoint_url, "region": self.region}
+        return Settings.load(
+            self.config, cold={name: text for name, text in named.items() if text is not None}
+        )
 
 
 def parse_options(options: Mapping[str, str], use: Use = "batch") -> SourceOptions:

@@ -22,7 +22,6 @@ from ..reader.scan import Scan
 from ..reader.splits import Split, borders
 from ..records import OffsetRange
 from ..selecting import chosen_partitions
-from ..settings import Settings
 from ..store import Store
 from ..topic import Topic
 from .options import LATEST, LINEAGES, Lineages, Position, SourceOptions
@@ -45,10 +44,7 @@ def open_source(options: SourceOptions) -> Store:
     ------
     ConfigError, CorruptionError, UnsupportedFormat, ColdStorageError, ServerUnavailable
     """
-    named = {"endpoint_url": options.endpoint_url, "region": options.region}
-    settings = Settings.load(
-        options.config, cold={name: text for name, text in named.items() if text is not None}
-    )
+    settings = options.settings()
     path = options.path
     if path is None:
         if options.config is None:

@@ -6,19 +6,22 @@ over Arrow Flight. A ticket names offsets, so a task that runs again gets the sa
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
 from ..cold.options import ColdOptions
-from ..errors import OffsetOutOfRange, ServerUnavailable, TopicNotFound
+from ..errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ..flight.connection import Connection
-from ..flight.messages import Ticket
+from ..flight.instance import Instance
+from ..flight.messages import PlanInfo, Ticket
+from ..flight.notice import read_notice
 from ..flight.options import ConnectOptions, connect_options
 from ..flight.place import directory_id
 from ..flight.remote_scan import RemoteScan, RemoteSplit
@@ -30,10 +33,16 @@ from ..reader.snapshot import snapshot_partition
 from ..reader.splits import Split, Tier
 from ..settings import Settings
 from ..warm.catalog import TOPICS_DIRECTORY, Catalog, TopicMeta
+from ..warm.cold_url import ColdPlace, read_cold_place
 from ..warm.filesystem import OsFileSystem
 from .options import SourceOptions
 
 _log = logging.getLogger(__name__)
+
+# Where boto3 and our connector look by themselves.
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+# URLs that lead to a cloud's own hosts, or to none.
+_WITHOUT_HOST = ("s3:", "s3a:", "gs:", "gcs:", "file:", "memory:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,8 @@ class RemotePlaces:
         Path of a ``tiered.toml``, for the token's file and the certificates to trust.
     root, directory_id
         The store's directory; see `tiered.flight.messages.PlanInfo`.
+    instance
+        Of the server, where the directory named it; without its secret.
     """
 
     location: str
@@ -57,19 +68,28 @@ class RemotePlaces:
     cold_url: str | None
     endpoint_url: str | None
     region: str | None
+    instance: Instance | None = None
 
     @classmethod
     def of(cls, scan: RemoteScan, options: SourceOptions) -> RemotePlaces:
-        """Return the places of a planned scan; what the options say of the bucket wins."""
+        """Return the places of a planned scan; what is configured here of the bucket wins.
+
+        Raises
+        ------
+        ConfigError
+            The plan sends requests to a host that nothing here names.
+        """
         plan = scan.plan
+        bucket = bucket_of(plan, options, os.environ)
         return cls(
             scan.location,
             options.config,
             plan.root,
             plan.directory_id,
-            plan.cold_url,
-            options.endpoint_url or plan.endpoint_url,
-            options.region or plan.region,
+            bucket.url,
+            bucket.endpoint_url,
+            bucket.region,
+            scan.instance,
         )
 
     @property
@@ -85,6 +105,38 @@ class RemotePlaces:
         same = same and os.access(f"{root}/{TOPICS_DIRECTORY}", os.R_OK | os.X_OK)
         options = ColdOptions(endpoint_url=self.endpoint_url, region=self.region)
         return Places(Path(root) if same and root is not None else None, self.cold_url, options)
+
+
+def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, str]) -> ColdPlace:
+    """Return the bucket of a plan, at a host that was configured here and not by the server alone.
+
+    Requests to it are signed with the credentials of this process, and may carry a token: who made up the plan would say who
+    gets them. Configured is what the read's options and settings say, and what the directory remembers that it names.
+
+    Raises
+    ------
+    ConfigError
+        Names the setting to write, and what the server said.
+    """
+    settings = options.settings()
+    path = options.path if options.path is not None else settings.store.path
+    known = ColdPlace() if "://" in path else read_cold_place(Path(path).absolute())
+    endpoint = settings.cold.endpoint_url or known.endpoint_url
+    said = plan.endpoint_url
+    if said is not None and endpoint is None and not any(environment.get(name) for name in _ENDPOINTS):
+        raise ConfigError(
+            f"the server says that its bucket is at {said!r}, and nothing here does: if that is right, give the option "
+            f"endpointUrl, or write endpoint_url = {json.dumps(said)} under [cold] of the settings"
+        )
+    url = plan.cold_url
+    if url is not None and not url.startswith(_WITHOUT_HOST):
+        configured = {found.rstrip("/") for found in (settings.cold.url, known.url) if found}
+        if url.rstrip("/") not in configured:
+            raise ConfigError(
+                f"the server says that its bucket is {url!r}, which names a host, and nothing here does: if that is right, "
+                f"write url = {json.dumps(url)} under [cold] of the settings"
+            )
+    return ColdPlace(url, endpoint, settings.cold.region or known.region or plan.region)
 
 
 def query_of(scan: Scan) -> Query:
@@ -108,11 +160,11 @@ def read_remote(
     access = _access(remote)
     same_directory = access.places.root is not None
     reachable = split.tier is not Tier.COLD or remote.shared_bucket or same_directory
-    direct = split.direct(same_directory=same_directory) if reachable else None
+    direct = split.direct(access.places.root) if reachable else None
     if direct is None or (remote.cold_url or "").startswith("memory:"):
         left, begun = Ticket.decode(split.ticket), False
         try:
-            for batch in _connection(remote.location, remote.config).rows(split.ticket):
+            for batch in _connection(remote).rows(split.ticket):
                 left, begun = left.behind(batch), True
                 yield batch
             return
@@ -155,9 +207,32 @@ def _access(remote: RemotePlaces) -> TierAccess:
     return TierAccess(remote.here())
 
 
-def _connection(location: str, config: str | None) -> Connection:
+def _connection(remote: RemotePlaces) -> Connection:
     # The token is looked up each time: its file may have another one by now.
-    return _connected(location, connect_options(Settings.load(config), None))
+    options = connect_options(Settings.load(remote.config), None)
+    if remote.instance is not None:
+        server = _still_there(remote, remote.instance)
+        provable = server.asks_token or server.secret is not None
+        token = options.token if server.asks_token else None
+        options = replace(options, token=token, instance=server if provable else None)
+    return _connected(remote.location, options)
+
+
+def _still_there(remote: RemotePlaces, server: Instance) -> Instance:
+    """Return a server with what stands for a token where it asks for none; on another host only its id is known.
+
+    Raises
+    ------
+    ServerUnavailable
+        It has ended: there is no need to wait for it.
+    """
+    root = remote.here().root
+    if root is None:
+        return server
+    notice = read_notice(root)
+    if notice is None or notice.instance != server.id:
+        raise ServerUnavailable(f"{remote.location} serves {root} no more")
+    return notice.server
 
 
 @lru_cache(maxsize=16)

@@ -7,17 +7,16 @@ gathered (None) is not judged: unknown is not failed (promise P10).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
 import pyarrow as pa
 
 from ..cold.layout import HEAD_FILE, parse_object_name
-from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry, check_entries
 from ..format.schema import body_schema, schema_to_text
-from ..format.segment import BlockIndex
+from ..format.segment import BlockIndex, SegmentHeader
 from .report import Item, Problem
 from .segments import SegmentLook
 
@@ -307,29 +306,47 @@ def no_live_object_is_missing(facts: PartitionFacts) -> Iterator[Problem]:
 
 
 def disk_and_bucket_agree(facts: PartitionFacts) -> Iterator[Problem]:
-    """Check that a segment in both tiers has one range and origin hash, and that no other has its offsets."""
+    """Check that a segment in both tiers has one range and one hash, that no other has its offsets, and what it follows.
+
+    Where another copy of the directory has published, the ids are the same and the hashes are not.
+    """
     for look in facts.segments or ():
         header = look.header
         if header is None:
             continue
-        sealed = look.footer.facts if look.footer is not None else None
         for entry in facts.entries or ():
-            if entry.end_offset <= header.base_offset or entry.base_offset >= look.end_offset:
+            if entry.end_offset < header.base_offset or entry.base_offset >= look.end_offset:
                 continue
-            reason = _disagreement(header.segment_id, header.base_offset, look.end_offset, sealed, entry)
+            if entry.end_offset == header.base_offset:
+                named = header.prev_origin_hash
+                broken = named and entry.hash_at_end and named != entry.hash_at_end
+                reason = "do not follow each other" if broken else ""
+            else:
+                reason = _disagreement(header, look, entry)
             if reason:
-                yield _log(
+                problem = _log(
                     facts, f"{look.path.name} and {entry.name} {reason}",
                     (max(entry.base_offset, header.base_offset), min(entry.end_offset, look.end_offset)),
                     facts.object_where(entry),
                 )  # fmt: skip
+                yield replace(problem, advice=ANOTHER_COPY) if reason in _OF_ANOTHER_COPY else problem
 
 
-def _disagreement(
-    segment_id: UUID, base: int, end: int, sealed: SegmentFacts | None, entry: ObjectEntry
-) -> str:
-    if segment_id not in entry.segment_ids:
+ANOTHER_COPY = (
+    "another copy of this store's directory may have published: keep both directories, let only one of them append, and "
+    "copy by a scan what only the other one has"
+)
+_OF_ANOTHER_COPY = ("do not follow each other", "are one segment with different hashes")
+
+
+def _disagreement(header: SegmentHeader, look: SegmentLook, entry: ObjectEntry) -> str:
+    base, end = header.base_offset, look.end_offset
+    sealed = look.footer.facts if look.footer is not None else None
+    if header.segment_id not in entry.segment_ids:
         return "hold the same offsets of different segments"
+    if not entry.sealed and entry.end_hash and header.generation == 0 and not look.damaged:
+        ours = look.hashes.get(entry.end_offset, entry.end_hash)
+        return "" if ours == entry.end_hash else "are one segment with different hashes"
     if len(entry.segment_ids) > 1 or sealed is None:
         return ""
     if entry.sealed and (entry.base_offset, entry.end_offset) != (base, end):

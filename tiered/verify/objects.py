@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..cold.compare import aligned
+from ..cold.fetch_plan import read_piece, tail_piece
 from ..cold.merge import merged_facts
 from ..cold.object_store import ObjectStore
 from ..cold.parquet_footer import Footer, parse_footer
-from ..cold.parquet_format import MAGIC, column_chunks, facts_of, make_entry, object_schema
+from ..cold.parquet_format import (
+    MAGIC,
+    as_in_manifest,
+    column_chunks,
+    facts_of,
+    make_entry,
+    object_schema,
+)
 from ..cold.parquet_reader import read_object
 from ..cold.partition import ColdPartition
 from ..cold.scrub import check_piece, check_size, pieces
+from ..cold.second_look import DAMAGED_OR_MISSING, sound
 from ..errors import CorruptionError
+from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup
+from ..reader.same_log import segment_rows
 from ..warm.catalog import TopicMeta
 from ..warm.rewrite import same_records
 from ..warm.segment_reader import SegmentFile
@@ -32,14 +41,16 @@ _TAIL_BYTES_MAX = 256 << 20
 
 def look_at_object(
     cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry, twins: Sequence[SegmentLook], notes: Notes
-) -> None:
+) -> tuple[SegmentFacts, ...]:
     """Read an object whole and compare it with the manifest, with itself and with its local segments `twins`.
 
-    An object that is missing because the manifest does not name it any more is no problem.
+    An object that is missing because the manifest does not name it any more is no problem. Returns what it says of its
+    segments; nothing where it cannot be read.
     """
     key = cold.keys.data(entry.name)
     where = cold.where(key)
     risk = (entry.base_offset, entry.end_offset)
+    about: tuple[SegmentFacts, ...] = ()
     found = notes.inner()
     found.objects += 1
     try:
@@ -47,16 +58,20 @@ def look_at_object(
             check_size(cold.store, key, entry)
             _pieces(cold.store, key, entry, where, found)
             if not found.problems:
-                _contents(cold.store, key, entry, meta, where)
+                about = sound(
+                    lambda: _contents(cold.store, key, entry, meta, where), doubted=DAMAGED_OR_MISSING
+                )
             if not found.problems:
                 for twin in twins:
-                    _compare(cold.store, key, entry, meta, twin, where, found)
+                    look = partial(_compare, cold.store, key, entry, meta, twin, where, found)
+                    sound(look, doubted=DAMAGED_OR_MISSING)
     finally:
         if found.problems and not _named(cold, entry):
             found.problems.clear()
         notes.add(found)
     if not found.unknown:
         notes.looked[entry.name] = next(iter(found.problems), None)
+    return about
 
 
 def _named(cold: ColdPartition, entry: ObjectEntry) -> bool:
@@ -75,12 +90,14 @@ def _pieces(store: ObjectStore, key: str, entry: ObjectEntry, where: str, notes:
             check_piece(store, key, piece, partial(notes.read, where))
 
 
-def _contents(store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta, where: str) -> None:
-    """Check what the object says of itself, and every value in it."""
+def _contents(
+    store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta, where: str
+) -> tuple[SegmentFacts, ...]:
+    """Check what the object says of itself, and every value in it; return the facts of its segments."""
     at, risk = entry.tail_position, (entry.base_offset, entry.end_offset)
     if entry.bytes - at > _TAIL_BYTES_MAX:
         raise CorruptionError(f"footer of {entry.bytes - at} bytes", position=at)
-    tail = memoryview(store.get_range(key, at, entry.bytes - at))
+    tail = memoryview(read_piece(store, key, tail_piece(entry)))
     footer = parse_footer(tail, where=where, position=at)
     about = facts_of(footer.metadata, where=where)
     row_groups = tuple(_row_group(footer, i, entry, where) for i in range(footer.metadata.num_row_groups))
@@ -92,8 +109,7 @@ def _contents(store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta,
         size=entry.bytes,
         tail_crc=entry.tail_crc,
     )
-    # An object does not know in which storage class it is.
-    again = replace(again, storage_class=entry.storage_class)
+    again = as_in_manifest(again, entry)
     if again != entry:
         names = [name for name in entry.__dataclass_fields__ if getattr(again, name) != getattr(entry, name)]
         raise CorruptionError(f"object and manifest disagree about {', '.join(names)}", position=at)
@@ -124,6 +140,7 @@ def _contents(store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta,
         cursor, count = offsets[-1].as_py() + 1, count + batch.num_rows
     if cursor > entry.end_offset or count != entry.record_count:
         raise CorruptionError(f"object has {count} records up to offset {cursor}", offsets=risk)
+    return about.segments
 
 
 def _partition_of(key: str) -> int:
@@ -180,22 +197,3 @@ def _compare(
                     advice="keep both; compare them by tiered inspect and tiered read",
                 )
             )  # fmt: skip
-
-
-def segment_rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield a segment's records in ``[start, end)`` as an object stores them, a block at a time."""
-    wanted = object_schema(schema)
-    for block in segment.blocks(start, end):
-        columns = segment.decode(block)
-        arrays = [columns[i] for i in range(len(segment.header.schema))]
-        stored = columns.get(len(arrays))
-        base = block.header.base_offset
-        offsets = (
-            pa.array(range(base, base + block.header.record_count), pa.int64()) if stored is None else stored
-        )
-        batch = pa.RecordBatch.from_arrays([*arrays[1:], offsets, arrays[0]], schema=wanted)
-        if base < start or block.header.end_offset > end:
-            keep = pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end))
-            batch = batch.filter(keep)
-        if batch.num_rows:
-            yield batch

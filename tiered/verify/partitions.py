@@ -10,6 +10,7 @@ from uuid import UUID
 from ..cold.object_store import ObjectStore
 from ..cold.partition import ColdPartition
 from ..errors import CorruptionError, ObjectNotFound
+from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry
 from ..scrub_state import read_scrub_state
 from ..warm.catalog import TopicMeta
@@ -25,7 +26,7 @@ from ..warm.directory import (
     read_marks,
     read_start_offset,
 )
-from .invariants import PartitionFacts, check_partition
+from .invariants import ANOTHER_COPY, PartitionFacts, check_partition
 from .notes import Gone, Notes
 from .objects import look_at_object
 from .report import Item, Problem
@@ -117,7 +118,9 @@ def _gather(
     segments: tuple[SegmentLook, ...] | None = None
     if directory is not None:
         start, lineage, fenced = _documents(directory, notes)
-        segments = _segments(directory, deep=False, notes=notes)
+        tails = earlier.inline if earlier is not None else ()
+        ends = frozenset(entry.end_offset for entry in tails if entry.end_hash)
+        segments = _segments(directory, ends, notes)
     facts = PartitionFacts(
         str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas, start, lineage, fenced, segments,
         earlier_end=earlier.end_offset if earlier is not None else None,
@@ -156,15 +159,16 @@ def _documents(directory: Path, notes: Notes) -> tuple[int | None, int | None, b
     return start, lineage, fenced
 
 
-def _segments(directory: Path, *, deep: bool, notes: Notes) -> tuple[SegmentLook, ...]:
+def _segments(directory: Path, ends: frozenset[int], notes: Notes) -> tuple[SegmentLook, ...]:
     looks = []
     names = list_segments(directory).segments
     for i, name in enumerate(names):
         hint = names[i + 1].base_offset if i + 1 < len(names) else None
         path = directory / str(name)
         with notes.guard(Item.SEGMENT, str(path)):
+            newest = i + 1 == len(names)
             looks.append(
-                look_at_segment(path, newest=i + 1 == len(names), end_hint=hint, deep=deep, notes=notes)
+                look_at_segment(path, newest=newest, end_hint=hint, deep=False, notes=notes, ends=ends)
             )
     return tuple(looks)
 
@@ -271,6 +275,21 @@ def _deep_objects(
         look.header.segment_id: look for look in segments if look.header is not None and not look.damaged
     }
     head, _ = _head(cold, None, notes.inner())
+    before: ObjectEntry | None = None
     for entry in _entries(cold, head, notes.inner())[0]:
         twins = [local[item] for item in entry.segment_ids if item in local]
-        look_at_object(cold, meta, entry, twins, notes)
+        about = look_at_object(cold, meta, entry, twins, notes)
+        if before is not None and about and not _follows(before, about[0]):
+            where = cold.where(cold.keys.data(entry.name))
+            offsets = before.base_offset, entry.end_offset
+            reason = f"{entry.name} does not follow {before.name}: its segment was written after another one"
+            notes.problem(Problem(Item.LOG, where, reason, offsets=offsets, advice=ANOTHER_COPY))
+        before = entry
+
+
+def _follows(before: ObjectEntry, first: SegmentFacts) -> bool:
+    """Whether a segment may be the one after an object, or go on with the last segment in it, by its hash."""
+    if first.segment_id in before.segment_ids or before.end_offset != first.base_offset:
+        return True
+    named, known = first.prev_origin_hash, before.hash_at_end
+    return not named or not known or named == known

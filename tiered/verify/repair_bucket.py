@@ -20,13 +20,13 @@ from ..format.schema import schema_to_text
 from ..format.segment import SegmentHeader
 from ..gather import LocalSegments
 from ..places import COPIES_DIRECTORY
+from ..reader.same_log import segment_rows
 from ..reader.snapshot import open_listed
 from ..warm.catalog import TopicMeta
 from ..warm.directory import list_segments, read_lineage, read_start_offset, write_marks
 from ..warm.segment_reader import SegmentFile
 from .aside import Workshop
 from .notes import Notes
-from .objects import segment_rows
 from .report import Repair
 from .segments import SegmentLook, look_at_segment, walk_blocks
 
@@ -204,8 +204,11 @@ def upload_again(
     looks = _sources(entry, segments)
     if not looks:
         return _upload_copy(shop, cold, meta, entry)
-    again = [_look_again(look, newest=look is segments[-1]) for look in looks]
+    ends = frozenset({entry.end_offset} if entry.end_hash else ())
+    again = [_look_again(look, newest=look is segments[-1], ends=ends) for look in looks]
     facts = [_facts(again[0], entry)] if len(again) == 1 else [_sealed_facts(look) for look in again]
+    if entry.sealed and entry.origin_hash != facts[-1].origin_hash:
+        raise CorruptionError(f"{looks[-1].path} is not the segment that was uploaded", where=where)
     if len(again) == 1 and again[0].end_offset < entry.end_offset:
         raise CorruptionError(f"{looks[0].path} is no better", where=where)
     committer = committer_of(shop, meta, cold.partition)
@@ -256,9 +259,9 @@ def _sources(entry: ObjectEntry, segments: tuple[SegmentLook, ...]) -> list[Segm
     return looks if whole and all(a[1] == b[0] for a, b in pairwise(edges)) else []
 
 
-def _look_again(look: SegmentLook, *, newest: bool) -> SegmentLook:
+def _look_again(look: SegmentLook, *, newest: bool, ends: frozenset[int]) -> SegmentLook:
     notes = Notes()
-    again = look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes)
+    again = look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes, ends=ends)
     if notes.problems or again.header is None:
         raise CorruptionError(f"{look.path} is no better")
     return again
@@ -283,9 +286,9 @@ def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:
     header = look.header
     assert header is not None
     if entry.sealed:
-        if look.footer is None or look.footer.facts.origin_hash != entry.origin_hash:
-            raise CorruptionError(f"{look.path} is not the segment that was uploaded")
-        return look.footer.facts
+        return _sealed_facts(look)
+    if header.generation == 0 and look.hashes.get(entry.end_offset, entry.end_hash) != entry.end_hash:
+        raise CorruptionError(f"{look.path} is not the segment that was uploaded")
     return SegmentFacts(
         store_id=header.store_id,
         topic_id=header.topic_id,
@@ -305,6 +308,7 @@ def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:
         prev_origin_hash=header.prev_origin_hash,
         content_hash=entry.content_hash,
         producers=_producers(look, header, entry.end_offset),
+        end_hash=entry.end_hash,
     )
 
 

@@ -12,6 +12,7 @@ from ..cold.bucket import LINEAGE, Bucket
 from ..cold.layout import STORE_KEY, topic_key
 from ..cold.object_store import ObjectStore
 from ..cold.rebuild import ASIDE_FOLDER
+from ..cold.second_look import sound
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import decode_document, encode_document
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
@@ -112,7 +113,7 @@ def _store(shop: Workshop, path: Path) -> Repair:
 
 def _bucket_values(store: ObjectStore, key: str) -> dict[str, Any] | None:
     try:
-        return decode_document(store.get(key).data, where=key)
+        return sound(lambda: decode_document(store.get(key).data, where=key))
     except ObjectNotFound:
         return None
 

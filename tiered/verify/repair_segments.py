@@ -19,20 +19,21 @@ from ..cold.parquet_inspect import read_facts
 from ..cold.parquet_reader import read_object
 from ..cold.partition import ColdPartition
 from ..errors import CorruptionError
-from ..format.block import encode_body, encode_header
+from ..format.block import encode_header
 from ..format.codec import Codec
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry
-from ..format.pieces import split_batch
+from ..format.pieces import encode_blocks, split_batch
 from ..format.schema import body_schema
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
+from ..reader.same_log import segment_rows
 from ..warm.catalog import TopicMeta
 from ..warm.directory import SegmentName
 from ..warm.rewrite import TARGET_BLOCK_BYTES, same_records
 from ..warm.segment_reader import SegmentFile
 from .aside import Workshop, link_aside, move_aside
 from .notes import Notes
-from .objects import look_at_object, segment_rows
+from .objects import look_at_object
 from .segments import SegmentLook, Walk, look_at_segment, walk_blocks
 
 _COPY_BYTES = 4 << 20
@@ -232,8 +233,8 @@ def _encoded(
         if columns[-2][0].as_py() != offset or columns[-2][-1].as_py() != offset + len(columns[0]) - 1:
             raise CorruptionError("the object's offsets are not dense", offsets=(offset, facts.end_offset))
         batch = pa.RecordBatch.from_arrays([columns[-1], *columns[:-2]], schema=header.schema)
-        for piece in split_batch(batch, TARGET_BLOCK_BYTES):
-            body = encode_body(piece, Codec.ZSTD)
+        pieces = split_batch(batch, TARGET_BLOCK_BYTES)
+        for body in (body for piece in pieces for body in encode_blocks(piece, Codec.ZSTD)):
             block = encode_header(
                 body,
                 segment_id=header.segment_id.bytes,

@@ -6,9 +6,10 @@ Files are read, never mapped: a file that is cut meanwhile, or a failing device,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +61,8 @@ class SegmentLook:
         After the last record: as the footer says, else as the blocks do.
     damaged
         Whether a problem was found in this file.
+    hashes
+        The content hash up to each of the ends that were asked for; empty where no block ends there.
     """
 
     path: Path
@@ -71,6 +74,7 @@ class SegmentLook:
     content_hash: str
     end_offset: int
     damaged: bool
+    hashes: Mapping[int, str] = field(default_factory=dict)
 
 
 def look_at_segment(
@@ -81,6 +85,7 @@ def look_at_segment(
     deep: bool,
     notes: Notes,
     name: SegmentName | None = None,
+    ends: AbstractSet[int] = frozenset(),
 ) -> SegmentLook:
     """Look at a segment file; what is wrong goes into `notes`.
 
@@ -94,6 +99,8 @@ def look_at_segment(
         Read and decode every block, not only the headers.
     name
         The name that the file is meant for, where it has another one yet.
+    ends
+        Offsets up to which the content hash is wanted.
 
     Raises
     ------
@@ -104,7 +111,7 @@ def look_at_segment(
     assert name is not None
     risk = (name.base_offset, end_hint) if end_hint is not None and end_hint > name.base_offset else None
     with _opened(path) as file:
-        look = _Look(file, path, name, newest, deep, notes.inner(), risk)
+        look = _Look(file, path, name, newest, deep, notes.inner(), risk, ends)
         result = look.run()
     notes.add(look.notes)
     notes.segments += 1
@@ -194,8 +201,10 @@ def _opened(path: Path) -> Iterator[File]:
 class _Look:
     def __init__(
         self, file: File, path: Path, name: SegmentName, newest: bool, deep: bool, notes: Notes,
-        risk: tuple[int, int] | None,
+        risk: tuple[int, int] | None, ends: AbstractSet[int] = frozenset(),
     ) -> None:  # fmt: skip
+        self.ends = ends
+        self.hashes: dict[int, str] = {}
         self.file = file
         self.path = path
         self.name = name
@@ -235,9 +244,12 @@ class _Look:
             self.notes.problems = [
                 replace(item, offsets=item.offsets or risk) for item in self.notes.problems
             ]
+        hashes = {
+            item: self.hashes.get(item, "") for item in self.ends if self.name.base_offset < item <= end
+        }
         return SegmentLook(
             self.path, self.name, self.file.size, header, footer, self.found, self.content.hexdigest(), end,
-            bool(self.notes.problems),
+            bool(self.notes.problems), hashes,
         )  # fmt: skip
 
     def read_header(self) -> SegmentHeader:
@@ -398,6 +410,8 @@ class _Look:
             self.notes.blocks += 1
             self.found.add(block, position)
             self.content.add(self.file.read(position, HEADER_BYTES).to_pybytes())
+            if block.end_offset in self.ends:
+                self.hashes[block.end_offset] = self.content.hexdigest()
 
     def _problem(self, reason: str, position: int, offsets: tuple[int, int] | None) -> None:
         self.notes.problem(Problem(Item.SEGMENT, self.where, reason, position=position, offsets=offsets))

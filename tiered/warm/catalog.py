@@ -12,18 +12,27 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from ..errors import ConfigError, CorruptionError, SchemaMismatch, TopicNotFound
+from ..errors import ConfigError, CorruptionError, InvalidName, SchemaMismatch, TieredError, TopicNotFound
 from ..format.document import decode_document, encode_document
-from ..format.schema import check_extends, normalize_schema, schema_from_text, schema_to_text
+from ..format.schema import (
+    check_extends,
+    check_topic_name,
+    is_topic_name,
+    normalize_schema,
+    schema_from_text,
+    schema_to_text,
+)
 from .cold_url import read_cold_place
 from .filesystem import FileSystem, read_whole, write_atomically
 from .lock import directory_lock
+from .rights import follow_root
 
 _CHANGE_SECONDS_MAX = 30.0
 STORE_FILE = "store.json"
 RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
+SERVING_FILE = "serving.json"
 PARTITIONS_MAX = 4096
 
 
@@ -92,32 +101,37 @@ class TopicMeta:
     def from_json(cls, values: dict[str, Any], *, where: str) -> TopicMeta:
         """Invert `to_json`.
 
+        The name becomes that of a directory here, and whoever may write to a bucket writes such documents.
+
         Raises
         ------
         CorruptionError, UnsupportedFormat
         """
         try:
             meta = cls(
-                name=values["name"],
+                name=check_topic_name(values["name"]),
                 topic_id=UUID(values["id"]),
-                partitions=int(values["partitions"]),
+                partitions=_integer(values["partitions"]),
                 schemas=tuple(schema_from_text(item["arrow"]) for item in values["schemas"]),
                 timestamp=values["timestamp"],
                 key=values["key"],
-                created_us=int(values["created_us"]),
+                created_us=_integer(values["created_us"]),
             )
             if not (
                 1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas and abs(meta.created_us) < 1 << 63
             ):
                 raise ValueError("no partition, no schema, or no time")
-            if not (
-                isinstance(meta.name, str)
-                and all(isinstance(i, str | None) for i in (meta.timestamp, meta.key))
-            ):
-                raise TypeError("a name is no text")
+            if not all(item is None or item in meta.schemas[0].names for item in (meta.timestamp, meta.key)):
+                raise ValueError("no such column")
             return meta
-        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidName) as error:
             raise CorruptionError(f"topic does not decode ({error!r})", where=where) from None
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{str(value)[:60]!r} is no integer")
+    return value
 
 
 class Catalog:
@@ -128,14 +142,14 @@ class Catalog:
         self.root = root
 
     def make_root(self) -> None:
-        """Create the store's directory where there is none.
+        """Create the store's directory, for its owner alone, where there is none.
 
         Raises
         ------
         ConfigError, DiskFull
         """
         try:
-            self._fs.make_directory(self.root)
+            self._fs.make_root(self.root)
         except OSError as error:
             raise ConfigError(
                 f"cannot create a store at {self.root}: {error.strerror}; choose another path"
@@ -169,6 +183,16 @@ class Catalog:
             return UUID(values["id"])
         except (KeyError, ValueError, TypeError, AttributeError):
             raise CorruptionError("store.json has no id", where=str(path)) from None
+
+    def follow_root(self) -> None:
+        """Bring the store in line with the mode and group of its directory; only the holder of its lock may call it."""
+        follow_root(self.root, self.root / TOPICS_DIRECTORY)
+
+    def remove_notice(self) -> None:
+        """Remove what a server that was killed has left in the directory; only who opens it for writing may call it."""
+        path = self.root / SERVING_FILE
+        if path.exists():
+            self._fs.unlink(path)
 
     def lineage(self) -> int:
         """Return how often the store was restored before it became this one, counted from 1.
@@ -208,7 +232,7 @@ class Catalog:
                 ) from None
             return []
         # No topic's name begins with a dot, but that of one whose deletion was cut short does.
-        names = [name for name in names if not name.startswith(".")]
+        names = [name for name in names if is_topic_name(name)]
         return sorted(name for name in names if (self.topic_directory(name) / TOPIC_FILE).is_file())
 
     def topic_directory(self, name: str) -> Path:
@@ -224,11 +248,23 @@ class Catalog:
         return read_topic(self.root, name)
 
     def write_topic(self, meta: TopicMeta) -> None:
-        """Store a topic's document durably, after the directories of its partitions."""
-        for partition in range(meta.partitions):
-            self._fs.make_directory(self.partition_directory(meta.name, partition))
+        """Store a topic's document durably, after the directories of its partitions.
+
+        Raises
+        ------
+        DiskFull, Backpressure
+        TieredError
+            The disk failed.
+        """
         path = self.topic_directory(meta.name) / TOPIC_FILE
-        write_atomically(self._fs, path, encode_document(meta.to_json()))
+        try:
+            for partition in range(meta.partitions):
+                self._fs.make_directory(self.partition_directory(meta.name, partition))
+            write_atomically(self._fs, path, encode_document(meta.to_json()))
+        except OSError as error:
+            raise TieredError(
+                f"the disk failed ({error.strerror}) at {path}; open the store again to see what it holds"
+            ) from error
 
     def delete_topic(self, name: str, first: Callable[[], None] = lambda: None) -> None:
         """Remove a topic: by one rename, so that a kill in between leaves no half topic, then its files.
@@ -249,17 +285,20 @@ class Catalog:
             first()
             self._fs.rename(directory, doomed)
         self._fs.sync_directory(directory.parent)
-        self.remove_deleted()
+        self._remove_files(doomed)
 
     def remove_deleted(self) -> None:
-        """Remove the files of deleted topics, those of a killed deletion too."""
+        """Remove what deletions left behind that were killed; none may be under way."""
         for doomed in (self.root / TOPICS_DIRECTORY).glob(".deleted-*"):
-            for base, directories, files in os.walk(doomed, topdown=False):
-                for file in files:
-                    self._fs.unlink(Path(base) / file)
-                for inner in directories:
-                    self._fs.remove_directory(Path(base) / inner)
-            self._fs.remove_directory(doomed)
+            self._remove_files(doomed)
+
+    def _remove_files(self, doomed: Path) -> None:
+        for base, directories, files in os.walk(doomed, topdown=False):
+            for file in files:
+                self._fs.unlink(Path(base) / file)
+            for inner in directories:
+                self._fs.remove_directory(Path(base) / inner)
+        self._fs.remove_directory(doomed)
 
     def check_vacant(self, name: str) -> None:
         """Raise `CorruptionError` where segments lie under a name that has no topic.json."""
@@ -281,7 +320,10 @@ def read_topic(root: Path, name: str) -> TopicMeta:
         data = read_whole(path)
     except (FileNotFoundError, NotADirectoryError):
         raise TopicNotFound(f"no topic {name!r} in {root}; create it first") from None
-    return TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+    meta = TopicMeta.from_json(decode_document(data, where=str(path)), where=str(path))
+    if meta.name != name:
+        raise CorruptionError(f"this is the document of topic {meta.name!r}", where=str(path))
+    return meta
 
 
 def check_not_deleted(root: Path, meta: TopicMeta) -> None:

@@ -20,12 +20,15 @@ class ColdPlace:
     ----------
     claimed
         Whether the store has claimed the prefix. Before that a mistyped URL can still be corrected.
+    home
+        Path at which the store was last opened for writing: in a copy of its directory it still names the original.
     """
 
     url: str | None = None
     endpoint_url: str | None = None
     region: str | None = None
     claimed: bool = False
+    home: str | None = None
 
 
 def read_cold_place(root: Path) -> ColdPlace:
@@ -40,10 +43,10 @@ def read_cold_place(root: Path) -> ColdPlace:
         values = decode_document(read_whole(path), where=str(path))
     except FileNotFoundError:
         return ColdPlace()
-    url, endpoint_url, region = (values.get(name) for name in ("url", "endpoint_url", "region"))
-    if not all(isinstance(text, str | None) for text in (url, endpoint_url, region)):
+    url, endpoint_url, region, home = (values.get(name) for name in ("url", "endpoint_url", "region", "home"))
+    if not all(isinstance(text, str | None) for text in (url, endpoint_url, region, home)):
         raise CorruptionError("no place of a cold tier", where=str(path))
-    return ColdPlace(url, endpoint_url, region, bool(values.get("claimed", False)))
+    return ColdPlace(url, endpoint_url, region, bool(values.get("claimed", False)), home)
 
 
 def write_cold_place(fs: FileSystem, root: Path, place: ColdPlace) -> None:

@@ -13,10 +13,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import Backpressure, DiskFull
+from . import rights
 
 _IOV_MAX = 512
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -27,7 +29,7 @@ def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
     """Return Linux's fallocate(2): where the file system cannot, os.posix_fallocate writes zeros, which gains nothing."""
     if sys.platform != "linux":
         return None
-    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
     return function
@@ -40,11 +42,11 @@ class FileSystem(Protocol):
     """Every operation that changes files. ``fd`` is an open file descriptor."""
 
     def create(self, path: Path) -> int:
-        """Create a new file for reading and writing; it must not exist."""
+        """Create a new file for reading and writing; it must not exist. Its mode and group follow its directory."""
         ...
 
     def open(self, path: Path) -> int:
-        """Open an existing file for reading and writing."""
+        """Open an existing file, not one that a symbolic link names, for reading and writing."""
         ...
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
@@ -65,7 +67,10 @@ class FileSystem(Protocol):
     def reserve(self, fd: int, position: int, length: int) -> None:
         """Lengthen the file by `length` allocated zeros from `position` on, where the system can do so at once.
 
-        Never fails.
+        Raises
+        ------
+        DiskFull
+            No room for so much; the file may be longer all the same.
         """
         ...
 
@@ -79,8 +84,12 @@ class FileSystem(Protocol):
         """Remove a file; one that is not there is no error."""
         ...
 
+    def make_root(self, path: Path) -> None:
+        """Create a directory that is its owner's alone, and its parents as anybody would, durably."""
+        ...
+
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents, durably."""
+        """Create a directory and its parents below a root, durably; mode and group follow from above."""
         ...
 
     def remove_directory(self, path: Path) -> None:
@@ -98,12 +107,19 @@ class OsFileSystem:
     def create(self, path: Path) -> int:
         """See `FileSystem.create`."""
         with NoRoom(path):
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            above = os.stat(path.parent)
+            rights.give(fd, above, rights.file_mode(above))
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def open(self, path: Path) -> int:
         """See `FileSystem.open`."""
         with NoRoom(path):
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
         """See `FileSystem.write`; goes on after a short write."""
@@ -129,8 +145,12 @@ class OsFileSystem:
 
     def reserve(self, fd: int, position: int, length: int) -> None:
         """See `FileSystem.reserve`; Linux alone."""
-        if _fallocate is not None:
-            _fallocate(fd, 0, position, length)
+        if _fallocate is not None and _fallocate(fd, 0, position, length):
+            number = ctypes.get_errno()
+            # Others say that the file system cannot, or was interrupted: then the write finds out.
+            if number in _NO_ROOM:
+                with NoRoom():
+                    raise OSError(number, os.strerror(number))
 
     def close(self, fd: int) -> None:
         """See `FileSystem.close`."""
@@ -150,13 +170,21 @@ class OsFileSystem:
         """See `FileSystem.unlink`."""
         path.unlink(missing_ok=True)
 
+    def make_root(self, path: Path) -> None:
+        """See `FileSystem.make_root`."""
+        private = partial(Path.mkdir, mode=rights.ROOT_MODE, exist_ok=True)
+        self._make(path, private, partial(Path.mkdir, exist_ok=True))
+
     def make_directory(self, path: Path) -> None:
         """See `FileSystem.make_directory`."""
+        self._make(path, rights.make_directory, rights.make_directory)
+
+    def _make(self, path: Path, make: Callable[[Path], None], make_above: Callable[[Path], None]) -> None:
         if path.is_dir():
             return
-        self.make_directory(path.parent)
+        self._make(path.parent, make_above, make_above)
         with NoRoom(path):
-            path.mkdir(exist_ok=True)
+            make(path)
         self.sync_directory(path.parent)
 
     def remove_directory(self, path: Path) -> None:

@@ -2,6 +2,10 @@
 
 The kernel drops a lock with its process, so no lock outlives a crash. A second holder in the same
 process is refused too: each `FileLock` has an open file description of its own.
+
+Who may change the directory of a lock may put anything there under its name, and the process that takes the lock may
+have other rights: root's. So a symbolic link is not followed, what is no regular file or another user's is refused,
+and a file that has a second name is not written to.
 """
 
 from __future__ import annotations
@@ -11,34 +15,80 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any, ClassVar
 
-from ..errors import DiskFull, ReadOnly, StoreLocked
+from ..errors import ConfigError, DiskFull, ReadOnly, StoreLocked
+from . import rights
 from .filesystem import NoRoom
 
 _POLL_SECONDS = 0.01
+_DESCRIPTION_BYTES_MAX = 4096
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_FILE = {errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV}
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+
+
+class _Descriptor:
+    """An open file that may be locked. A forked child closes those it inherits, also one that a thread was just locking.
+
+    Else it would keep the lock beyond the end of its parent, who alone can give it up.
+    """
+
+    _ours: ClassVar[set[_Descriptor]] = set()
+
+    def __init__(self, path: Path, flags: int, mode: int = 0o777) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, mode)
+        self._ours.add(self)
+
+    def close(self) -> None:
+        """May be called twice."""
+        fd, self.fd = self.fd, -1
+        self._ours.discard(self)
+        if fd >= 0:
+            os.close(fd)
+
+    @classmethod
+    def close_all(cls) -> None:
+        """In a forked child."""
+        for item in list(cls._ours):
+            item.close()
+
+
+os.register_at_fork(after_in_child=_Descriptor.close_all)
 
 
 class FileLock:
     """A held lock; make one with `acquire`."""
 
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, file: _Descriptor, *, named: bool) -> None:
         self.path = path
-        self._fd = fd
+        self._file = file
+        self._named = named
 
     @classmethod
-    def acquire(cls, path: Path, what: str, *, wait_seconds: float = 0.0, nameless: bool = False) -> FileLock:
+    def acquire(
+        cls,
+        path: Path,
+        what: str,
+        *,
+        wait_seconds: float = 0.0,
+        nameless: bool = False,
+        facts: Mapping[str, str] | None = None,
+    ) -> FileLock:
         """Take the lock at `path`, waiting up to `wait_seconds` for a short-lived holder.
 
         Parameters
         ----------
         nameless
             Hold it also where the disk has no room for the holder's name: for what may make room.
+        facts
+            What else the file says of the holder; see `facts_of_holder`.
 
         Raises
         ------
@@ -46,53 +96,79 @@ class FileLock:
             Somebody holds it; the message names the process.
         ReadOnly
             The file cannot be opened for writing.
+        ConfigError
+            Something else than a lock of ours lies there.
         DiskFull
             There is no room for the file, or for the holder's name.
         """
+        file = _open(path, what)
         try:
-            with NoRoom(path):
-                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            if error.errno not in _NO_RIGHT:
-                raise
-            raise ReadOnly(
-                f"cannot lock {what}: {error}; be the user that owns the store, or open it with read_only=True"
-            ) from None
-        try:
+            fd = file.fd
+            directory = os.stat(path.parent)
+            _check_ours(fd, path, directory)
             if not _lock_within(fd, wait_seconds):
                 raise StoreLocked(f"{what} is held by {_holder(fd)}; close it there, or open read_only=True")
-            os.ftruncate(fd, 0)
-            with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
-                os.pwrite(fd, _description(), 0)
-            held = cls(path, fd)
+            named = os.fstat(fd).st_nlink == 1
+            if named:
+                os.ftruncate(fd, 0)
+                # Only now: what lay there may have been put there to be made readable.
+                if os.fstat(fd).st_uid == os.geteuid():
+                    rights.give(fd, directory, rights.lock_mode(directory))
+                with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
+                    os.pwrite(fd, _description(facts or {}), 0)
+            held = cls(path, file, named=named)
         except BaseException:
             # Ctrl-C too: the lock of a file that nobody knows of would be held as long as the process lives.
-            os.close(fd)
+            file.close()
             raise
         return held
 
     @property
     def held(self) -> bool:
         """Whether it was neither released nor abandoned."""
-        return self._fd >= 0
+        return self._file.fd >= 0
 
     def release(self) -> None:
         """Give the lock up; may be called twice."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
+        if self.held:
             try:
-                with suppress(OSError):  # a disk that became read-only: the name stays, and means nothing
-                    os.ftruncate(fd, 0)
+                if self._named:
+                    with suppress(OSError):  # a disk that became read-only: the name stays, and means nothing
+                        os.ftruncate(self._file.fd, 0)
                 # A child that was forked behind Python's back would keep the lock by its copy of the descriptor.
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                fcntl.flock(self._file.fd, fcntl.LOCK_UN)
             finally:
-                os.close(fd)
+                self._file.close()
 
     def abandon(self) -> None:
-        """Close an inherited descriptor in a forked child; the parent keeps the lock."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        """Let go of it in a forked child; the parent keeps the lock."""
+        self._file.close()
+
+
+def facts_of_holder(path: Path) -> dict[str, Any] | None:
+    """Return what the file of a lock says of its holder; None where nobody holds it.
+
+    Raises
+    ------
+    PermissionError
+        It is for those who may take the lock to see.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NO_RIGHT:
+            raise
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        with suppress(ValueError):
+            found = json.loads(os.pread(fd, _DESCRIPTION_BYTES_MAX, 0))
+            return found if isinstance(found, dict) else {}
+        return {}  # it is being taken
+    finally:
+        os.close(fd)
+    return None
 
 
 @contextmanager
@@ -106,14 +182,49 @@ def directory_lock(directory: Path, *, wait_seconds: float) -> Iterator[None]:
     FileNotFoundError, Backpressure
     """
     with NoRoom(directory):
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        file = _Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if not _lock_within(fd, wait_seconds):
+        if not _lock_within(file.fd, wait_seconds):
             raise StoreLocked(f"{directory} is being changed by another thread or process; try again")
         yield
     finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # as in `FileLock.release`
-        os.close(fd)
+        if file.fd >= 0:
+            fcntl.flock(file.fd, fcntl.LOCK_UN)  # as in `FileLock.release`
+        file.close()
+
+
+def _open(path: Path, what: str) -> _Descriptor:
+    try:
+        with NoRoom(path):
+            return _Descriptor(path, _FLAGS, 0o600)
+    except OSError as error:
+        if error.errno in _NO_FILE and (path.is_symlink() or path.exists()):
+            raise _no_lock(path) from None
+        if error.errno not in _NO_RIGHT:
+            raise
+        raise ReadOnly(
+            f"cannot lock {what}: {error}; be the user that owns the store or one of its group that may write (see "
+            "docs/operations.md), or open it with read_only=True"
+        ) from None
+
+
+def _check_ours(fd: int, path: Path, directory: os.stat_result) -> None:
+    """Refuse what no store has put there: the lock of another user whom its directory does not let write."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise _no_lock(path)
+    shared = directory.st_mode & stat.S_IWGRP and found.st_gid == directory.st_gid
+    if found.st_uid not in (0, os.geteuid(), directory.st_uid) and not shared:
+        raise ConfigError(
+            f"the lock {path} belongs to user {found.st_uid}, who does not own its directory; find out who put it there "
+            "and remove it"
+        )
+
+
+def _no_lock(path: Path) -> ConfigError:
+    return ConfigError(
+        f"{path} is no regular file, as a lock is; find out who put it there and remove it: it is made anew"
+    )
 
 
 def _lock_within(fd: int, seconds: float) -> bool:
@@ -133,14 +244,15 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _description() -> bytes:
+def _description(facts: Mapping[str, str]) -> bytes:
     command = " ".join([os.path.basename(sys.executable), *(os.path.basename(item) for item in sys.argv[:1])])
-    return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "command": command}).encode()
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": command}
+    return json.dumps({**facts, **holder}).encode()
 
 
 def _holder(fd: int) -> str:
     try:
-        holder = json.loads(os.pread(fd, 4096, 0))
+        holder = json.loads(os.pread(fd, _DESCRIPTION_BYTES_MAX, 0))
         mine = " (this process)" if holder["pid"] == os.getpid() else ""
         return f"process {holder['pid']}{mine} ({holder['command']}) on {holder['host']}"
     except (ValueError, KeyError, TypeError):

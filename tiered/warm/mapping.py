@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..errors import Backpressure
+from ..errors import Backpressure, CorruptionError
 
 _FAILED = ctypes.c_void_p(-1).value
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,9 +48,16 @@ def map_bytes(path: Path, fd: int, size: int) -> pa.Buffer:
 
     Raises
     ------
+    CorruptionError
+        The file is shorter: to touch what it does not have would end the process.
     Backpressure
         The process may have no more maps.
     """
+    have = os.fstat(fd).st_size
+    if have < size:
+        raise CorruptionError(
+            f"file is shorter than the {size} bytes of its blocks", where=str(path), position=have
+        )
     try:
         mapping = _Mapping(fd, size)
     except OSError as error:

@@ -35,14 +35,15 @@ class Source(Protocol):
 
 
 class FileWindow:
-    """An open file read a window at a time.
+    """An open file read a window at a time, to its end or to `end`.
 
     A writer may cut its file meanwhile. Then a slice is shorter than asked for, where a map would kill the process.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, end: int | None = None) -> None:
         self._fd = fd
-        self.size = os.fstat(fd).st_size
+        size = os.fstat(fd).st_size
+        self.size = size if end is None else min(end, size)
         self._start = 0
         self._window = pa.py_buffer(b"")
 

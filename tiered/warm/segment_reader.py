@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +25,10 @@ from ..format.segment import (
 from .directory import SegmentName, list_segments
 from .filesystem import NoRoom, sync_before_reading
 from .mapping import map_bytes
-from .scan import FileWindow, Scan, scan_blocks
+from .scan import FileWindow, Scan, Source, scan_blocks
 
 _BLOCKS_KNOWN_MAX = 1 << 16
+_Stored = bytes  # within the class, `bytes` is a property
 
 
 class Block(NamedTuple):
@@ -54,9 +56,11 @@ class SegmentFile:
 
     def __init__(
         self, path: Path, data: pa.Buffer | None, header: SegmentHeader, index: BlockIndex, end_offset: int,
-        facts: SegmentFacts | None, scan: Scan | None, producers: tuple[ProducerState, ...] = (),
+        facts: SegmentFacts | None, scan: Scan | None, producers: tuple[ProducerState, ...] = (), *,
+        use_mmap: bool = True,
     ) -> None:  # fmt: skip
         self.producers = producers
+        self._use_mmap = use_mmap
         self.path = path
         self._mapped = data
         self.header = header
@@ -131,8 +135,10 @@ class SegmentFile:
 
     def _is_prefix_of(self, fd: int) -> bool:
         """Whether the last block that this look found is still where it was."""
-        if self.scan is None or not len(self.index):
+        if self.scan is None:
             return False
+        if not len(self.index):
+            return _read_header(fd, self._where).segment_id == self.header.segment_id
         last = len(self.index) - 1
         try:
             found = decode_header(os.pread(fd, HEADER_BYTES, self.index.positions[last]))
@@ -144,7 +150,11 @@ class SegmentFile:
         )
 
     def _ends_at_room(self, fd: int) -> bool:
-        """Whether nothing was written after the last block that this look found."""
+        """Whether nothing was written after the last block that this look found, or nothing that is complete.
+
+        Behind a header of zeros may lie blocks that are being written, or that a crash left behind: as long as it is
+        zeros they do not count, and who looks every few milliseconds need not read them.
+        """
         assert self.scan is not None
         return not os.pread(fd, HEADER_BYTES, self.scan.end_position).strip(b"\0")
 
@@ -156,9 +166,15 @@ class SegmentFile:
         index: BlockIndex,
         end_offset: int,
         producers: tuple[ProducerState, ...] = (),
+        *,
+        use_mmap: bool = True,
     ) -> SegmentFile:
-        """Return the active segment as its own writer knows it; the file is mapped when it is first read."""
-        return cls(path, None, header, index, end_offset, None, None, producers)
+        """Return the active segment as its own writer knows it; the file is opened when it is read.
+
+        By then it may be gone, and the file of a topic that was created under the same name in its place: reading
+        raises `FileNotFoundError` in either case.
+        """
+        return cls(path, None, header, index, end_offset, None, None, producers, use_mmap=use_mmap)
 
     @cached_property
     def is_in_its_place(self) -> bool:
@@ -166,17 +182,17 @@ class SegmentFile:
         name = SegmentName(self.header.base_offset, self.header.generation)
         return (str(self.header.partition), str(name)) == (self.path.parent.name, self.path.name)
 
-    @property
-    def _data(self) -> pa.Buffer:
-        if self._mapped is None:
-            with NoRoom(self.path):
-                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                # What lies beyond the last block is not mapped: a roll may give it back at this moment.
-                self._mapped = map_file(self.path, fd, True, self.bytes)
-            finally:
-                os.close(fd)
-        return self._mapped
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the file of `of_writer` once more, if it is still the same."""
+        with NoRoom(self.path):
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _read_header(fd, self._where).segment_id != self.header.segment_id:
+                raise FileNotFoundError(f"{self.path} is another segment now")
+            yield fd
+        finally:
+            os.close(fd)
 
     @property
     def bytes(self) -> int:
@@ -187,24 +203,73 @@ class SegmentFile:
         return self.index.positions[last] + self.index.lengths[last] if last >= 0 else 0
 
     def blocks(self, start_offset: int, end_offset: int) -> Iterator[Block]:
-        """Yield the blocks that overlap ``[start, end)``, headers verified, in offset order."""
-        for i in self.index.between(start_offset, end_offset):
-            position, length = self.index.positions[i], self.index.lengths[i]
-            if position + length > self._data.size:
-                raise CorruptionError("index points past the end", where=self._where, position=position)
-            data = self._data.slice(position, length)
-            header = decode_header(data, where=self._where, position=position)
-            if (
-                header.segment_id != self.header.segment_id.bytes
-                or header.base_offset != self.index.base_offsets[i]
-            ):
-                raise CorruptionError(
-                    "block is not the one in the index", where=self._where, position=position
-                )
-            if header.length != length or header.record_count != self.index.record_counts[i]:
-                raise CorruptionError("block differs from the index", where=self._where, position=position)
-            if header.end_offset > start_offset:
-                yield Block(header, data, position)
+        """Yield the blocks that overlap ``[start, end)``, headers verified, in offset order.
+
+        Raises
+        ------
+        FileNotFoundError
+            Of a writer's own segment: its file is gone, or another's.
+        CorruptionError
+        """
+        wanted = self.index.between(start_offset, end_offset)
+        if self._mapped is None and self._use_mmap and wanted:
+            with self._opened() as fd:
+                # What lies beyond the last block is not mapped: a roll may give it back at this moment.
+                self._mapped = map_bytes(self.path, fd, self.bytes)
+        if self._mapped is not None:
+            yield from self._blocks(self._mapped, wanted, start_offset)
+        elif wanted:
+            with self._opened() as fd:
+                last = wanted[-1]
+                window = FileWindow(fd, self.index.positions[last] + self.index.lengths[last])
+                yield from self._blocks(window, wanted, start_offset)
+
+    def _blocks(self, source: Source, wanted: range, start_offset: int) -> Iterator[Block]:
+        for i in wanted:
+            block = self._block(source, i)
+            if block.header.end_offset > start_offset:
+                yield block
+
+    def _block(self, source: Source, i: int) -> Block:
+        """Return block number `i` of the index, its header verified."""
+        position, length = self.index.positions[i], self.index.lengths[i]
+        data = source.slice(position, length) if position + length <= source.size else None
+        if data is None or data.size < length:
+            raise CorruptionError("index points past the end", where=self._where, position=position)
+        header = decode_header(data, where=self._where, position=position)
+        if (
+            header.segment_id != self.header.segment_id.bytes
+            or header.base_offset != self.index.base_offsets[i]
+        ):
+            raise CorruptionError("block is not the one in the index", where=self._where, position=position)
+        if header.length != length or header.record_count != self.index.record_counts[i]:
+            raise CorruptionError("block differs from the index", where=self._where, position=position)
+        return Block(header, data, position)
+
+    def headers(self, position: int, end_position: int) -> Iterator[tuple[BlockHeader, _Stored]]:
+        """Yield the header of every block between two positions, marks too: verified, and as it is stored.
+
+        Raises
+        ------
+        FileNotFoundError, CorruptionError
+            As `blocks` does.
+        """
+        if self._mapped is not None:
+            yield from self._headers(self._mapped.slice, position, min(end_position, self._mapped.size))
+        elif position < end_position:
+            with self._opened() as fd:
+                yield from self._headers(partial(_pread, fd), position, end_position)
+
+    def _headers(
+        self, read: Callable[[int, int], pa.Buffer], position: int, end_position: int
+    ) -> Iterator[tuple[BlockHeader, _Stored]]:
+        while position < end_position:
+            stored = read(position, HEADER_BYTES).to_pybytes()
+            header = decode_header(stored, where=self._where, position=position)
+            if header.segment_id != self.header.segment_id.bytes:
+                raise CorruptionError("block of another segment", where=self._where, position=position)
+            yield header, stored
+            position += header.length
 
     def decode(self, block: Block, columns: list[int] | None = None) -> dict[int, pa.Array]:
         """Verify and decode one block of this file; see `decode_body`."""

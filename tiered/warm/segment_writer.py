@@ -7,19 +7,34 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from ..format.block import MARK, NO_PRODUCER, Body, encode_header
+from ..errors import DiskFull
+from ..format.block import MARK, NO_NUMBERS, Body, Numbers, encode_header
 from ..format.facts import SegmentFacts
 from ..format.producers import PRODUCER_AGE_US, ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
 from .directory import SegmentName
 from .filesystem import FileSystem
 from .scan import Scan
+from .tail import Blocks, Tail
 
-# A quarter of the file, so that small partitions waste little; given back when the segment is sealed or closed.
-_AHEAD_BYTES_MIN = 64 << 10
-_AHEAD_BYTES_MAX = 16 << 20
+
+class _Write(NamedTuple):
+    """Blocks that are being appended, and all that says what the segment is with them, or was without.
+
+    Attributes
+    ----------
+    content
+        The hash of what lies before them; it is not changed.
+    """
+
+    position: int
+    base_offset: int
+    blocks: Blocks
+    append_us: int
+    numbers: Sequence[Numbers]
+    content: ContentHash
 
 
 class SegmentWriter:
@@ -50,7 +65,8 @@ class SegmentWriter:
         self.producers = ProducerTable(header.producers)
         self.position = header.length
         self.synced_through = header.length
-        self._reserved = _AHEAD_BYTES_MIN
+        self._tail = Tail(fs, fd)
+        self._settled = True
         self.end_offset = header.base_offset
         self.first_append_us: int | None = None
         self.last_append_us = header.created_us
@@ -101,44 +117,53 @@ class SegmentWriter:
         self,
         bodies: Sequence[Body],
         append_us: int,
-        producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0),
-        last_sequence: int | None = None,
+        numbers: Sequence[Numbers] = (),
     ) -> None:
-        """Write blocks at the end with one write; on failure all is as before, the file too.
+        """Write blocks at the end, all or none; see `Tail` for how nobody sees a part of them.
+
+        After an error they were not appended, and nothing of them is in the file. After Ctrl-C they were, or not.
 
         Parameters
         ----------
-        producer, last_sequence
-            For one block: id, epoch, and the numbers of the first and the last record; see `encode_header`.
+        numbers
+            Of each block; none where they are of no producer.
 
         Raises
         ------
         DiskFull
-            No room; what was partly written is cut off again.
+            No room.
         OSError
-            The device failed, or the cut failed: the state of the file is unknown.
+            The device failed, or what was written in vain cannot be cut off; or that is so since an earlier call.
         """
-        position, content, base = self.position, self._content.copy(), self.end_offset
+        self._check_settled()
+        write = self._planned(bodies, append_us, numbers or [NO_NUMBERS] * len(bodies))
+        self._tail.reserve(write.position, sum(body.length for body in bodies))
         try:
-            self._append(bodies, append_us, producer, last_sequence)
+            self._write(write)
         except BaseException:
-            # Ctrl-C too: a block left behind could be read, and its offsets given out once more.
-            if self.position == position:
-                self.index.truncate(position)
-                self._content = content
-                self._fs.truncate(self._fd, position)
-            else:
-                self._note(producer, last_sequence, base)
+            # Ctrl-C once more, or a cut that failed: what is left behind would become part of the log later on.
+            if not self._settled:
+                self._settle(write)
             raise
 
-    def _append(
-        self, bodies: Sequence[Body], append_us: int, producer: tuple[int, int, int], last_sequence: int | None
-    ) -> None:  # fmt: skip
+    def _write(self, write: _Write) -> None:
+        try:
+            self._settled = False
+            self._tail.put(write.position, write.blocks)
+            self._take(write)
+        except BaseException as error:
+            if not (self._settle(write) and isinstance(error, DiskFull)):
+                raise
+
+    def _check_settled(self) -> None:
+        if not self._settled:
+            raise OSError(errno.EIO, "an earlier write failed, and what it left could not be cut off")
+
+    def _planned(self, bodies: Sequence[Body], append_us: int, numbers: Sequence[Numbers]) -> _Write:
         append_us = max(append_us, self.last_append_us)
-        base = end = self.end_offset
-        headers: list[bytes] = []
-        parts: list[Any] = []
-        for body in bodies:
+        end = self.end_offset
+        blocks = []
+        for body, its in zip(bodies, numbers, strict=True):
             header = encode_header(
                 body,
                 segment_id=self.header.segment_id.bytes,
@@ -147,54 +172,58 @@ class SegmentWriter:
                 append_us=append_us,
                 writer_epoch=self.writer_epoch,
                 synced_through=self.synced_through,
-                producer=producer,
-                last_sequence=last_sequence,
+                producer=its[:3],
+                last_sequence=its.last,
             )
-            headers.append(header)
-            parts += (header, *body.parts)
+            blocks.append((header, body))
             end += body.record_count
-        self._reserve(self.position + sum(body.length for body in bodies))
-        self._fs.write(self._fd, self.position, parts)
-        position, end = self.position, base
-        for body, header in zip(bodies, headers, strict=True):
+        return _Write(self.position, self.end_offset, blocks, append_us, numbers, self._content)
+
+    def _settle(self, write: _Write) -> bool:
+        """Complete a write that was broken off if all of it is there, as it may have been seen; else cut it off."""
+        if self._tail.holds(write.position, write.blocks):
+            self._take(write)
+            return True
+        self._tail.cut(write.position)
+        if len(write.blocks) > 1:
+            # A power cut may undo the cut and keep what is written next: then the blocks behind it are stale.
+            self.writer_epoch += 1
+        self._settled = True
+        return False
+
+    def _take(self, write: _Write) -> None:
+        """Take note of blocks that are there from now on; twice is once."""
+        position, offset = write.position, write.base_offset
+        self.index.truncate(position)
+        content = write.content.copy()
+        for header, body in write.blocks:
             if body.record_count:
                 self.index.append_row(
-                    end, position, body.length, body.record_count,
+                    offset, position, body.length, body.record_count,
                     body.min_timestamp_us, body.max_timestamp_us,
                 )  # fmt: skip
-                self._content.add(header)
+                content.add(header)
             position += body.length
-            end += body.record_count
-        if self.first_append_us is None and end > base:
-            self.first_append_us = append_us
-        self.last_append_us = append_us
-        # One statement: the blocks are there from here on, and nothing can come between the two.
-        self.position, self.end_offset = position, end
-        if producer[0] >= 0:
-            self._note(producer, last_sequence, base)
+            offset += body.record_count
+        self._content = content
+        if self.first_append_us is None and offset > write.base_offset:
+            self.first_append_us = write.append_us
+        self.last_append_us = write.append_us
+        # One statement: nothing can come between the two.
+        self.position, self.end_offset = position, offset
+        self._note(write)
+        self._settled = True
 
-    def _note(self, producer: tuple[int, int, int], last_sequence: int | None, base_offset: int) -> None:
-        """Take note of the producer of the last block; twice is once."""
-        number, epoch, sequence = producer
-        count = self.end_offset - base_offset
-        if number < 0:
-            return
-        if count == 0:
-            self.producers.begin(number, epoch, sequence, self.last_append_us)
-            return
-        last = sequence + count - 1 if last_sequence is None else last_sequence
-        self.producers.add(number, epoch, sequence, last, base_offset, self.end_offset, self.last_append_us)
-
-    def _reserve(self, end: int) -> None:
-        """Keep zeros ahead of the blocks: a sync of a file that need not grow has no metadata to write."""
-        if end > self._reserved:
-            self._reserved = end + min(max(end // 4, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX)
-            # From here on alone: some systems look at every page of the range.
-            self._fs.reserve(self._fd, self.position, self._reserved - self.position)
-
-    def _give_back(self) -> None:
-        # Also where nothing was reserved: Ctrl-C may have kept a block without room from being cut off.
-        self._fs.truncate(self._fd, self.position)
+    def _note(self, write: _Write) -> None:
+        """Take note of the producers of blocks that are there; twice is once."""
+        offset = write.base_offset
+        for (_, body), (number, epoch, first, last) in zip(write.blocks, write.numbers, strict=True):
+            start, offset = offset, offset + body.record_count
+            if number >= 0 and body.record_count:
+                end = first + body.record_count - 1 if last is None else last
+                self.producers.add(number, epoch, first, end, start, offset, write.append_us)
+            elif number >= 0:
+                self.producers.begin(number, epoch, first, write.append_us)
 
     def sync(self) -> None:
         """Make every block written so far durable.
@@ -224,7 +253,7 @@ class SegmentWriter:
         """Write a mark that proves all before it durable, so later damage is never taken for a torn tail."""
         if self.index.base_offsets and self.facts is None:
             self.append([MARK], self.last_append_us)
-            self._give_back()
+            self._tail.cut(self.position)
             self._sync_file()
 
     def seal(self, start_offset: int, now_us: int | None = None) -> SegmentFacts:
@@ -236,6 +265,7 @@ class SegmentWriter:
             The time: where the last append is ahead of it, producers that were not seen in time (`PRODUCER_AGE_US`) are
             those of before then. Default that append's.
         """
+        self._check_settled()
         if self.synced_through < self.position:
             # A footer that outlived a block in front of it would vouch for records that are not there.
             self.sync()
@@ -265,14 +295,16 @@ class SegmentWriter:
             producers=self.producers.snapshot(),
         )
         try:
-            self._give_back()
+            self._settled = False
+            self._tail.cut(self.position)
             self._fs.write(self._fd, self.position, [encode_footer(index, facts, self.position)])
             self._sync_file()
             self.synced_through = self.position
-            self.facts = facts
+            self.facts, self._settled = facts, True
         except BaseException:
             # A trailer that outlives what is written over its footer would make the file unreadable.
-            self._fs.truncate(self._fd, self.position)
+            self._tail.cut(self.position)
+            self._settled = True
             raise
         return facts
 

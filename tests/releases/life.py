@@ -1,0 +1,125 @@
+"""What a store goes through, by the public API alone, so that any release runs it: ``life.py ROOT STEP:NUMBER …``.
+
+The store is ``ROOT/store``, its bucket ``ROOT/bucket``. Every step prints one line
+of JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import tiered
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+TYPED = pa.schema([("user", pa.string()), ("amount", pa.int64()), ("tags", pa.list_(pa.string()))])
+SETTINGS = {
+    "store": {"sync_interval": "1h", "block_bytes": "4KiB"},
+    "policies": {
+        "default": {
+            "compress": {"codec": "zstd", "after": "0s"},
+            "offload": {"after": "0s", "tail_interval": "1ms"},
+            "local_retention": {"age": "0s"},
+        },
+        "kept": {"local_retention": {"age": "off"}},
+    },
+}
+ROWS = 40
+
+
+def opened(root: Path, **options: Any) -> tiered.Store:
+    """Open the store of a life."""
+    settings = tiered.Settings.model_validate(SETTINGS)
+    return tiered.open(root / "store", cold=f"file://{root}/bucket", settings=settings, **options)
+
+
+def write(root: Path, number: int) -> dict[str, Any]:
+    """Append to every topic, roll, tier, and append again; the active segments' tails are shipped last."""
+    with opened(root) as store:
+        records = store.create_topic("records", partitions=2, exist_ok=True)
+        kept = store.create_topic("kept", exist_ok=True)
+        typed = store.create_topic("typed", schema=TYPED, key="user", exist_ok=True)
+        ingest = kept.producer("ingest")
+        for row in range(ROWS):
+            at = number * ROWS + row
+            stamp = FIRST + timedelta(seconds=at)
+            for partition in (0, 1):
+                records.append(
+                    b"%d" % at * 30,
+                    key=b"k%d" % (at % 7),
+                    headers={"h": b"v"},
+                    timestamp=stamp,
+                    partition=partition,
+                )
+            ingest.append(b"kept %d" % at, sequence=at, timestamp=stamp, partition=0)
+            if row == ROWS // 2:
+                store.flush()
+                for topic in (records, kept):
+                    topic.roll()
+        typed.append_batch(
+            pa.table(
+                {
+                    "user": [f"u{at}" for at in range(5)],
+                    "amount": [number] * 5,
+                    "tags": [[], None, ["a"], ["b", None], []],
+                },
+                TYPED,
+            )
+        )
+        store.flush()
+        if number == 1:
+            records.delete_before(ROWS // 2, partition=1)
+        failed = [str(error) for _ in range(3) for error in store.tier().failed]
+        return {"failed": failed}
+
+
+def check(root: Path, number: int) -> dict[str, Any]:
+    """Open for reading; print a digest of every row, and what `verify` finds."""
+    with opened(root, read_only=True) as store:
+        return found(store)
+
+
+def check_restored(root: Path, number: int) -> dict[str, Any]:
+    """Restore from the bucket beside the store; print the same."""
+    target = root / f"restored-{number}"
+    tiered.restore(f"file://{root}/bucket", target).close()
+    with tiered.open(target, read_only=True) as store:
+        return found(store)
+
+
+def append_to_restored(root: Path, number: int) -> dict[str, Any]:
+    """Append to what was restored: its lineage goes on."""
+    with tiered.open(root / f"restored-{number}") as store:
+        return {"offset": store.topic("kept").append(b"after the restore", sync=True).offset}
+
+
+def found(store: tiered.Store) -> dict[str, Any]:
+    """Return rows and problems of an open store."""
+    topics: dict[str, Any] = {}
+    for name in sorted(store.topics()):
+        table = store.topic(name).scan().to_arrow()
+        rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+        topics[name] = [len(rows), hashlib.sha256(repr(rows).encode()).hexdigest()]
+    return {"topics": topics, "problems": [str(item) for item in store.verify(deep=True).problems]}
+
+
+def main() -> None:
+    """Run the steps."""
+    root, *steps = sys.argv[1:]
+    for item in steps:
+        step, _, number = item.partition(":")
+        try:
+            answer = globals()[step](Path(root), int(number or 0))
+        except tiered.TieredError as error:
+            answer = {"error": type(error).__name__, "message": str(error)}
+        print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The release before this one: its store opens here, and it opens what this one wrote, or refuses by name.
+
+Its code comes from the history of the checkout. The golden store, which it wrote, is kept beside the tests, so that the
+first half holds without a history as well.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.releases import life
+from tiered.warm.cold_url import read_cold_place, write_cold_place
+from tiered.warm.filesystem import OsFileSystem
+
+BEFORE = "f388993"
+ROOT = Path(__file__).resolve().parents[2]
+LIFE = Path(life.__file__)
+GOLDEN = ROOT / "tests" / "data" / f"store-of-{BEFORE}.tar.gz"
+GOLDEN_FOUND = json.loads((ROOT / "tests" / "data" / f"store-of-{BEFORE}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The code of the release before, on a path of its own."""
+    packed = subprocess.run(["git", "archive", BEFORE, "tiered"], cwd=ROOT, capture_output=True, check=False)
+    if packed.returncode != 0:
+        pytest.skip("the history of this checkout does not have the release before")
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def run(code: Path, root: Path, *steps: str) -> list[dict[str, Any]]:
+    """Go through steps of a store's life with the code of one release; return their answers."""
+    environment = dict(os.environ) | {"PYTHONPATH": str(code)}
+    done = subprocess.run(
+        [sys.executable, str(LIFE), str(root), *steps],
+        env=environment, cwd=root, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def sound(answer: dict[str, Any]) -> dict[str, Any]:
+    """The digests of an answer that names no problem."""
+    assert answer.get("problems") == [], answer
+    topics: dict[str, Any] = answer["topics"]
+    return topics
+
+
+def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(tmp_path, filter="data")
+    place = replace(read_cold_place(tmp_path / "store"), url=f"file://{tmp_path}/bucket")
+    write_cold_place(OsFileSystem(), tmp_path / "store", place)
+    here, restored, appended = run(ROOT, tmp_path, "check", "check_restored", "append_to_restored")
+    assert sound(here) == sound(restored) == GOLDEN_FOUND
+    assert appended == {"offset": GOLDEN_FOUND["kept"][0]}
+
+
+def test_both_releases_take_turns_at_one_store(tmp_path: Path, before: Path) -> None:
+    wrote, first = run(before, tmp_path, "write:0", "check")
+    assert wrote == {"failed": []}
+    found, wrote, second = run(ROOT, tmp_path, "check", "write:1", "check")
+    assert sound(found) == sound(first)
+    assert wrote == {"failed": []}
+    found, wrote, third, restored = run(before, tmp_path, "check", "write:2", "check", "check_restored:1")
+    assert sound(found) == sound(second)
+    assert wrote == {"failed": []}
+    assert sound(third) == sound(restored)
+    # All of it is in the bucket, and this release restores it, too.
+    found, restored = run(ROOT, tmp_path, "check", "check_restored:2")
+    assert sound(found) == sound(restored) == sound(third)
+    rows = {name: count for name, (count, _) in sound(third).items()}
+    assert rows == {"kept": 3 * life.ROWS, "records": 6 * life.ROWS - life.ROWS // 2, "typed": 15}
+
+
+@pytest.mark.parametrize(
+    "order", ["restored here", pytest.param("restored by the release before", marks=pytest.mark.slow)]
+)
+def test_a_host_that_a_restore_left_behind_is_fenced_whatever_its_release(
+    tmp_path: Path, before: Path, order: str
+) -> None:
+    host, restorer = (before, ROOT) if order == "restored here" else (ROOT, before)
+    assert run(host, tmp_path, "write:0") == [{"failed": []}]
+    found, appended = run(restorer, tmp_path, "check_restored", "append_to_restored")
+    assert appended == {"offset": sound(found)["kept"][0]}
+    (refused,) = run(host, tmp_path, "write:1")
+    assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused

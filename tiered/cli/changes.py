@@ -1,0 +1,190 @@
+"""``tiered delete``, ``delete-before``, ``add-columns``, ``add-partitions`` and ``roll``: what is done to a topic on its host."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, OffsetOutOfRange
+from ..settings import Settings
+from ..store import Store
+from ..topic import Topic
+from ..units import shown
+from ..warm.catalog import STORE_FILE
+from .options import (
+    AsJson,
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    TopicName,
+    Verbose,
+    load_settings,
+    names_server,
+    open_for_writing,
+)
+from .output import count, print_json, say
+from .topics import read_schema
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")]
+
+
+def delete(
+    topic: TopicName,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Delete a topic, its records in every tier, for good.
+
+    Its objects stay in the bucket for the sweep's grace; until then tiered restore --at brings them back.
+    """
+    with _opened(config, path, cold) as store:
+        found = store.topic(topic)
+        records = sum(ends.end - ends.start for ends in found.offsets().values())
+        _confirm(f"delete topic {topic} with {count(records, 'record')} from {store.url}", yes)
+        store.delete_topic(topic)
+        _done(
+            {"topic": topic, "deleted_records": records},
+            store,
+            f"deleted {count(records, 'record')}",
+            as_json,
+        )
+
+
+def delete_before(
+    topic: TopicName,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The first offset that stays.")],
+    partition: Annotated[int, typer.Option(metavar="N", min=0, help="Of this partition.")] = 0,
+    yes: Yes = False,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Delete the records of a partition before an offset, for good; the next pass removes files and objects."""
+    with _opened(config, path, cold) as store:
+        found = store.topic(topic)
+        ends = _ends(found, partition)
+        if offset > ends.end:
+            raise OffsetOutOfRange(
+                f"offset {offset} is after the end of {topic}/{partition}, which is {ends.end}",
+                start=ends.start,
+                end=ends.end,
+            )
+        lost = max(0, offset - ends.start)
+        if lost:
+            _confirm(f"delete {count(lost, 'record')} of {topic}/{partition} before offset {offset}", yes)
+        found.delete_before(offset, partition)
+        facts = {
+            "topic": topic,
+            "partition": partition,
+            "start": max(offset, ends.start),
+            "deleted_records": lost,
+        }
+        _done(facts, store, f"deleted {count(lost, 'record')}; it begins at {facts['start']}", as_json)
+
+
+def add_columns(
+    topic: TopicName,
+    schema: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help='The new columns: those of a Parquet file, or of a JSON file such as {"gate": "string"}.',
+        ),
+    ],
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Add columns at the end of a typed topic; older records have null there."""
+    columns = read_schema(schema)
+    with _opened(config, path, cold) as store:
+        found = store.topic(topic)
+        found.add_columns(columns)
+        names = store.topic(topic).schema.names
+        _done({"topic": topic, "columns": names}, store, f"columns are {', '.join(names)}", as_json)
+
+
+def add_partitions(
+    topic: TopicName,
+    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="How many there are afterwards.")],
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Raise the number of a topic's partitions; keys spread over all of them from then on."""
+    with _opened(config, path, cold) as store:
+        store.topic(topic).add_partitions(total)
+        partitions = store.topic(topic).partitions
+        _done(
+            {"topic": topic, "partitions": partitions},
+            store,
+            f"has {count(partitions, 'partition')}",
+            as_json,
+        )
+
+
+def roll(
+    topic: TopicName,
+    config: ConfigFile = None,
+    path: StorePath = None,
+    cold: ColdUrl = None,
+    as_json: AsJson = False,
+    _verbose: Verbose = False,
+) -> None:
+    """Seal the active segments of a topic that hold records, and begin new ones."""
+    with _opened(config, path, cold) as store:
+        store.topic(topic).roll()
+        _done({"topic": topic, "rolled": True}, store, "is sealed up to its end", as_json)
+
+
+@contextmanager
+def _opened(config: Path | None, path: str | None, cold: str | None) -> Iterator[Store]:
+    """Open the store on its host, as its writer; it is not made where there is none."""
+    settings = load_settings(config, path, cold)
+    _check_here(settings)
+    with open_for_writing(settings) as store:
+        yield store
+
+
+def _check_here(settings: Settings) -> None:
+    place = settings.store.path
+    if names_server(place) or "://" in place:
+        raise ConfigError(f"{place} lies elsewhere: this is done on the host of the store, by its path")
+    if not (Path(place) / STORE_FILE).exists():
+        raise ConfigError(f"there is no store at {place}; check the path")
+
+
+def _ends(topic: Topic, partition: int) -> Any:
+    topic._check_partition(partition)
+    return topic.offsets()[partition]
+
+
+def _confirm(what: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"to {what} needs --yes where nobody can be asked; nothing was done")
+    if not typer.confirm(shown(f"{what}?"), err=True):
+        raise typer.Exit(1)
+
+
+def _done(facts: dict[str, Any], store: Store, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json({**facts, "store": store.url})
+    else:
+        say(f"topic {facts['topic']}: {text}")
