@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from .errors import SchemaMismatch
 from .format.pieces import Piece, encode_blocks, split
 from .format.schema import to_batches
+from .hot.buffer import RECORD_OVERHEAD_BYTES
 from .hot.partition_writer import FULL, PartitionWriter, check_record_size
 from .hot.pending import SchemaGrew
 from .ingest import (
@@ -37,28 +38,86 @@ _MANY_ROWS_MAX = 1 << 16
 _MANY_ROWS_MIN = 256
 _MANY_BYTES_MAX = 32 << 20
 _RUN_BYTES = 4 << 20
+_RECORD_KEYS = {"value", "key", "headers", "timestamp", "partition"}
 _T = TypeVar("_T")
+# A named tuple's own constructor is a Python function: this skips it, on the path of every typed record.
+_new = tuple.__new__
 
 
-def append_row(
+class Checked(NamedTuple):
+    """A record that nothing but the disk can refuse any more.
+
+    Attributes
+    ----------
+    values
+        Key, value and headers (None: none); of a typed topic, its columns.
+    size
+        What counts for `max_record_bytes`.
+    placing
+        The key that chooses the partition, unless `partition` is given.
+    """
+
+    values: Sequence[Any]
+    size: int
+    timestamp_us: int
+    placing: bytes | None
+    partition: int | None
+
+
+def checked(
     topic: Topic, value: Any, key: object, headers: object, timestamp: object, partition: int | None
-) -> Appended:
-    """Append a record of a typed topic; see `Topic.append`."""
-    values, size, when, placing = row_of(topic, value, key, headers, timestamp)
+) -> Checked:
+    """Look at all of a record, before anything is appended.
+
+    The record timestamp is that of the topic's timestamp column where it has a value, else `timestamp`, else now.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge, TopicNotFound
+    """
+    if partition is not None:
+        topic._check_partition(partition)
+    when = None if timestamp is None else timestamp_us(timestamp)
+    placing = None if key is None else key_bytes(key)
+    if topic._check_row is not None:
+        if headers:
+            raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
+        values, size = topic._check_row(value)
+        if topic._stamp_at is not None and values[topic._stamp_at] is not None:
+            when = values[topic._stamp_at]
+        if key is None and topic._key_at is not None:
+            placing = key_bytes(values[topic._key_at])
+    else:
+        value = value_bytes(value)
+        pairs, size = header_pairs(headers) if headers else (None, 0)
+        size += len(value or b"") + len(placing or b"")
+        values = [placing, value, pairs]
+    if size > topic._record_bytes_max:
+        check_record_size(size, topic._record_bytes_max)
+    if when is None:
+        when = topic._clock()
+    return _new(Checked, (values, size, when, placing, partition))
+
+
+def append_checked(topic: Topic, record: Checked) -> Appended:
+    """Append a record that was looked at."""
+    values, size, when, placing, partition = record
     place = partition
     if place is None:
         place = partition_of(placing, topic.partitions) if placing else topic._sticky
-    else:
-        topic._check_partition(place)
     writer = topic._writer(place)
     while True:
         try:
-            offset = writer.append_row(values, when, size)
+            if topic._typed:
+                offset = writer.append_row(values, when, size)
+            else:
+                key, value, pairs = values
+                offset = writer.append_record(key, value, pairs, when, size + RECORD_OVERHEAD_BYTES)
         except SchemaGrew:
             writer.change_schema(topic._meta)
             continue
         if offset != FULL:
-            return Appended(writer.partition, offset)
+            return _new(Appended, (writer.partition, offset))
         writer = make_room(topic, writer, sticky=partition is None and not placing)
 
 
@@ -69,23 +128,6 @@ def make_room(topic: Topic, writer: PartitionWriter, *, sticky: bool) -> Partiti
         topic._sticky = (writer.partition + 1) % topic.partitions
         return topic._writer(topic._sticky)
     return writer
-
-
-def row_of(
-    topic: Topic, value: Any, key: object, headers: object, timestamp: object
-) -> tuple[list[Any], int, int, bytes | None]:
-    """Return a typed record's column values, its size in bytes, its timestamp, and what places it."""
-    assert topic._check_row is not None
-    if headers:
-        raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
-    values, size = topic._check_row(value)
-    check_record_size(size, topic._record_bytes_max)
-    when = None if topic._stamp_at is None else values[topic._stamp_at]
-    if timestamp is not None or when is None:
-        when = topic._clock() if timestamp is None else timestamp_us(timestamp)
-    if key is None and topic._key_at is not None:
-        key = values[topic._key_at]
-    return values, size, when, key_bytes(key)
 
 
 def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
@@ -101,40 +143,27 @@ def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | R
                 for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
                     _append_columns(topic, values_batch(piece, topic.schema), None, None, ranges)
             else:
-                # All are looked at before the first is appended.
-                checked = [checked_record(topic, record) for record in chunk]
-                for value, arguments in checked:
-                    partition, offset = topic.append(value, **arguments, sync=False)
+                for record in checked_records(topic, chunk):
+                    partition, offset = append_checked(topic, record)
                     ranges.append(OffsetRange(partition, offset, offset + 1))
     return merged_ranges(ranges)
 
 
-def checked_record(topic: Topic, record: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a record as the arguments of `Topic.append`, which will take them."""
+def checked_records(topic: Topic, records: Iterable[Any]) -> list[Checked]:
+    """Look at all records of a list, as `Topic.append_many` takes them, before the first is appended."""
+    return [_checked_record(topic, record) for record in records]
+
+
+def _checked_record(topic: Topic, record: Any) -> Checked:
     if isinstance(record, Record):
-        arguments = {"key": record.key, "headers": record.headers, "timestamp": record.timestamp}
-        value = record.value
-    elif isinstance(record, Mapping) and not topic._typed:
-        arguments = dict(record)
-        value = arguments.pop("value", None)
-        unknown = arguments.keys() - {"key", "headers", "timestamp", "partition"}
-        if unknown:
-            raise SchemaMismatch(
-                f"a record has value, key, headers, timestamp, partition; not {min(unknown)!r}"
-            )
-    else:
-        arguments, value = {}, record
-    if arguments.get("partition") is not None:
-        topic._check_partition(arguments["partition"])
-    if arguments.get("timestamp") is not None:
-        timestamp_us(arguments["timestamp"])
-    if topic._check_row is not None:
-        check_record_size(topic._check_row(value)[1], topic._record_bytes_max)
-        return value, arguments
-    value, key = value_bytes(value), key_bytes(arguments.get("key"))
-    pairs, size = header_pairs(arguments["headers"]) if arguments.get("headers") else ((), 0)
-    check_record_size(len(value or b"") + len(key or b"") + size, topic._record_bytes_max)
-    return value, {**arguments, "key": key, "headers": pairs}
+        return checked(topic, record.value, record.key, record.headers, record.timestamp, None)
+    if topic._typed or not isinstance(record, Mapping):
+        return checked(topic, record, None, None, None, None)
+    if not record.keys() <= _RECORD_KEYS:
+        unknown = min(str(name) for name in record.keys() - _RECORD_KEYS)
+        raise SchemaMismatch(f"a record has value, key, headers, timestamp, partition; not {unknown!r}")
+    value, *others = map(record.get, ("value", "key", "headers", "timestamp", "partition"))
+    return checked(topic, value, *others)
 
 
 def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetRange]:

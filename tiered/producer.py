@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from .appends import row_of
+from .appends import checked
 from .errors import ConfigError, Fenced, OutOfOrderSequence, RecordTooLarge, SchemaMismatch
 from .format.pieces import split
 from .format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
 from .format.schema import to_batches
 from .hot.buffer import RECORD_OVERHEAD_BYTES
-from .hot.partition_writer import PartitionWriter, check_record_size
+from .hot.partition_writer import PartitionWriter
 from .hot.pending import SchemaGrew
 from .idempotent import append_pieces, check_name, check_number, numbered, wait_for_ranges
 from .ingest import (
@@ -33,11 +33,7 @@ from .ingest import (
     body_pieces,
     by_partition,
     check_records,
-    header_pairs,
-    key_bytes,
     partition_of,
-    timestamp_us,
-    value_bytes,
 )
 from .records import Appended, OffsetRange, merged_ranges
 
@@ -120,12 +116,11 @@ class Producer:
             Of mode ``cold``: appended and durable here, and not published yet.
         """
         topic = self._topic
-        values, size, when, placing = _prepared(topic, value, key, headers, timestamp)
-        place = partition
+        values, size, when, placing, place = checked(topic, value, key, headers, timestamp, partition)
+        if not topic._typed:
+            size += RECORD_OVERHEAD_BYTES
         if place is None:
             place = partition_of(placing, self._partitions) if placing else self._home
-        else:
-            topic._check_partition(place)
         # First: in a forked child the lock may be held for ever.
         topic._store._check()
         with self._lock:
@@ -312,23 +307,6 @@ def resume_producer(topic: Topic, producer_id: str, epoch: int, partitions: int 
         newest, next_sequence = _state(writers, producer_number(producer_id))
     _check_epoch(producer_id, epoch, newest)
     return Producer(topic, producer_id, epoch, next_sequence, known)
-
-
-def _prepared(
-    topic: Topic, value: Any, key: object, headers: Any, timestamp: object
-) -> tuple[Sequence[Any], int, int, bytes | None]:
-    """Return a record's values, their size in bytes, its timestamp, and what places it; all checked."""
-    if topic._typed:
-        return row_of(topic, value, key, headers, timestamp)
-    value, placing = value_bytes(value), key_bytes(key)
-    size = len(value or b"") + len(placing or b"")
-    pairs = None
-    if headers:
-        pairs, more = header_pairs(headers)
-        size += more
-    check_record_size(size, topic._record_bytes_max)
-    when = topic._clock() if timestamp is None else timestamp_us(timestamp)
-    return (placing, value, pairs), size + RECORD_OVERHEAD_BYTES, when, placing
 
 
 def _state(writers: Sequence[PartitionWriter], number: int) -> tuple[int, int | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from . import administration
-from .appends import append_arrow, append_records, append_row, make_room
+from .appends import append_arrow, append_checked, append_records, checked, make_room
 from .errors import ConfigError
 from .format.schema import RECORD_SCHEMA
 from .hot.buffer import RECORD_OVERHEAD_BYTES
@@ -99,7 +99,8 @@ class Topic:
             Chooses the partition (``zlib.crc32(key) % partitions``) where none is given. A typed topic takes
             it from its key column.
         timestamp
-            Aware datetime, or integer milliseconds since the epoch; default now.
+            Aware datetime, or integer milliseconds since the epoch; default now. Where the topic's timestamp column
+            has a value, that is the record timestamp.
         sync
             True waits until the record is durable on this disk, whatever the sync mode; False never waits. By
             default the mode decides: ``always`` waits for the disk, ``cold`` until the record is published.
@@ -118,7 +119,7 @@ class Topic:
             again; `flush` publishes it, and so does the next append or pass.
         """
         if self._typed:
-            appended = append_row(self, value, key, headers, timestamp, partition)
+            appended = append_checked(self, checked(self, value, key, headers, timestamp, partition))
         else:
             if value.__class__ is not bytes:
                 value = value_bytes(value)
@@ -174,8 +175,8 @@ class Topic:
         Raises
         ------
         SchemaMismatch, RecordTooLarge
-            A record that does not fit. Of a list of up to 65,536 nothing was appended then; longer input is
-            appended that many at a time.
+            A record that does not fit: its value, key, headers, timestamp or partition. Of a list of up to 65,536
+            nothing was appended then; longer input is appended that many at a time.
         """
         ranges = append_records(self, records)
         if self._waits:
@@ -191,8 +192,8 @@ class Topic:
         ----------
         data
             pyarrow Table or RecordBatch, or any object with ``__arrow_c_stream__`` (pandas, Polars, DuckDB)
-            that has columns of the topic. Columns it lacks are null. Without a timestamp column of the
-            topic's own, a column ``timestamp`` gives the record timestamps.
+            that has columns of the topic. Columns it lacks are null. A column ``timestamp`` gives the record
+            timestamps where the topic has no timestamp column, or that is null.
         partition
             Where to append; default by the key column, row by row.
 
@@ -285,7 +286,7 @@ class Topic:
         key
             Only records with this key.
         columns
-            Names, in the order wanted; default all.
+            Names, each once, in the order wanted; default all.
         limit
             At most so many rows.
 

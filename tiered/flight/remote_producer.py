@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..appends import checked
 from ..errors import RecordTooLarge, SchemaMismatch
 from ..format.pieces import split_batch
 from ..format.schema import to_batches
@@ -55,9 +56,10 @@ class RemoteProducer(Producer):
         topic = self._topic
         # First: in a forked child the lock may be held for ever.
         topic._store._check_writable()
+        record = checked(topic, value, key, headers, timestamp, partition)
         pile = Pile(partition, sync)
-        row, _, pile.size = topic._row(value, key, headers, timestamp)
-        pile.rows.append(row)
+        pile.size = record.size + topic._row_bytes
+        pile.rows.append((record.timestamp_us, *record.values))
         with self._lock:
             number = self._checked(sequence)
             found = self._appended(pile.sealed(), number)[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..appends import checked_record
+from ..appends import Checked, checked, checked_records
 from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..format.pieces import split_batch
 from ..format.schema import TIMESTAMP, body_schema, to_batches
@@ -19,11 +19,8 @@ from ..ingest import (
     by_partition,
     check_records,
     chunked,
-    header_pairs,
-    key_bytes,
     partition_of,
     timestamp_us,
-    value_bytes,
     values_batch,
 )
 from ..producer import Producer
@@ -88,66 +85,22 @@ class RemoteTopic(Topic):
         Appended
             Where nothing is waited for, one whose offset comes with the server's answer.
         """
-        pile, place = self._add(value, key, headers, timestamp, partition, sync)
+        self._store._check_writable()
+        pile, place = self._add(checked(self, value, key, headers, timestamp, partition), sync)
         if sync if sync is not None else self._waits:
             assert pile.partition is not None
             return Appended(pile.partition, pile.offset_of(place))
         return OnItsWay(pile, place)
 
-    def _add(
-        self, value: Any, key: Any, headers: Any, timestamp: object, partition: int | None, sync: bool | None
-    ) -> tuple[Pile, int]:
-        self._store._check_writable()
-        row, placing, size = self._row(value, key, headers, timestamp)
-        if partition is not None:
-            self._check_partition(partition)
-            place = partition
-        else:
+    def _add(self, record: Checked, sync: bool | None) -> tuple[Pile, int]:
+        place, placing = record.partition, record.placing
+        if place is None:
             place = partition_of(placing, self.partitions) if placing else self._sticky
-        pile, at = self._appender.add(place, row, size, sync)
-        if partition is None and not placing and pile.size > self._block_bytes:
+        row = (record.timestamp_us, *record.values)
+        pile, at = self._appender.add(place, row, record.size + self._row_bytes, sync)
+        if record.partition is None and not placing and pile.size > self._block_bytes:
             self._sticky = (place + 1) % self.partitions
         return pile, at
-
-    def _row(
-        self, value: Any, key: Any, headers: Any, timestamp: object
-    ) -> tuple[tuple[Any, ...], bytes | None, int]:
-        """Return a record's timestamp and columns, what places it, and the bytes that it takes; all checked."""
-        make = self._typed_row if self._typed else self._plain_row
-        row, placing, size = make(value, key, headers, timestamp)
-        check_record_size(size, self._record_bytes_max)
-        return row, placing, size + self._row_bytes
-
-    def _plain_row(
-        self, value: Any, key: Any, headers: Any, timestamp: object
-    ) -> tuple[tuple[Any, ...], bytes | None, int]:
-        value, key = value_bytes(value), key_bytes(key)
-        size = len(value or b"") + len(key or b"")
-        pairs = None
-        if headers:
-            found, more = header_pairs(headers)
-            size += more
-            pairs = [{"key": name, "value": item} for name, item in found]
-        when = self._clock() if timestamp is None else timestamp_us(timestamp)
-        return (when, key, value, pairs), key, size
-
-    def _typed_row(
-        self, value: Any, key: Any, headers: Any, timestamp: object
-    ) -> tuple[tuple[Any, ...], bytes | None, int]:
-        assert self._check_row is not None
-        if headers:
-            raise SchemaMismatch(f"topic {self.name!r} is typed: it has columns, no headers")
-        values, size = self._check_row(value)
-        when = self._clock() if timestamp is None else timestamp_us(timestamp)
-        own = None if self._stamp_at is None else values[self._stamp_at]
-        if timestamp is not None and own not in (None, when):
-            raise ConfigError(
-                f"topic {self.name!r} takes the timestamp from its column {self._meta.timestamp!r}; over the network "
-                "another one cannot be given beside it"
-            )
-        if key is None and self._key_at is not None:
-            key = values[self._key_at]
-        return (when, *values), key_bytes(key), size
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, as `Topic.append_many` does; they are sent as few batches."""
@@ -159,21 +112,14 @@ class RemoteTopic(Topic):
                     check_record_size(max(map(len, chunk)), self._record_bytes_max)
                     self._append_columns(values_batch(chunk, self.schema), None, None, None, ranges)
                 else:
-                    self._append_checked([checked_record(self, record) for record in chunk], ranges)
+                    self._append_checked(checked_records(self, chunk), ranges)
         return merged_ranges(ranges)
 
-    def _append_checked(self, records: list[tuple[Any, dict[str, Any]]], ranges: list[OffsetRange]) -> None:
+    def _append_checked(self, records: Iterable[Checked], ranges: list[OffsetRange]) -> None:
         """Append records one by one, all of which were looked at."""
         piles: dict[Pile, list[int]] = {}
-        for value, given in records:
-            pile, place = self._add(
-                value,
-                given.get("key"),
-                given.get("headers"),
-                given.get("timestamp"),
-                given.get("partition"),
-                None,
-            )
+        for record in records:
+            pile, place = self._add(record, None)
             piles.setdefault(pile, []).append(place)
         _wait_for((partial(pile.ranges_at, places) for pile, places in piles.items()), ranges)
 

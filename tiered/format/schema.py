@@ -283,15 +283,15 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.Table):
         return data.to_reader()
-    if hasattr(data, "__arrow_c_stream__"):
-        try:
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            # pandas makes the columns here; those of Python objects may hold anything.
-            raise SchemaMismatch(f"this {type(data).__name__} has no columns of Arrow: {error}") from error
-    if hasattr(data, "__arrow_c_array__"):
-        batch = pa.record_batch(data)
-        return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+        if hasattr(data, "__arrow_c_array__"):
+            batch = pa.record_batch(data)
+            return pa.RecordBatchReader.from_batches(batch.schema, [batch])
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        # pandas makes the columns here; those of Python objects may hold anything. An array may have none.
+        raise SchemaMismatch(f"this {type(data).__name__} has no columns of Arrow: {error}") from error
     raise SchemaMismatch(
         f"append_batch takes Arrow data (Table, RecordBatch, or an object with __arrow_c_stream__), "
         f"not {type(data).__name__}"
@@ -365,9 +365,29 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if index < 0:
         return nulls(batch.num_rows, field.type)
     array = _fitted(batch.column(index), field)
-    if has(field.type, pt.is_temporal) and not all(map(_in_range, leaves(array))):
-        raise SchemaMismatch(f"column {field.name!r} holds a time that is out of range: years 1 to 9999")
+    if has(field.type, _can_be_wrong):
+        _check_values(array, field)
     return array
+
+
+def _can_be_wrong(kind: pa.DataType) -> bool:
+    """Whether arrays of a type may hold what is no value of it, or none that every reader can hold."""
+    return bool(pt.is_temporal(kind) or pt.is_string(kind) or pt.is_decimal(kind))
+
+
+def _check_values(array: pa.Array, field: pa.Field) -> None:
+    """Raise `SchemaMismatch` where an array holds what no reader could make sense of; Arrow itself looks at nothing.
+
+    Its casts do not either: that of large strings gives plain ones with whatever bytes they have.
+    """
+    for leaf in leaves(array):
+        if not _in_range(leaf):
+            raise SchemaMismatch(f"column {field.name!r} holds a time that is out of range: years 1 to 9999")
+        if pt.is_string(leaf.type) or pt.is_decimal(leaf.type):
+            try:
+                leaf.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise SchemaMismatch(f"column {field.name!r} holds what is no {leaf.type}: {error}") from None
 
 
 def _fitted(given: pa.Array, field: pa.Field) -> pa.Array:

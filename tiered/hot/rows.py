@@ -23,8 +23,9 @@ _FLOAT32_MAX = 3.4028234663852886e38
 Checker = Callable[[Any], tuple[Any, int]]
 """Return what to keep of a value, and its size in bytes (`tiered.format.sizes`).
 
-What is kept is the caller's no more: a list that is changed after the append changes nothing. Raises
-`ValueError`, `TypeError`, `OverflowError` or an Arrow error where the value does not fit.
+What is kept is the caller's no more: a list that is changed after the append changes nothing. None is kept of all
+that is null, whatever it looks like. Raises `ValueError`, `TypeError`, `LookupError`, `ArithmeticError` or an Arrow
+error where the value does not fit.
 """
 
 
@@ -65,7 +66,7 @@ class RowChecker:
                 try:
                     value, more = check(value)
                     size += more
-                except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+                except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                     raise SchemaMismatch(
                         f"column {name!r}: {_short(value)} does not fit {kind} ({reason})"
@@ -90,14 +91,16 @@ def _checker(kind: pa.DataType) -> Checker:
         return found.as_py(), found.as_buffer().size if found.is_valid else 0
 
     def whole(value: Any) -> tuple[Any, int]:
+        if isinstance(value, np.bool_):
+            raise TypeError("a truth value is no number")
         kept, size = by_arrow(value)
-        if kept != value:
+        if kept is not None and kept != value:
             raise ValueError("not a whole number")
         return kept, size
 
     def single(value: Any) -> tuple[Any, int]:
         kept, size = by_arrow(value)
-        if math.isinf(kept) and not math.isinf(value):
+        if kept is not None and math.isinf(kept) and not math.isinf(value):
             raise OverflowError("it would become infinite")
         return kept, size
 
@@ -160,14 +163,15 @@ def _list_checker(kind: pa.ListType) -> Checker:
 
 
 def _map_checker(kind: pa.MapType) -> Checker:
-    inner_key, inner, slot = _checker(kind.key_type), _nullable(kind.item_type), element_bytes(kind)
+    inner_key, inner, slot = _nullable(kind.key_type), _nullable(kind.item_type), element_bytes(kind)
 
     def check(value: Any) -> tuple[Any, int]:
         kept, size = [], 0
         for key, item in value.items() if isinstance(value, Mapping) else map(_pair, value):
-            if key is None:
-                raise ValueError("a map's key is never null")
             (kept_key, more), (kept_item, still_more) = inner_key(key), inner(item)
+            # Of what is kept: a null comes in many guises, such as NaT and scalars of Arrow.
+            if kept_key is None:
+                raise ValueError("a map's key is never null")
             kept.append((kept_key, kept_item))
             size += slot + more + still_more
         return kept, size
@@ -177,7 +181,12 @@ def _map_checker(kind: pa.MapType) -> Checker:
 
 def _pair(entry: Any) -> Any:
     """Return an entry of a map as key and value; Polars has maps as lists of structs."""
-    return (entry["key"], entry["value"]) if isinstance(entry, Mapping) else entry
+    if isinstance(entry, Mapping) and entry.keys() == {"key", "value"}:
+        return entry["key"], entry["value"]
+    # Not whatever has two items: a text of two characters is none, and a set has no order.
+    if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+        raise TypeError("a map is a dict, or a list of pairs of key and value")
+    return entry
 
 
 def _nullable(kind: pa.DataType) -> Checker:

@@ -1,0 +1,330 @@
+"""What is a record, and what is none, is the same by every way in, here and behind a server; and a list goes in whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tiered
+from tests.conftest import Clock
+from tests.store.helpers import open_store
+from tiered.host import Host
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+MAP = pa.map_(pa.timestamp("us"), pa.string())
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("x", pa.float32()),
+        ("text", pa.string()),
+        ("price", pa.decimal128(5, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("many", pa.list_(pa.int8())),
+        ("by_time", MAP),
+        ("pair", pa.struct([("a", pa.date32())])),
+    ]
+)
+NAT = np.datetime64("NaT", "us")
+NULLS = [None, NAT, float("nan"), pa.scalar(None, pa.string()), pa.scalar(None, pa.timestamp("us"))]
+ODD = [
+    *NULLS, 5, 5.0, 1.5, np.int64(5), np.float32(1.5), True, np.True_, 1 << 70, 1e300, "text", "ab", "\ud800", b"\xff",
+    np.str_("x"), Decimal("1.25"), Decimal("sNaN"), Decimal("1e9"), NOON, NOON.replace(tzinfo=None), NOON.date(),
+    np.datetime64("2020-01-01T00:00:00"), [], [1], [None], ["ab"], [("a", "b")], [(0, "b")], [(NAT, "b")], {NAT: "b"},
+    {None: "b"}, {0: None}, {float("nan"): "x"}, [{"key": 0, "value": "x"}], [{"key": 0}], [[0, "x"]], [{0, "x"}],
+    {"a": NAT}, {"a": NOON.date()}, {"b": 1}, np.array([1, 2]), np.array([1]), object(), memoryview(b"ab"),
+]  # fmt: skip
+KEYS = [None, b"k", "k", "", "\ud800", 1, np.int64(7), 1.5, True, [1], NAT, bytearray(b"k")]
+HEADERS = [
+    (),
+    None,
+    {"a": b"1"},
+    [("a", None)],
+    [("a",)],
+    ["ab"],
+    "ab",
+    {"a": "text"},
+    {"\ud800": b""},
+    {None: b""},
+    5,
+]
+TIMES = [None, 0, NOON, NOON.replace(tzinfo=None), "noon", 10**17, 1.0, True]
+PARTITIONS = [None, None, 0, 1, 2, -1, "0", True]
+
+
+class Ways(NamedTuple):
+    """One store, by itself and as a client of its server sees it."""
+
+    here: tiered.Store
+    there: tiered.Store
+
+    def each(self, name: str, **options: Any) -> Iterator[tiered.Topic]:
+        for way, store in zip(("here", "there"), self, strict=True):
+            yield store.create_topic(f"{name}-{way}", **options)
+
+
+@pytest.fixture
+def ways(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ways]:
+    monkeypatch.delenv("TIERED_FLIGHT_TOKEN", raising=False)
+    with (
+        open_store(tmp_path / "data", None, clock) as here,
+        tiered.open(here.serve("127.0.0.1:0").location, host=Host(clock=clock)) as there,
+    ):
+        yield Ways(here, there)
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call returns, or the class of the error that it raises: one of this package."""
+    try:
+        return call()
+    except tiered.TieredError as error:
+        return type(error)
+
+
+def choice(*kinds: list[Any]) -> st.SearchStrategy[Any]:
+    return st.sampled_from([item for kind in kinds for item in kind])
+
+
+rows = st.dictionaries(choice(SCHEMA.names * 20, ["other", "timestamp", 1]), choice(ODD), max_size=3)
+whole_rows = st.just({"n": 1, "text": "x", "by_time": {0: "x"}})
+# For the most part plain, or no list would ever be taken.
+typed = st.one_of(
+    whole_rows,
+    whole_rows,
+    rows,
+    choice([None, b"x", [("n", 1)]]),
+    st.builds(tiered.Record, whole_rows | rows, choice(KEYS), choice([(), ()], HEADERS), choice(TIMES)),
+)
+plain = st.one_of(
+    st.just(b"value"),
+    st.just({"value": b"value", "key": "k"}),
+    choice([None, "text", b"x", 5, {"value": b"", "other": 1}, {1: 2}, {}, memoryview(b"x")]),
+    st.fixed_dictionaries(
+        {"value": choice([b"x", None, "text"])},
+        optional={
+            "key": choice(KEYS),
+            "headers": choice(HEADERS),
+            "timestamp": choice(TIMES),
+            "partition": choice(PARTITIONS),
+        },
+    ),
+    st.builds(tiered.Record, choice([b"x", None, 5]), choice(KEYS), choice(HEADERS), choice(TIMES)),
+)
+names = count()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.data(),
+    st.sampled_from([None, {}, {"key": "n"}, {"key": "text", "timestamp": "at"}, {"timestamp": "at"}]),
+    st.sampled_from(["many", "one by one", "producer"]),
+)
+def test_each_is_taken_or_refused_alike(
+    ways: Ways, data: st.DataObject, shape: dict[str, str] | None, way: str
+) -> None:
+    """Of a list, all or nothing; all that was taken is written, and is the same here and there."""
+    kind = plain if shape is None else typed
+    records = data.draw(st.lists(kind, min_size=1, max_size=4))
+    options = {} if shape is None else {"schema": SCHEMA, **shape}
+    found = []
+    for topic in ways.each(f"t{next(names)}", partitions=2, **options):
+        if way == "many":
+            outcomes = [outcome(lambda topic=topic: topic.append_many(records))]
+        else:
+            append = topic.append if way == "one by one" else topic.producer("p").append
+            outcomes = [
+                outcome(lambda item=item, append=append: append(**arguments(item))) for item in records
+            ]
+            outcomes = [item if isinstance(item, type) else tuple(item) for item in outcomes]
+        topic.flush()
+        table = topic.scan(columns=["partition", "offset", "timestamp", *topic.schema.names]).to_arrow()
+        if way == "many":
+            assert table.num_rows == (0 if isinstance(outcomes[0], type) else len(records))
+        else:
+            assert table.num_rows == sum(not isinstance(item, type) for item in outcomes)
+        found.append((outcomes, table.to_pylist()))
+    # By their text: NaN is not equal to itself.
+    assert repr(found[0]) == repr(found[1])
+
+
+def arguments(record: Any) -> dict[str, Any]:
+    """Those of `append` that say what an element of a list does."""
+    if isinstance(record, tiered.Record):
+        return {
+            "value": record.value,
+            "key": record.key,
+            "headers": record.headers,
+            "timestamp": record.timestamp,
+        }
+    fits = isinstance(record, dict) and record.keys() <= {"value", "key", "headers", "timestamp", "partition"}
+    return {"value": None, **record} if fits and record else {"value": record}
+
+
+def test_maps_that_are_read_once_are_read_once(ways: Ways) -> None:
+    """A map may come as an iterator of pairs."""
+    for topic in ways.each("maps", schema=SCHEMA):
+        topic.append_many([{"by_time": iter([(0, "x")])}, {"by_time": iter([])}])
+        found = topic.scan(columns=["by_time"]).to_arrow()["by_time"].to_pylist()
+        assert [len(item) for item in found] == [1, 0]
+
+
+def test_a_list_is_refused_whole(ways: Ways) -> None:
+    """The first of them is not appended either."""
+    wrong = [
+        tiered.Record({"n": 1}, headers=(("a", b"b"),)),
+        tiered.Record({"n": 1}, key=1.5),
+        tiered.Record({"n": 1}, key="\ud800"),
+        tiered.Record({"n": 1}, timestamp="noon"),  # type: ignore[arg-type]
+        {"by_time": {NAT: "x"}},
+        {"by_time": [(NAT, "x")]},
+    ]
+    for topic in ways.each("list", schema=SCHEMA):
+        for record in wrong:
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append_many([{"n": 1}, record])
+            topic.flush()
+            assert topic.offsets()[0].end == 0
+
+
+def test_the_column_says_the_time_and_else_the_call(ways: Ways) -> None:
+    """Row by row, by each way in: the timestamp column, then what is given, then the clock."""
+    schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
+    for topic in ways.each("times", schema=schema, timestamp="at"):
+        rows = [{"at": NOON}, {"at": None}]
+        for row in rows:
+            topic.append(row, timestamp=1000)
+            topic.producer("p").append(row, timestamp=1000)
+        topic.append_many([tiered.Record(row, timestamp=datetime.fromtimestamp(1, UTC)) for row in rows])
+        batch = pa.table({"at": [NOON, None], "timestamp": pa.array([1000, 1000])})
+        topic.append_batch(batch)
+        topic.producer("p").append_batch(batch)
+        found = topic.scan(columns=["at", "timestamp"]).to_arrow().to_pylist()
+        assert len(found) == 10
+        for row in found:
+            assert row["timestamp"] == (row["at"] or datetime.fromtimestamp(1, UTC))
+
+
+class Exported:
+    """Something with the C interface of one array, as other libraries have."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        return self.array.__arrow_c_array__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pa.array([1]),
+        Exported(pa.array([1])),
+        Exported(pa.array([{"n": 1}, None])),
+        pa.chunked_array([[1]]),
+        pa.table({}),
+        pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), 2, [None])),
+    ],
+    ids=["array", "exported", "null rows", "chunks", "table", "batch"],
+)
+def test_arrow_data_without_columns_are_refused(ways: Ways, data: Any) -> None:
+    for topic in ways.each("columns", schema=SCHEMA):
+        for append in (topic.append_batch, topic.producer("p").append_batch):
+            with pytest.raises(tiered.SchemaMismatch):
+                append(data)
+
+
+def wrong_text(kind: pa.DataType) -> pa.Array:
+    """Bytes that are no UTF-8, in a null's place and in a value's."""
+    offsets = np.array([0, 2, 4], np.int64 if kind == pa.large_string() else np.int32)
+    return pa.Array.from_buffers(
+        kind, 2, [pa.py_buffer(b"\x02"), pa.py_buffer(offsets), pa.py_buffer(b"\xff" * 4)]
+    )
+
+
+def wrong_decimal(kind: pa.DataType) -> pa.Array:
+    """A number of more digits than its type has."""
+    return pa.Array.from_buffers(
+        kind, 1, [None, pa.py_buffer((10**9).to_bytes(kind.bit_width // 8, "little"))]
+    )
+
+
+def listed(array: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, len(array)], pa.int32()), array)
+
+
+WRONG = {
+    "text": ("text", wrong_text(pa.string())),
+    "large text": ("text", wrong_text(pa.large_string())),
+    "dictionary": ("text", pa.DictionaryArray.from_arrays(pa.array([1]), wrong_text(pa.string()))),
+    "decimal": ("price", wrong_decimal(pa.decimal128(5, 2))),
+    "decimal of 256 bits": ("price", wrong_decimal(pa.decimal256(5, 2))),
+    "list": ("texts", listed(wrong_text(pa.string()))),
+    "large list": ("texts", listed(wrong_text(pa.large_string()))),
+    "map": ("by_text", pa.MapArray.from_arrays([0, 1], wrong_text(pa.string())[1:], pa.array(["x"]))),
+    "struct": ("wrapped", pa.StructArray.from_arrays([wrong_decimal(pa.decimal128(5, 2))], names=["d"])),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_arrow_values_that_are_none_are_refused(ways: Ways, name: str) -> None:
+    """Arrow looks at no value that it is handed; what is none would be another one in each tier."""
+    column, array = WRONG[name]
+    schema = pa.schema(
+        [
+            ("text", pa.string()),
+            ("price", pa.decimal128(5, 2)),
+            ("texts", pa.list_(pa.string())),
+            ("by_text", pa.map_(pa.string(), pa.string())),
+            ("wrapped", pa.struct([("d", pa.decimal128(5, 2))])),
+        ]
+    )
+    sound = pa.table({"text": ["x"]})
+    for topic in ways.each("wrong", schema=schema):
+        for append in (topic.append_batch, topic.producer("p").append_batch):
+            with pytest.raises(tiered.SchemaMismatch):
+                append(pa.table({column: array}))
+        assert topic.offsets()[0].end == 0
+        topic.append_batch(sound)
+        assert topic.scan().to_arrow().num_rows == 1
+
+
+def test_what_nulls_and_slices_hide_is_no_value(ways: Ways) -> None:
+    hidden = wrong_text(pa.string())[:1]
+    behind_null_lists = pa.ListArray.from_arrays(pa.array([0, None, 1], pa.int32()), pa.array(["x"]))
+    for topic in ways.each(
+        "hidden", schema=pa.schema([("text", pa.string()), ("texts", pa.list_(pa.string()))])
+    ):
+        topic.append_batch(pa.table({"text": hidden}))
+        topic.append_batch(pa.table({"texts": behind_null_lists}))
+        assert topic.scan(columns=["text"]).to_arrow()["text"].to_pylist() == [None] * 3
+
+
+def test_a_scan_is_asked_alike(ways: Ways) -> None:
+    for topic in ways.each("scans", schema=SCHEMA, key="n"):
+        topic.append({"n": 1})
+        for columns in (["offset", "offset"], ["n", "text", "n"]):
+            with pytest.raises(tiered.ConfigError, match="twice"):
+                topic.scan(columns=columns)
+        for key in (
+            np.array([1, 2]),
+            np.array([1]),
+            np.array([]),
+            True,
+            np.True_,
+            [1],
+            float("nan"),
+            NAT,
+            object(),
+        ):
+            with pytest.raises(tiered.SchemaMismatch, match="does not fit the key column"):
+                topic.scan(key=key)
+        assert topic.scan(key=np.int64(1)).to_arrow().num_rows == 1
