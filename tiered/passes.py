@@ -6,7 +6,8 @@
     full   ──┴───────────────┴──────▶   seal, expire, offload, evict, compress, …; may take minutes
 
 Each kind has a thread of its own and never overlaps with itself, so that a long upload of a sealed segment does
-not hold up the tails. Nothing here ends the loop but `Passes.stop` (promise P11): what fails is counted, waits
+not hold up the tails. Nor does a large tail hold up the others: a tail pass ends when the next one is due, and what it
+began goes on. Nothing here ends the loop but `Passes.stop` (promise P11): what fails is counted, waits
 longer each time, with jitter, and the rest goes on. While the bucket as a whole is away it is asked by one
 request at a time whether it is back; then one pass catches up, with an object a segment.
 
@@ -21,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from .errors import ColdStorageError, Fenced, StoreLocked, TieredError
@@ -51,7 +53,11 @@ class PassWork(Protocol):
         self, now: object = None, *, leave_out: Callable[[Action], bool], should_stop: Callable[[], bool]
     ) -> tuple[TierReport, list[TieredError]]: ...
     def tail_pass(
-        self, wanted: Callable[[str, int], bool], *, should_stop: Callable[[], bool]
+        self,
+        wanted: Callable[[str, int], bool],
+        *,
+        should_stop: Callable[[], bool],
+        wait_seconds: float | None,
     ) -> TailReport: ...
     def lags(self) -> list[Lag]: ...
     def bucket_answers(self) -> bool: ...
@@ -199,6 +205,7 @@ class Passes:
         self._paused: frozenset[str] = frozenset()
         self._full_due = monotonic() + min(schedule(), first_seconds)
         self._tails_due: dict[str, float] = {}
+        self._tails_under_way: Collection[Hashable] = ()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -234,7 +241,7 @@ class Passes:
             try:
                 delay = self._due_in(cycle)
                 if delay <= 0:
-                    self._run(cycle)
+                    self._run(cycle, waits=False)
                     continue
             except Exception:
                 if not threading.main_thread().is_alive():
@@ -244,6 +251,9 @@ class Passes:
                 delay = _LOOK_AGAIN_SECONDS
             cycle.wake.wait(min(delay, _WAIT_SECONDS_MAX))  # the system has a longest wait
             cycle.wake.clear()
+        if cycle is self._tails and self._tails_under_way:
+            with suppress(Exception):  # what is under way ends, and is told like the others
+                self._run(cycle)
 
     def run_due(self) -> list[str]:
         """Run what is due now, on this thread; return the kinds of passes that were run."""
@@ -268,11 +278,11 @@ class Passes:
             due = self._away_backoff.until("")
         return min(due - now, _LOOK_AGAIN_SECONDS)
 
-    def _run(self, cycle: _Cycle) -> None:
+    def _run(self, cycle: _Cycle, *, waits: bool = True) -> None:
         with cycle.turn:
             cycle.running = True
             try:
-                self._run_full() if cycle is self._full else self._run_tails()
+                self._run_full() if cycle is self._full else self._run_tails(waits=waits)
             finally:
                 cycle.running = False
 
@@ -368,7 +378,8 @@ class Passes:
             return None
         return max(TAIL_INTERVAL_SECONDS_MIN, rule.tail_interval.total_seconds())
 
-    def _run_tails(self) -> None:
+    def _run_tails(self, *, waits: bool) -> None:
+        """Ship the tails that are due; without `waits` only as long as nothing else is."""
         started_us, begun = self._clock(), self._monotonic()
         due = frozenset(name for name, at in self._tails_due.items() if at <= begun)
         for name in due:
@@ -389,14 +400,18 @@ class Passes:
                     topic in wanted and not self._tail_backoff.holds((topic, partition), begun)
                 ),
                 should_stop=self._stopping.is_set,
+                wait_seconds=None if waits else max(0.0, self._due_in(self._tails)),
             )
         except (TieredError, OSError) as error:
             errors = [_line(error)]
         else:
-            report = found.report
+            report, self._tails_under_way = found.report, found.under_way
             failed = {_place(action) for action, _ in report.failed} | set(found.problems)
             self._tail_backoff.settle(
-                failed, begun, self._monotonic(), lambda place: place[0] in wanted or place[0] not in known
+                failed,
+                begun,
+                self._monotonic(),
+                lambda place: place not in found.under_way and (place[0] in wanted or place[0] not in known),
             )
             for problem in found.problems.values():
                 if not isinstance(problem, Fenced):  # said once, by who found out, and for good

@@ -23,7 +23,7 @@ from .format.schema import schema_to_text
 from .gather import LocalSegments, active_segment, local_segments
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
-from .policies.tails import Tail, joined_base
+from .policies.tails import PIECE_BYTES, Tail, joined_base
 from .reader.same_log import Likeness
 from .reader.snapshot import check_owner
 from .scrub_state import read_scrub_state
@@ -128,34 +128,48 @@ class TierActions:
         return self._publish(meta, committer, found, found.facts, sealed=True)
 
     def ship_tail(self, action: ShipTail, /) -> int | None:
-        """Publish the durable records that the bucket lacks, as a piece of their segment."""
+        """Publish the durable records that the bucket lacks, as pieces of their segment; see `policies.tails`."""
         meta = self._store.topic(action.topic)._meta
         writer = self.writer(action.topic, action.partition)
         if writer is not None:
             # Under sync=never: what the bucket has, this disk must not lose, or it would be taken for an old image.
             writer.flush()
-        with self._claims.turn(meta, action.partition):
-            segment = self._holding(meta, action)
-            if segment is None:
-                return 0
-            base = max(action.base_offset, segment.header.base_offset)
-            end = min(action.end_offset, segment.end_offset)
-            if self._same.ends.producers_at(segment, end) is None:
-                # What is known of them holds for the segment's end, and the object must not say more than it has.
-                end = segment.end_offset
-            if base >= end:
-                return 0
-            try:
-                # A pass every second must not begin each commit by reading the head that it wrote itself.
-                committer = self.committer(meta, action.partition, fresh=False)
-                if committer.last_head().end_offset < base:
-                    # Somebody else published what lies between, or nobody, as retention was faster.
-                    committer = self.committer(meta, action.partition)
-                return self._ship(meta, committer, segment, base, end)
-            except Fenced:
-                # Perhaps only by another pass of this store. Else this says who owns the partition.
-                committer = self.committer(meta, action.partition)
-                return self._ship(meta, committer, segment, base, end)
+        moved, base = 0, action.base_offset
+        while base < action.end_offset:
+            with self._claims.turn(meta, action.partition):
+                segment = self._holding(meta, action)
+                if segment is None:
+                    break
+                base = max(base, segment.header.base_offset)
+                end = self._known_end(segment, min(action.end_offset, segment.end_offset))
+                if base >= end:
+                    break
+                count, base = self._ship_piece(meta, action.partition, segment, base, end)
+                moved += count
+        return moved
+
+    def _known_end(self, segment: SegmentFile, end: int) -> int:
+        """Return `end`; or the segment's, where what is known of the producers holds there alone.
+
+        The object must not say more than it has.
+        """
+        return segment.end_offset if self._same.ends.producers_at(segment, end) is None else end
+
+    def _ship_piece(
+        self, meta: TopicMeta, partition: int, segment: SegmentFile, base: int, end: int
+    ) -> tuple[int, int]:
+        """Publish the first piece of ``[base, end)`` that the bucket lacks; return its bytes, and where it ends."""
+        try:
+            # A pass every second must not begin each commit by reading the head that it wrote itself.
+            committer = self.committer(meta, partition, fresh=False)
+            if committer.last_head().end_offset < base:
+                # Somebody else published what lies between, or nobody, as retention was faster.
+                committer = self.committer(meta, partition)
+            return self._ship(meta, committer, segment, base, end)
+        except Fenced:
+            # Perhaps only by another pass of this store. Else this says who owns the partition.
+            committer = self.committer(meta, partition)
+            return self._ship(meta, committer, segment, base, end)
 
     def _holding(self, meta: TopicMeta, action: ShipTail) -> SegmentFile | None:
         """Find the segment of a tail, active or sealed; None where it is gone."""
@@ -179,21 +193,29 @@ class TierActions:
                 return segment if segment.header.segment_id == action.segment_id else None
         return None
 
-    def _ship(self, meta: TopicMeta, committer: Committer, segment: SegmentFile, base: int, end: int) -> int:
-        """Publish ``[base, end)`` of a segment, or what the bucket lacks of it; see `policies.tails`."""
+    def _ship(
+        self, meta: TopicMeta, committer: Committer, segment: SegmentFile, base: int, end: int
+    ) -> tuple[int, int]:
         head = committer.last_head()
         base = max(base, head.end_offset)
         if base >= end:
             self._claims.note_end(meta, committer.partition.partition, head.end_offset)
-            return 0
+            return 0, base
+        if segment.facts is None or (base, end) != (segment.header.base_offset, segment.end_offset):
+            # A sealed segment goes whole where nothing of it is published: its object replaces no pieces later.
+            end = self._piece_end(segment, base, end)
         share = segment.bytes * (end - base) // max(1, segment.end_offset - segment.header.base_offset)
         tails = _tails_before(head, segment.header.segment_id, base)
         if self._same.at_end(committer.partition, head, [segment]) is Likeness.SAME:
             base = joined_base(tails, Tail(base, end, share))
         if segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset):
-            return self._publish(meta, committer, segment, segment.facts, sealed=True)
+            return self._publish(meta, committer, segment, segment.facts, sealed=True), end
         facts = _tail_facts(segment, base, end, self._same.ends)
-        return self._publish(meta, committer, segment, facts, sealed=False)
+        return self._publish(meta, committer, segment, facts, sealed=False), end
+
+    def _piece_end(self, segment: SegmentFile, base: int, end: int) -> int:
+        cut = segment.index.fitting_end(base, end, PIECE_BYTES)
+        return end if self._same.ends.producers_at(segment, cut) is None else cut
 
     def _publish(
         self,

@@ -7,8 +7,9 @@ partition is claimed by an epoch before anything else of it changes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,13 +21,14 @@ from .finding import Finder, partitions_of, told
 from .ingest import timestamp_us
 from .maintenance import MaintenanceActions
 from .pauses import Pauses
-from .policies.actions import Action, Expire
+from .policies.actions import Action, Expire, ShipTail
 from .policies.case import floor_bytes
-from .policies.executor import Executor, Outcome, TierReport, joined
+from .policies.executor import Executor, Outcome, TierReport, joined, report_of
 from .policies.outdated import Outdated
 from .policies.outlook import outlook
 from .policies.plan import Plan, make_plan
 from .policies.running import Running
+from .policies.shipping import Shipping
 from .policies.simulate import Simulation, simulate
 from .reader.same_log import SameLog
 from .status import StoreStatus
@@ -55,15 +57,20 @@ class TailReport:
 
     Attributes
     ----------
+    report
+        Of the partitions whose tails were shipped since the pass before, whichever pass began with them.
     lags
         How far the bucket was behind each partition when it was looked at.
     problems
         What stood in the way of looking at a partition.
+    under_way
+        Topic and partition of the tails that are on their way still, for a later pass to report.
     """
 
     report: TierReport
     lags: Mapping[tuple[str, int], Lag]
     problems: Mapping[tuple[str, int], TieredError]
+    under_way: Collection[Hashable] = frozenset()
 
 
 class Tierer:
@@ -85,6 +92,7 @@ class Tierer:
         self.finder = Finder(store, self.claims, self._actions, self.pauses)
         self._unpublished = Unpublished(store, self.claims, self._actions)
         self.running = Running()
+        self._shipping = Shipping()
         self.observe_action: Callable[[Outcome], None] = lambda _: None
 
     def abandon(self) -> None:
@@ -170,11 +178,18 @@ class Tierer:
         wanted: Callable[[str, int], bool] = lambda *_: True,
         *,
         should_stop: Callable[[], bool] = lambda: False,
+        wait_seconds: float | None = None,
     ) -> TailReport:
         """Publish what is durable and not in the bucket yet, of the partitions that are `wanted`.
 
         It costs no request where there is nothing new, and can run beside a full pass. What cannot be looked at
-        is left out, and the rest is done (promise P11).
+        is left out, and the rest is done (promise P11). Partitions do not wait for each other; see `Shipping`. One
+        whose tail is still on its way from an earlier pass is left alone.
+
+        Parameters
+        ----------
+        wait_seconds
+            How long to wait for what was begun, which goes on afterwards; None for as long as it takes.
 
         Raises
         ------
@@ -182,27 +197,51 @@ class Tierer:
         """
         lags: dict[tuple[str, int], Lag] = {}
         problems: dict[tuple[str, int], TieredError] = {}
-        actions: list[Action] = []
+        begun = time.monotonic()
+        with self._one_tail_pass:
+            with self._tiering():
+                found = self._look_at_tails(wanted, lags, problems)
+                executor = self._executor(should_stop)
+                for place, actions in found.items():
+                    held = ExitStack()
+                    held.enter_context(self._tiering())
+                    self._shipping.begin(place, actions, executor, held)
+            try:
+                self._shipping.wait(wait_seconds)
+            except BaseException:
+                self._shipping.interrupt()
+                raise
+            under_way = self._shipping.under_way()
+            report = report_of(self._shipping.ended(), time.monotonic() - begun)
+        return TailReport(report, lags, problems, under_way)
+
+    def _look_at_tails(
+        self,
+        wanted: Callable[[str, int], bool],
+        lags: dict[tuple[str, int], Lag],
+        problems: dict[tuple[str, int], TieredError],
+    ) -> dict[tuple[str, int], list[ShipTail]]:
+        """Return what is to be shipped, by partition; add what is found out about each to `lags` or `problems`."""
 
         def unread(topic: str, error: TieredError) -> None:
             if wanted(topic, 0):
                 problems[topic, 0] = error
 
-        with self._one_tail_pass, self._tiering():
-            for meta, partition in partitions_of(self._store, unread) if self._access.has_cold else ():
-                if not wanted(meta.name, partition) or self.pauses.of(meta.name):
-                    continue
-                try:
-                    lag, found = self._unpublished.look(meta, partition)
-                except (TieredError, OSError) as error:
-                    if not is_gone(self._store, meta):
-                        problems[meta.name, partition] = told(error)
-                else:
-                    lags[meta.name, partition] = lag
-                    actions += found
-            plan = Plan(self._store._clock(), tuple(actions))
-            report = self._executor(should_stop).execute(plan) if actions else TierReport()
-        return TailReport(report, lags, problems)
+        found: dict[tuple[str, int], list[ShipTail]] = {}
+        under_way = self._shipping.under_way()
+        for meta, partition in partitions_of(self._store, unread) if self._access.has_cold else ():
+            place = meta.name, partition
+            if place in under_way or not wanted(*place) or self.pauses.of(meta.name):
+                continue
+            try:
+                lags[place], actions = self._unpublished.look(meta, partition)
+            except (TieredError, OSError) as error:
+                if not is_gone(self._store, meta):
+                    problems[place] = told(error)
+            else:
+                if actions:
+                    found[place] = actions
+        return found
 
     def publish(self, meta: TopicMeta, partition: int) -> int:
         """Publish what one partition has and its bucket lacks; return the end of what is published, or was deleted.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from .errors import CorruptionError, Fenced
 from .gather import append_time_us, open_segments
 from .hot.partition_writer import PartitionWriter
 from .policies.actions import ShipTail
-from .policies.tails import unpublished
+from .policies.tails import PIECE_BYTES, unpublished
 from .reader.snapshot import check_owner
 from .tier_actions import TierActions
 from .warm.catalog import TopicMeta
@@ -110,9 +111,9 @@ class Unpublished:
         oldest = next((found for item in segments if (found := append_time_us(item, cursor))), None)
         lag = Lag(meta.name, partition, cursor, end, oldest)
         return lag, [
-            self._action(meta, partition, item, cursor)
+            self._action(meta, partition, item, *piece)
             for item in segments
-            if item.end_offset > max(cursor, item.header.base_offset)  # the active one may be empty
+            for piece in _pieces(item, max(cursor, item.header.base_offset))
         ]
 
     def _segments(
@@ -124,15 +125,29 @@ class Unpublished:
             check_owner(segment, meta)
         return [item for item in found if item.end_offset > published]
 
-    def _action(self, meta: TopicMeta, partition: int, segment: SegmentFile, cursor: int) -> ShipTail:
-        # Also of a sealed segment: its whole is the business of a full pass, which a long upload may hold up.
-        base, end = max(segment.header.base_offset, cursor), segment.end_offset
+    def _action(self, meta: TopicMeta, partition: int, segment: SegmentFile, base: int, end: int) -> ShipTail:
         return ShipTail(
             topic=meta.name,
             partition=partition,
             segment_id=segment.header.segment_id,
             base_offset=base,
             end_offset=end,
-            bytes=segment.bytes * (end - base) // (end - segment.header.base_offset),
+            bytes=segment.bytes * (end - base) // (segment.end_offset - segment.header.base_offset),
             reason=unpublished(end - base),
         )
+
+
+def _pieces(segment: SegmentFile, base: int) -> Iterator[tuple[int, int]]:
+    """Yield what is published at a time of a segment's records from `base` on; nothing of an empty one.
+
+    Also of a sealed segment: its whole is the business of a full pass, which a long upload may hold up. Only where
+    nothing of it is published it goes whole here too.
+    """
+    end = segment.end_offset
+    if segment.facts is not None and base == segment.header.base_offset < end:
+        yield base, end
+        return
+    while base < end:
+        piece = segment.index.fitting_end(base, end, PIECE_BYTES)
+        yield base, piece
+        base = piece

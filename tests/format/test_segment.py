@@ -366,3 +366,32 @@ def test_the_content_hash_depends_on_every_header_and_their_order() -> None:
 def test_record_topics_have_a_small_header() -> None:
     """A thousand empty segments are no burden."""
     assert len(encode_segment_header(replace(HEADER, schema=body_schema(RECORD_SCHEMA)))) <= 1024
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 50)), min_size=1, max_size=30),
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.integers(0, 120),
+)
+def test_the_first_blocks_that_fit(
+    blocks: list[tuple[int, int]], start: int, length: int, bytes_max: int
+) -> None:
+    """Whole blocks, at least one, no more bytes than asked for, and not one block too few."""
+    index, offset, position = BlockIndex(), 0, 96
+    for count, size in blocks:
+        index.append_row(offset, position, size, count, 0, 0)
+        offset, position = offset + count, position + size
+    start = min(start, max(0, offset - 1))
+    end = min(offset, start + length)
+    if start >= end:
+        return
+    cut = index.fitting_end(start, end, bytes_max)
+    assert start < cut <= end
+    taken = index.between(start, cut)
+    size = sum(index.lengths[i] for i in taken)
+    assert size <= bytes_max or not any(start < index.base_offsets[i] < cut for i in taken)
+    if cut < end:
+        assert cut in index.base_offsets
+        more = next((item for item in index.base_offsets if item > cut), end)
+        assert sum(index.lengths[i] for i in index.between(start, min(end, more))) > bytes_max

@@ -78,6 +78,16 @@ class Meta:
 META = Meta()
 
 
+class Index:
+    """See `BlockIndex`: few and small blocks, which are one piece."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def fitting_end(self, start: int, end: int, bytes_max: int) -> int:
+        return end
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
     """A segment file as it was when it was opened; see `SegmentFile`."""
@@ -88,7 +98,7 @@ class Segment:
     path: Path
 
     scan = None
-    index = (0,)
+    index = Index()
     is_in_its_place = True
     producers = ()
 

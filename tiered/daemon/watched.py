@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 from ..errors import ColdStorageError, TieredError
 from ..passes import PassWork
@@ -19,6 +20,8 @@ class WatchedWork:
     def __init__(self, work: PassWork, health: Health) -> None:
         self._work = work
         self._health = health
+        self._tails = ExitStack()
+        self._progress: Callable[[], None] | None = None
 
     def full_pass(
         self, now: object = None, *, leave_out: Callable[[Action], bool], should_stop: Callable[[], bool]
@@ -32,12 +35,30 @@ class WatchedWork:
         self._judge(problems, report, asked=True)
         return report, problems
 
-    def tail_pass(self, wanted: Callable[[str, int], bool], *, should_stop: Callable[[], bool]) -> TailReport:
+    def tail_pass(
+        self,
+        wanted: Callable[[str, int], bool],
+        *,
+        should_stop: Callable[[], bool],
+        wait_seconds: float | None,
+    ) -> TailReport:
         """See `Tierer.tail_pass`."""
-        with self._health.busy("tails") as progress:
-            found = self._work.tail_pass(wanted, should_stop=_noting(progress, should_stop))
+        # Tails that are under way when it ends must make progress too: the next pass goes on with the same wait.
+        busy = self._tails.pop_all()
+        if self._progress is None:
+            self._progress = busy.enter_context(self._health.busy("tails"))
+            busy.callback(self._forget)
+        with busy:
+            found = self._work.tail_pass(
+                wanted, should_stop=_noting(self._progress, should_stop), wait_seconds=wait_seconds
+            )
+            if found.under_way:
+                self._tails = busy.pop_all()
         self._judge(found.problems.values(), found.report, asked=False)
         return found
+
+    def _forget(self) -> None:
+        self._progress = None
 
     def lags(self) -> list[Lag]:
         """See `Tierer.lags`."""

@@ -263,6 +263,20 @@ class BlockIndex:
         first = max(bisect_right(self.base_offsets, start_offset, hi=count) - 1, 0)
         return range(first, max(first, bisect_left(self.base_offsets, end_offset, hi=count)))
 
+    def fitting_end(self, start_offset: int, end_offset: int, bytes_max: int) -> int:
+        """Return the end of the first blocks of ``[start, end)`` that have at most `bytes_max` together; one at least."""
+        blocks = self.between(start_offset, end_offset)
+        if not blocks:
+            return end_offset
+        last, limit = blocks.stop - 1, self.positions[blocks.start] + bytes_max
+        if self.positions[last] + self.lengths[last] <= limit:
+            return end_offset
+        # All before the last block that begins within the limit fits, as blocks lie one after the other.
+        cut = bisect_right(self.positions, limit, lo=blocks.start, hi=blocks.stop) - 1
+        while cut <= last and self.base_offsets[cut] <= start_offset:
+            cut += 1
+        return self.base_offsets[cut] if cut <= last else end_offset
+
     def frozen(self) -> BlockIndex:
         """Return the index as it is now; it shares the columns, whose first rows never change."""
         return BlockIndex(self._columns(), len(self))

@@ -159,6 +159,46 @@ class Outcome:
     message: str = ""
 
 
+@dataclass(slots=True)
+class Run:
+    """The outcome for one partition while it is worked on."""
+
+    done: list[tuple[Action, int]] = field(default_factory=list)
+    failed: list[tuple[Action, str]] = field(default_factory=list)
+    skipped: list[tuple[Action, str]] = field(default_factory=list)
+    unpublished: Action | None = None
+    fenced: bool = False
+
+    def fail(self, action: Action, message: str, *, fenced: bool) -> None:
+        self.failed.append((action, message))
+        self.fenced = self.fenced or fenced
+        if action.publishes:
+            self.unpublished = action
+
+    def obstacle(self, action: Action) -> str | None:
+        """Return why `action` may not run.
+
+        Changes of the manifest build on each other, so after a failed one the later ones wait for the next
+        plan. Everything else rests on facts from before the plan, and goes on.
+        """
+        if self.fenced:
+            return "the partition is fenced"
+        if self.unpublished is not None and action.publishes:
+            return f"{self.unpublished.kind} of offset {self.unpublished.base_offset} failed before it"
+        return None
+
+
+def report_of(runs: Iterable[Run], seconds: float) -> TierReport:
+    """Return the report of what became of the actions of several partitions."""
+    runs = list(runs)
+    return TierReport(
+        done=tuple(item for run in runs for item in run.done),
+        failed=tuple(item for run in runs for item in run.failed),
+        skipped=tuple(item for run in runs for item in run.skipped),
+        seconds=seconds,
+    )
+
+
 class Executor:
     """Carries plans out through a port.
 
@@ -223,29 +263,28 @@ class Executor:
                 raise
         # Alone, since a partition has one thread.
         runs.append(self._run_partition((item for item in plan.actions if item.whole_store), interrupted))
-        return TierReport(
-            done=tuple(item for run in runs for item in run.done),
-            failed=tuple(item for run in runs for item in run.failed),
-            skipped=tuple(item for run in runs for item in run.skipped),
-            seconds=self._clock() - started,
-        )
+        return report_of(runs, self._clock() - started)
 
-    def _run_partition(self, actions: Iterable[Action], interrupted: threading.Event) -> _Run:
-        run = _Run()
+    def _run_partition(self, actions: Iterable[Action], interrupted: threading.Event) -> Run:
+        run = Run()
         try:
             for action in actions:
-                stopping = interrupted.is_set() or self._should_stop()
-                why = "stopping" if stopping else (run.obstacle(action) or self._held(action) or None)
-                if why is None:
-                    self._run_action(action, run)
-                else:
-                    self._skipped(run, action, why)
+                self.step(action, run, stopping=interrupted.is_set())
         except BaseException:
             interrupted.set()
             raise
         return run
 
-    def _run_action(self, action: Action, run: _Run) -> None:
+    def step(self, action: Action, run: Run, *, stopping: bool = False) -> None:
+        """Carry out one action of a partition, or skip it, and add what became of it to `run`, the partition's."""
+        stopping = stopping or self._should_stop()
+        why = "stopping" if stopping else (run.obstacle(action) or self._held(action) or None)
+        if why is None:
+            self._run_action(action, run)
+        else:
+            self._skipped(run, action, why)
+
+    def _run_action(self, action: Action, run: Run) -> None:
         begun = time.monotonic()
         try:
             with self._running.during(action):
@@ -265,39 +304,10 @@ class Executor:
             run.done.append((action, moved))
             self._observe(Outcome(action, "done", moved, time.monotonic() - begun))
 
-    def _skipped(self, run: _Run, action: Action, why: str) -> None:
+    def _skipped(self, run: Run, action: Action, why: str) -> None:
         run.skipped.append((action, why))
         self._observe(Outcome(action, "skipped", message=why))
 
-    def _failed(self, run: _Run, action: Action, message: str, begun: float, *, fenced: bool) -> None:
+    def _failed(self, run: Run, action: Action, message: str, begun: float, *, fenced: bool) -> None:
         run.fail(action, message, fenced=fenced)
         self._observe(Outcome(action, "failed", 0, time.monotonic() - begun, message))
-
-
-@dataclass(slots=True)
-class _Run:
-    """The outcome for one partition while it is worked on."""
-
-    done: list[tuple[Action, int]] = field(default_factory=list)
-    failed: list[tuple[Action, str]] = field(default_factory=list)
-    skipped: list[tuple[Action, str]] = field(default_factory=list)
-    unpublished: Action | None = None
-    fenced: bool = False
-
-    def fail(self, action: Action, message: str, *, fenced: bool) -> None:
-        self.failed.append((action, message))
-        self.fenced = self.fenced or fenced
-        if action.publishes:
-            self.unpublished = action
-
-    def obstacle(self, action: Action) -> str | None:
-        """Return why `action` may not run.
-
-        Changes of the manifest build on each other, so after a failed one the later ones wait for the next
-        plan. Everything else rests on facts from before the plan, and goes on.
-        """
-        if self.fenced:
-            return "the partition is fenced"
-        if self.unpublished is not None and action.publishes:
-            return f"{self.unpublished.kind} of offset {self.unpublished.base_offset} failed before it"
-        return None

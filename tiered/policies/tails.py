@@ -1,4 +1,8 @@
-"""How many small objects the tail of an active segment may be in the bucket: the older ones are joined. Pure.
+"""What the tail of a segment is in the bucket: large ones go in pieces, and older small ones are joined. Pure.
+
+A piece is of whole blocks and has at most `PIECE_BYTES` of the segment, unless one block has more. It is published by a
+commit of its own, with the facts of its own end. So no tail waits for a place for longer than a piece takes, and a crash
+undoes no more than one.
 
 A tail is shipped every few seconds, so a segment would become thousands of objects before its seal replaces
 them by one. A new tail therefore takes the ones right before it along where enough of them are as small as
@@ -18,6 +22,8 @@ from typing import NamedTuple
 from .cost import MULTIPART_BYTES
 
 FANOUT = 8
+# One part of an upload, so that a piece takes no others along, see `joined_base`.
+PIECE_BYTES = MULTIPART_BYTES
 
 
 class Tail(NamedTuple):

@@ -1,0 +1,120 @@
+"""Lines of actions side by side: turns, the place for small ones, and what ends a thread."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from tests.policies.test_executor import RecordingPort, do
+from tiered.errors import ColdStorageError
+from tiered.policies import Action, Executor
+from tiered.policies.shipping import LARGE_BYTES, Shipping
+
+
+def line(partition: int, count: int, size: int = 100) -> list[Action]:
+    return [replace(do("ship_tail", partition, 10 * number), bytes=size) for number in range(count)]
+
+
+class Stage:
+    """Lines of one port; each action waits until it is let go."""
+
+    def __init__(self, places: int) -> None:
+        self.shipping = Shipping(places)
+        self.arrived = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.closed: list[int] = []
+        self.port = RecordingPort(before=self._wait)
+        self.executor = Executor(self.port)
+
+    def _wait(self, action: Action) -> None:
+        self.arrived.release()
+        assert self.go_on.acquire(timeout=30)
+
+    def begin(self, partition: int, count: int, size: int = 100) -> None:
+        held = ExitStack()
+        held.callback(self.closed.append, partition)
+        self.shipping.begin(partition, line(partition, count, size), self.executor, held)
+
+    def arrive(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self.arrived.acquire(timeout=30)
+
+
+def test_a_long_line_takes_turns_with_the_others() -> None:
+    """One action of each, again and again; the short one is done after its second turn."""
+    stage = Stage(places=2)
+    stage.begin(0, 5, 2 * LARGE_BYTES)
+    stage.arrive()
+    stage.begin(1, 2, 2 * LARGE_BYTES)
+    stage.go_on.release(100)
+    stage.shipping.wait(30)
+    assert [partition for _, partition, _ in stage.port.seen] == [0, 1, 0, 1, 0, 0, 0]
+    assert [[action.base_offset for action, _ in run.done] for run in stage.shipping.ended()] == [
+        [0, 10], [0, 10, 20, 30, 40]
+    ]  # fmt: skip
+    assert sorted(stage.closed) == [0, 1]
+    assert stage.shipping.ended() == []
+
+
+def test_large_ones_leave_a_place_for_the_small() -> None:
+    stage = Stage(places=3)
+    for partition in range(4):
+        stage.begin(partition, 1, 2 * LARGE_BYTES)
+    stage.arrive(2)
+    assert not stage.arrived.acquire(timeout=0.02)
+    stage.begin(9, 1)
+    stage.arrive()
+    assert {partition for _, partition, _ in stage.port.seen} <= {0, 1, 9}
+    assert stage.shipping.under_way() == {0, 1, 2, 3, 9}
+    stage.shipping.wait(0)
+    stage.go_on.release(100)
+    stage.shipping.wait(30)
+    assert stage.shipping.under_way() == frozenset()
+    assert sorted(stage.closed) == [0, 1, 2, 3, 9]
+
+
+def test_what_fails_is_told_and_skips_the_rest_of_its_line() -> None:
+    stage = Stage(places=2)
+    stage.port.answers = {("ship_tail", 0, 10): ColdStorageError("403")}
+    stage.go_on.release(100)
+    stage.begin(0, 3)
+    stage.begin(1, 1)
+    stage.shipping.wait(30)
+    runs = {bool(run.failed): run for run in stage.shipping.ended()}
+    assert [len(part) for part in (runs[True].done, runs[True].failed, runs[True].skipped)] == [1, 1, 1]
+    assert len(runs[False].done) == 1
+
+
+def test_what_is_no_error_of_an_action_is_raised_where_it_is_waited_for() -> None:
+    """As when a thread is killed: the other lines end, what was held is let go, and a later line is begun."""
+    stage = Stage(places=2)
+    stage.port.answers = {("ship_tail", 0, 0): SystemExit("killed")}
+    stage.begin(0, 3)
+    stage.begin(1, 3)
+    stage.arrive(2)
+    stage.go_on.release(100)
+    with pytest.raises(SystemExit):
+        stage.shipping.wait(30)
+    assert sorted(stage.closed) == [0, 1]
+    stage.begin(2, 1)
+    stage.shipping.wait(30)
+    assert stage.closed[-1] == 2
+
+
+def test_an_interrupt_ends_what_is_under_way_and_begins_nothing() -> None:
+    stage = Stage(places=2)
+    stage.begin(0, 3)
+    stage.begin(1, 3)
+    stage.arrive(2)
+    interrupting = threading.Thread(target=stage.shipping.interrupt)
+    interrupting.start()
+    while not stage.shipping._interrupted:
+        interrupting.join(0.001)
+    stage.go_on.release(100)
+    interrupting.join(30)
+    assert len(stage.port.seen) == 2
+    assert [[why for _, why in run.skipped] for run in stage.shipping.ended()] == [["stopping"] * 2] * 2
+    assert sorted(stage.closed) == [0, 1]
