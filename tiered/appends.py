@@ -132,7 +132,7 @@ def make_room(topic: Topic, writer: PartitionWriter, *, sticky: bool) -> Partiti
 
 def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
     """Append records without waiting for any; see `Topic.append_many`."""
-    # First of all: Arrow's first array imports pandas, which a child forked in the middle of that would wait for.
+    # First of all: what Arrow does for the first time, a child that was forked in the middle of it would wait for.
     topic._store._check()
     ranges: list[OffsetRange] = []
     with naming_what_stayed(ranges):
@@ -168,6 +168,7 @@ def _checked_record(topic: Topic, record: Any) -> Checked:
 
 def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetRange]:
     """Append Arrow data without waiting for it; see `Topic.append_batch`."""
+    topic._store._check()  # first of all, as in `append_records`
     if partition is not None:
         topic._check_partition(partition)
     ranges: list[OffsetRange] = []

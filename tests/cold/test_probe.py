@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -320,3 +323,32 @@ def reached_at(endpoint: str) -> tiered.Settings:
             "policies": {"default": {"offload": {"after": "0s"}}},
         }
     )
+
+
+AT_EXIT = """
+import atexit, sys
+import tiered
+
+def late():
+    store = tiered.open(sys.argv[1], cold=sys.argv[2], settings=tiered.Settings.model_validate({"store": {"sync": "cold"}}))
+    store.topic("t").append(b"last")
+    store.close()
+
+atexit.register(late)
+"""
+
+
+def test_a_first_append_while_the_interpreter_ends_is_probed_for(tmp_path: Path, s3_bucket: str) -> None:
+    """Pools of threads take no work by then."""
+    with tiered.open(tmp_path) as store:
+        store.create_topic("t")
+    run = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, tmp_path, s3_bucket],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert run.stderr == ""
+    with tiered.open(tmp_path, read_only=True) as store:
+        assert [record.value for record in store.topic("t").read(0, 0)] == [b"last"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Barrier, BrokenBarrierError, Lock
+from threading import Barrier, BrokenBarrierError, Lock, Thread
 from uuid import uuid4
 
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
@@ -144,25 +143,37 @@ class _Probe:
     def _race(self, key: str, etag: str | None) -> str | None:
         """Let all write at the same time; return the ETag of the one that won, None where none did."""
         start = Barrier(RACERS)
+        won: list[tuple[bytes, str]] = []
+        failed: list[Exception] = []
 
-        def write(data: bytes) -> str | None:
+        def write(data: bytes) -> None:
             with suppress(BrokenBarrierError):
                 start.wait(_START_SECONDS_MAX)
             try:
-                return self._put(key, data, etag)
+                won.append((data, self._put(key, data, etag)))
             except PreconditionFailed:
-                return None
-            except ColdStorageError as error:
+                pass
+            except Exception as error:  # noqa: BLE001 - raised below, once all have ended
                 # Too many at once, or no answer: not a winner, whatever became of it.
-                if not error.retryable:
-                    raise
-                return None
+                if not isinstance(error, ColdStorageError) or not error.retryable:
+                    failed.append(error)
 
         # No bytes twice: an ETag may be their hash, and the condition would hold again.
         written = [uuid4().bytes * (_RACER_BYTES // 16) for _ in range(RACERS)]
-        with ThreadPoolExecutor(RACERS, thread_name_prefix="tiered-probe") as racers:
-            etags = list(racers.map(write, written))
-        won = [(data, new) for data, new in zip(written, etags, strict=True) if new is not None]
+        # Not of a pool: those take no work while the interpreter ends, when the last records are flushed.
+        racers = [Thread(target=write, args=(data,), name="tiered-probe") for data in written]
+        started: list[Thread] = []
+        try:
+            for racer in racers:
+                racer.start()
+                started.append(racer)
+        finally:
+            if len(started) < len(racers):
+                start.abort()
+            for racer in started:
+                racer.join()
+        if failed:
+            raise failed[0]
         if not won:
             return None
         if len(won) > 1 or not self._holds(key, won[0][0]):
