@@ -76,7 +76,7 @@ def checked(
     SchemaMismatch, RecordTooLarge, TopicNotFound
     """
     if partition is not None:
-        topic._check_partition(partition)
+        partition = topic._check_partition(partition)
     when = None if timestamp is None else timestamp_us(timestamp)
     placing = None if key is None else key_bytes(key)
     if topic._check_row is not None:
@@ -170,7 +170,7 @@ def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetR
     """Append Arrow data without waiting for it; see `Topic.append_batch`."""
     topic._store._check()  # first of all, as in `append_records`
     if partition is not None:
-        topic._check_partition(partition)
+        partition = topic._check_partition(partition)
     ranges: list[OffsetRange] = []
     batches = to_batches(data, topic.schema)
     if isinstance(data, pa.Table):
@@ -201,11 +201,13 @@ def _append_columns(
     if column is None or column.null_count == len(column):
         _append_sticky(topic, body, ranges)
         return
-    for place, rows in by_partition(body, column, topic.partitions):
-        if place is None:
-            _append_sticky(topic, rows, ranges)
-        else:
-            _append_pieces(topic, split(rows, topic._block_bytes), place, ranges)
+    # Rows without a key all to one: those of a partition keep their order.
+    keyless = topic._sticky
+    for place, rows in by_partition(body, column, topic.partitions, keyless):
+        assert place is not None
+        _append_pieces(topic, split(rows, topic._block_bytes), place, ranges)
+    if column.null_count:
+        topic._sticky = (keyless + 1) % topic.partitions
 
 
 def _append_sticky(topic: Topic, body: pa.RecordBatch, ranges: list[OffsetRange]) -> None:

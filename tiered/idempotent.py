@@ -18,6 +18,7 @@ from .hot.partition_writer import PartitionWriter
 from .hot.pending import SchemaGrew
 from .ingest import body_pieces, check_records, widened
 from .records import OffsetRange, naming_what_stayed
+from .selecting import check_sync, plain_int
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -46,7 +47,7 @@ def append_idempotent(
     Parameters
     ----------
     data
-        As `Topic.append_batch` takes it; several blocks where it is large, each of which is atomic.
+        As `Topic.append_batch` takes it. It goes in runs of up to 8 MiB, each wholly or not at all.
     partition
         Where all of it goes.
     producer_id
@@ -75,9 +76,10 @@ def append_idempotent(
         A part may have been appended; the same call again appends the rest.
     """
     check_name(producer_id)
-    check_number("epoch", epoch, EPOCH_MAX)
-    check_number("sequence", sequence, SEQUENCE_MAX)
-    topic._check_partition(partition)
+    epoch = checked_number("epoch", epoch, EPOCH_MAX)
+    sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
+    check_sync(sync)
+    partition = topic._check_partition(partition)
     writer = topic._writer(partition)
     number, start, end = producer_number(producer_id), None, None
     for batch, timestamps in to_batches(data, topic.schema):
@@ -98,7 +100,7 @@ def last_sequence(topic: Topic, partition: int, producer_id: str) -> tuple[int, 
 
     What is pending counts: only after `Topic.flush` is it durable.
     """
-    topic._check_partition(partition)
+    partition = topic._check_partition(partition)
     return topic._writer(partition).last_sequence(producer_number(producer_id))
 
 
@@ -166,7 +168,9 @@ def check_name(name: object) -> None:
         )
 
 
-def check_number(what: str, value: object, largest: int) -> None:
-    """Raise `ConfigError` for what is no int from 0 to `largest`."""
+def checked_number(what: str, value: Any, largest: int) -> int:
+    """Return an int from 0 to `largest`; raise `ConfigError` for what is none."""
+    value = plain_int(value)
     if type(value) is not int or not 0 <= value <= largest:
         raise ConfigError(f"{what} is an int from 0 to {largest}, not {value!r}")
+    return int(value)

@@ -42,6 +42,8 @@ def timestamp_us(value: object) -> int:
     """
     if type(value) is int:
         result = value * 1000
+    elif isinstance(value, np.integer):
+        result = int(value) * 1000
     elif isinstance(value, datetime):
         if value.tzinfo is None:
             raise SchemaMismatch(
@@ -263,6 +265,8 @@ def by_partition(
     batch: pa.RecordBatch, key: pa.Array, partitions: int, keyless: int | None = None
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     """Split a batch by the partition of its keys, keeping the order within each.
+
+    Without `keyless`, rows without a key come last: what was staged is numbered in that order.
 
     Yields
     ------

@@ -26,7 +26,7 @@ from .format.schema import to_batches
 from .hot.buffer import RECORD_OVERHEAD_BYTES
 from .hot.partition_writer import PartitionWriter
 from .hot.pending import SchemaGrew
-from .idempotent import append_pieces, check_name, check_number, numbered, wait_for_ranges
+from .idempotent import append_pieces, check_name, checked_number, numbered, wait_for_ranges
 from .ingest import (
     Headers,
     body_of,
@@ -36,6 +36,7 @@ from .ingest import (
     partition_of,
 )
 from .records import Appended, OffsetRange, merged_ranges
+from .selecting import check_sync
 
 if TYPE_CHECKING:
     from .topic import Topic
@@ -116,6 +117,7 @@ class Producer:
             Of mode ``cold``: appended and durable here, and not published yet.
         """
         topic = self._topic
+        check_sync(sync)
         values, size, when, placing, place = checked(topic, value, key, headers, timestamp, partition)
         if not topic._typed:
             size += RECORD_OVERHEAD_BYTES
@@ -150,6 +152,8 @@ class Producer:
     ) -> list[OffsetRange]:
         """Append Arrow data under numbers, but for the rows that are there already; else as `Topic.append_batch`.
 
+        Each batch of `data` goes in runs of up to 8 MiB of one partition, each wholly or not at all.
+
         Parameters
         ----------
         sequence
@@ -178,8 +182,9 @@ class Producer:
             appended, `next_sequence` has moved, and `flush` waits again.
         """
         topic = self._topic
+        check_sync(sync)
         if partition is not None:
-            topic._check_partition(partition)
+            partition = topic._check_partition(partition)
         ranges: list[OffsetRange] = []
         topic._store._check()
         with self._lock:
@@ -209,7 +214,7 @@ class Producer:
         """Return the number of what is to be appended; the caller holds the lock."""
         if sequence is None:
             return self._next or 0
-        check_number("sequence", sequence, SEQUENCE_MAX)
+        sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
         if self._next is not None and sequence > self._next:
             raise OutOfOrderSequence(
                 f"producer {self.id!r} appends number {sequence} to topic {self._topic.name!r}, and the next is "
@@ -297,7 +302,7 @@ def resume_producer(topic: Topic, producer_id: str, epoch: int, partitions: int 
     DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
     """
     check_name(producer_id)
-    check_number("epoch", epoch, EPOCH_MAX)
+    epoch = checked_number("epoch", epoch, EPOCH_MAX)
     topic._store._check_writable()
     with topic._lock:
         known = topic.partitions if partitions is None else partitions

@@ -44,10 +44,18 @@ def query_of(
     )
 
 
-def check_limit(limit: object) -> None:
-    """Raise `ConfigError` unless `limit` is a number of rows, or None for all."""
+def checked_limit(limit: Any) -> int | None:
+    """Return a number of rows, None for all; raise `ConfigError` for what is neither."""
+    limit = plain_int(limit)
     if limit is not None and (type(limit) is not int or limit < 0):
         raise ConfigError(f"limit is a number of rows, not {limit!r}")
+    return limit
+
+
+def check_sync(sync: object) -> None:
+    """Raise `ConfigError` unless `sync` is what an append takes: text such as "no" would count as True."""
+    if sync is not None and type(sync) is not bool:
+        raise ConfigError(f"sync is True, False, or None for what the sync mode says, not {sync!r}")
 
 
 def _as_key(key: Any, kind: pa.DataType) -> Any:
@@ -70,31 +78,36 @@ def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -
     """Return the partitions that are asked for; all for None."""
     if partitions is None:
         return list(range(meta.partitions))
-    if not isinstance(partitions, (int, Iterable)):
+    if not isinstance(partitions, (int, np.integer, Iterable)):
         raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}")
-    wanted = [partitions] if isinstance(partitions, int) else list(partitions)
-    for partition in wanted:
-        check_partition(meta, partition)
-    return list(dict.fromkeys(wanted))
+    wanted = [partitions] if isinstance(partitions, (int, np.integer)) else partitions
+    return list(dict.fromkeys(checked_partition(meta, partition) for partition in wanted))
 
 
-def check_bounds(meta: TopicMeta, *bounds: int | Mapping[int, int | None] | None) -> None:
-    """Raise `ConfigError` for what is no bound on offsets."""
-    for offsets in bounds:
-        by_partition = offsets if isinstance(offsets, Mapping) else {}
-        for partition in by_partition:
-            if type(partition) is not int or not 0 <= partition < meta.partitions:
-                raise ConfigError(
-                    f"an offset is given for {partition!r}, which is no partition of {meta.name!r}"
-                )
-        for offset in by_partition.values() if isinstance(offsets, Mapping) else [offsets]:
-            if offset is not None and type(offset) is not int:
-                raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
+def checked_bounds(meta: TopicMeta, offsets: Any) -> Offsets:
+    """Return a bound on offsets in plain ints; raise `ConfigError` for what is none."""
+    if not isinstance(offsets, Mapping):
+        return _checked_offset(offsets)
+    found = {}
+    for key, given in offsets.items():
+        partition, offset = plain_int(key), _checked_offset(given)
+        if type(partition) is not int or not 0 <= partition < meta.partitions:
+            raise ConfigError(f"an offset is given for {partition!r}, which is no partition of {meta.name!r}")
+        if offset is not None:
+            found[partition] = offset
+    return found
 
 
-def plain_offset(offset: Any) -> Any:
-    """Return an offset as Python's own int, also one of NumPy, as a DataFrame has it."""
-    return int(offset) if isinstance(offset, np.integer) else offset
+def _checked_offset(offset: Any) -> int | None:
+    offset = plain_int(offset)
+    if offset is not None and type(offset) is not int:
+        raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
+    return offset
+
+
+def plain_int(value: Any) -> Any:
+    """Return an integer of NumPy, as a DataFrame has it, as Python's own, and everything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def bound(offsets: Offsets, partition: int) -> int | None:
@@ -102,8 +115,10 @@ def bound(offsets: Offsets, partition: int) -> int | None:
     return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
 
 
-def check_partition(meta: TopicMeta, partition: int) -> None:
-    """Raise `TopicNotFound` for what is no partition."""
+def checked_partition(meta: TopicMeta, partition: Any) -> int:
+    """Return a partition as a plain int; raise `TopicNotFound` for what is none."""
+    partition = plain_int(partition)
     if type(partition) is not int or not 0 <= partition < meta.partitions:
         has = "partition 0 alone" if meta.partitions == 1 else f"partitions 0 to {meta.partitions - 1}"
         raise TopicNotFound(f"topic {meta.name!r} has {has}, not {partition!r}")
+    return partition

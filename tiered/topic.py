@@ -25,11 +25,13 @@ from .reads import offset_ranges, records, refresh, snapshots
 from .records import Appended, OffsetRange, Record, naming_what_stayed
 from .selecting import (
     Offsets,
-    check_bounds,
-    check_limit,
-    check_partition,
+    bound,
+    check_sync,
+    checked_bounds,
+    checked_limit,
+    checked_partition,
     chosen_partitions,
-    plain_offset,
+    plain_int,
     query_of,
 )
 from .warm.catalog import TopicMeta
@@ -112,12 +114,15 @@ class Topic:
 
         Raises
         ------
-        SchemaMismatch, RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
+        SchemaMismatch, RecordTooLarge, ConfigError
+        DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
             In each case but a failed wait, nothing was appended.
         ColdStorageError
             Of mode ``cold``: the record is appended and durable here, and not published yet. Do not append it
             again; `flush` publishes it, and so does the next append or pass.
         """
+        if sync is not None:
+            check_sync(sync)
         if self._typed:
             appended = append_checked(self, checked(self, value, key, headers, timestamp, partition))
         else:
@@ -139,7 +144,7 @@ class Topic:
             if place is None:
                 place = partition_of(key, self.partitions) if key else self._sticky
             elif place.__class__ is not int:
-                self._check_partition(place)
+                place = self._check_partition(place)
             writer = self._writers.get(place) or self._open_writer(place)
             offset = writer.append_record(key, value, pairs, when, size)
             while offset == FULL:
@@ -195,7 +200,10 @@ class Topic:
             that has columns of the topic. Columns it lacks are null. A column ``timestamp`` gives the record
             timestamps where the topic has no timestamp column, or that is null.
         partition
-            Where to append; default by the key column, row by row.
+            Where to append; default by the key column, row by row. Where only some rows have a key, those without one
+            go to one partition. Rows of one partition keep their order.
+        sync
+            As in `append`.
 
         Returns
         -------
@@ -207,8 +215,11 @@ class Topic:
         ------
         SchemaMismatch
             The data does not fit; nothing was appended of the batch that does not.
+        ConfigError
+            `sync` is neither True, False nor None; nothing was appended.
         RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
         """
+        check_sync(sync)
         ranges = append_arrow(self, data, partition)
         if sync if sync is not None else self._waits:
             self._wait_ranges(ranges, sync)
@@ -297,14 +308,14 @@ class Topic:
         TopicNotFound, SchemaMismatch, ConfigError, CorruptionError, ColdStorageError, StoreClosed
         """
         refresh(self)
-        check_limit(limit)
-        check_bounds(self._meta, start_offset, end_offset)
+        limit = checked_limit(limit)
+        start, end = checked_bounds(self._meta, start_offset), checked_bounds(self._meta, end_offset)
         query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
-        found = snapshots(self, chosen_partitions(self._meta, partitions), start_offset, end_offset)
+        found = snapshots(self, chosen_partitions(self._meta, partitions), start, end)
         return Scan(self._store._access, self._meta, found, query, limit, self._store._check)
 
-    def _check_partition(self, partition: int) -> None:
-        check_partition(self._meta, partition)
+    def _check_partition(self, partition: int) -> int:
+        return checked_partition(self._meta, partition)
 
     def read(
         self,
@@ -340,10 +351,9 @@ class Topic:
                     f"topic {self.name!r} has {self.partitions} partitions: say which one to read"
                 )
             partition = 0
-        self._check_partition(partition)
-        check_bounds(self._meta, {partition: offset})
-        check_limit(limit)
-        return self._records(partition, offset, limit, follow)
+        partition = self._check_partition(partition)
+        offset = bound(checked_bounds(self._meta, {partition: offset}), partition)
+        return self._records(partition, offset, checked_limit(limit), follow)
 
     def _records(
         self, partition: int, offset: int | None, limit: int | None, follow: bool
@@ -367,7 +377,7 @@ class Topic:
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
         scan = self.scan(partition, start_timestamp=timestamp, columns=["offset"], limit=1)
-        self._check_partition(partition)
+        partition = self._check_partition(partition)
         for batch in scan.to_batches():
             return int(batch.column(0)[0].as_py())
         return scan.offsets[partition][1]
@@ -382,7 +392,7 @@ class Topic:
         OffsetOutOfRange
             The offset is after the end offset.
         """
-        administration.delete_before(self, plain_offset(offset), partition)
+        administration.delete_before(self, plain_int(offset), self._check_partition(partition))
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add nullable columns at the end of a typed topic; older records read them as null.
@@ -408,8 +418,7 @@ class Topic:
         return self._writers.get(partition) or self._open_writer(partition)
 
     def _open_writer(self, partition: int) -> PartitionWriter:
-        self._check_partition(partition)
-        return open_writer(self, partition)
+        return open_writer(self, self._check_partition(partition))
 
     def _view(self, partition: int, *, flush: bool = True) -> Any:
         writer = self._writers.get(partition)

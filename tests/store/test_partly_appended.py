@@ -120,3 +120,57 @@ def test_over_the_network_too(tmp_path: Path) -> None:
         end = store.topic("t").offsets()[0].end
         assert named(caught.value) == {0: [(1, end)]}
         assert 1 < end < ROWS
+
+
+def test_a_batch_of_a_producer_goes_in_whole(tmp_path: Path) -> None:
+    """Exhaustive over the writes, in process and over the network: all of its blocks are there, or none."""
+    settings = stepwise({"block_bytes": "4KiB"})
+    room, failed, refused = 0, True, 0
+    while failed:
+        failed, disk = False, RunningOut()
+        with (
+            tiered.open(tmp_path / str(room), settings=settings, host=Host(fs=disk)) as store,
+            store.serve("127.0.0.1:0") as server,
+            tiered.open(server.location) as client,
+        ):
+            topic = store.create_topic("t")
+            there = client.topic("t")
+            data = pa.table({"value": rows()})
+            producers = [topic.producer("p"), there.producer("q")]
+            for append in (*(producer.append_batch for producer in producers), there.append_batch):
+                before = topic.offsets()[0].end
+                disk.left = room
+                error = _refusal(append, data)
+                disk.left = 1 << 30
+                end = topic.offsets()[0].end
+                assert end - before == (0 if error else ROWS)
+                if error is not None:
+                    failed, refused = True, refused + 1
+                    assert named(error) == {}
+                    append(data)
+                    assert topic.offsets()[0].end - before == ROWS
+            blocks = topic._writers[0].view().active_index
+            assert len(blocks) >= 3 * 10
+        room += 1
+    assert refused >= 3
+
+
+def test_a_batch_of_a_producer_that_is_longer_than_a_run_names_what_stayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same call again appends the rest."""
+    monkeypatch.setattr("tiered.hot.numbered.RUN_BYTES_MAX", 16 << 10)
+    disk = RunningOut()
+    settings = stepwise({"block_bytes": "4KiB"})
+    with tiered.open(tmp_path, settings=settings, host=Host(fs=disk)) as store:
+        topic = store.create_topic("t")
+        producer = topic.producer("p")
+        disk.left = 5
+        error = _refusal(lambda _: producer.append_batch(pa.table({"value": rows()})), topic)
+        assert error is not None
+        disk.left = 1 << 30
+        end = topic.offsets()[0].end
+        assert 0 < end < ROWS
+        assert named(error) == {0: [(0, end)]}
+        assert producer.append_batch(pa.table({"value": rows()})) == [(0, 0, ROWS)]
+        assert topic.scan(columns=["value"]).to_arrow()["value"].to_pylist() == rows()

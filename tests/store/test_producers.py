@@ -145,14 +145,18 @@ def test_sessions_fence_each_other_across_a_restart(tmp_path: Path) -> None:
         assert values(topic) == [b"0"]
 
 
-def test_a_call_cut_short_is_completed_by_the_same_call(tmp_path: Path) -> None:
-    """Of four blocks two are there; the same call adds the rest, and says where the whole lies."""
+def test_a_call_cut_short_is_completed_by_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four runs of a block two are there; the same call adds the rest, and says where the whole lies."""
+    monkeypatch.setattr("tiered.hot.numbered.RUN_BYTES_MAX", 600)
     rows = pa.table({"value": [b"%03d" % i + b"." * 100 for i in range(20)]})
     with open_store(tmp_path, None, Clock(), settings=stepwise({"block_bytes": 600})) as store:
         topic = store.create_topic("log")
         topic.append(b"before")
         writer = topic._writer(0)
-        plain, left = writer._append_body, [2]
+        topic.flush()
+        plain, left = writer._append_bodies, [2]
 
         def until_full(*arguments: Any, **options: Any) -> None:
             left[0] -= 1
@@ -160,11 +164,10 @@ def test_a_call_cut_short_is_completed_by_the_same_call(tmp_path: Path) -> None:
                 raise tiered.DiskFull("no room")
             plain(*arguments, **options)
 
-        writer._append_body = until_full  # type: ignore[method-assign]
-        topic.flush()
+        writer._append_bodies = until_full  # type: ignore[method-assign]
         with pytest.raises(tiered.DiskFull):
             topic._append_idempotent(rows, 0, "sink", 0, 1 << 33)
-        writer._append_body = plain  # type: ignore[method-assign]
+        writer._append_bodies = plain  # type: ignore[method-assign]
         assert 1 < topic.offsets()[0].end < 21
         found = topic._append_idempotent(rows, 0, "sink", 0, 1 << 33, sync=True)
         assert found == (0, 1, 21)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import open_store
+from tests.store.helpers import OFFLOAD_US, open_store, tier
+from tiered.format.schema import HEADERS_TYPE
 from tiered.host import Host
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -328,3 +329,106 @@ def test_a_scan_is_asked_alike(ways: Ways) -> None:
             with pytest.raises(tiered.SchemaMismatch, match="does not fit the key column"):
                 topic.scan(key=key)
         assert topic.scan(key=np.int64(1)).to_arrow().num_rows == 1
+
+
+def test_sync_is_a_truth_value_or_none(ways: Ways) -> None:
+    """A text such as "no" would count as True; and nothing is appended under what is neither."""
+    batch = pa.table({"value": [b"x"]})
+    for topic in ways.each("syncs"):
+        producer = topic.producer("p")
+        calls: list[tuple[Callable[..., Any], Any]] = [
+            (topic.append, b"x"),
+            (topic.append_batch, batch),
+            (producer.append, b"x"),
+            (producer.append_batch, batch),
+        ]
+        for wrong in ("no", "", 1, 0, np.True_, [], object()):
+            for append, what in calls:
+                with pytest.raises(tiered.ConfigError, match="sync is True, False"):
+                    append(what, sync=wrong)
+        topic.flush()
+        assert topic.offsets()[0].end == 0
+
+
+def test_integers_of_numpy_are_integers(ways: Ways) -> None:
+    """Offsets, partitions, limits, numbers and times, as a DataFrame has them; a truth value is none of these."""
+    zero, one, two = np.int64(0), np.int32(1), np.uint8(2)
+    for topic in ways.each("integers", partitions=3):
+        topic.append(b"0", partition=two, timestamp=np.int64(1000))  # type: ignore[arg-type]
+        topic.append_many([{"value": b"1", "partition": two, "timestamp": two}])
+        topic.append_batch(pa.table({"value": [b"2"]}), partition=two)  # type: ignore[arg-type]
+        producer = topic.producer("p")
+        producer.append(b"3", partition=two, sequence=zero)  # type: ignore[arg-type]
+        producer.append_batch(pa.table({"value": [b"4"]}), partition=two, sequence=one)  # type: ignore[arg-type]
+        found = [
+            topic.scan(two, start_offset=one, limit=two),  # type: ignore[arg-type]
+            topic.scan([two], start_offset={two: one}, end_offset={two: np.int64(3)}),  # type: ignore[dict-item,list-item]
+            topic.scan(start_timestamp=zero, end_timestamp=np.int64(10), limit=np.int64(5)),  # type: ignore[arg-type]
+        ]
+        values = [scan.to_arrow()["value"].to_pylist() for scan in found]
+        assert values == [[b"1", b"2"], [b"1", b"2"], [b"1"]]
+        read = topic.read(two, offset=one, limit=two)  # type: ignore[arg-type]
+        assert [record.value for record in read] == [b"1", b"2"]
+        assert topic.offset_at(np.int64(1000), two) == 0  # type: ignore[arg-type]
+        topic.delete_before(one, two)  # type: ignore[arg-type]
+        assert topic.offsets()[2].start == 1
+        for wrong in (True, np.True_, "1", 1.0):
+            with pytest.raises(tiered.ConfigError):
+                topic.scan(start_offset=wrong)  # type: ignore[arg-type]
+            with pytest.raises(tiered.ConfigError):
+                topic.scan(limit=wrong)  # type: ignore[arg-type]
+            with pytest.raises(tiered.TopicNotFound):
+                topic.append(b"x", partition=wrong)  # type: ignore[arg-type]
+
+
+def test_a_header_has_a_name(ways: Ways) -> None:
+    """In Arrow data too, where a list may hold a null in the place of one: reads would drop it, scans would not."""
+    kind = HEADERS_TYPE
+    for topic in ways.each("headers"):
+        for wrong in ([None], [{"key": None, "value": b"x"}], [{"key": "a", "value": b"x"}, None]):
+            data = pa.table({"value": [b"x", b"y"], "headers": pa.array([None, wrong], kind)})
+            for append in (topic.append_batch, topic.producer("p").append_batch):
+                with pytest.raises(tiered.SchemaMismatch, match="without a name"):
+                    append(data)
+        sound = [None, [], [{"key": "a", "value": None}]]
+        topic.append_batch(pa.table({"value": [b"x"] * 3, "headers": pa.array(sound, kind)}))
+        assert [record.headers for record in topic.read()] == [(), (), (("a", None),)]
+
+
+def test_rows_of_a_partition_keep_their_order(ways: Ways) -> None:
+    """Also those without a key, which all go to one partition; the next call's to the next."""
+    keys = [None, b"a", b"b", None, b"c", b"d", None, b"a"] * 20
+    for topic in ways.each("order", partitions=3):
+        for turn in range(4):
+            values = [b"%d-%03d" % (turn, at) for at in range(len(keys))]
+            topic.append_batch(pa.table({"key": keys, "value": values}))
+        rows = topic.scan(columns=["partition", "key", "value"]).to_arrow().to_pylist()
+        for partition in range(3):
+            values = [row["value"] for row in rows if row["partition"] == partition]
+            assert values == sorted(values)
+        homes = {(row["value"][:1], row["partition"]) for row in rows if row["key"] is None}
+        assert homes == {(b"0", 0), (b"1", 1), (b"2", 2), (b"3", 0)}
+
+
+def test_a_decimal_that_parquet_would_change_stays_on_the_disk(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that an earlier release took; what is behind it is uploaded once it is deleted."""
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        topic = store.create_topic("t", schema=pa.schema([("price", pa.decimal128(5, 2))]))
+        with monkeypatch.context() as patch:
+            patch.setattr("tiered.format.schema._is_checked", lambda kind: False)
+            topic.append_batch(pa.table({"price": wrong_decimal(pa.decimal128(5, 2))}))
+        topic.roll()
+        topic.append({"price": Decimal("1.25")})
+        topic.roll()
+        report = store.tier((clock() + OFFLOAD_US) // 1000)
+        [failed] = report.failed
+        assert "'price' holds what is no decimal128(5, 2)" in str(failed)
+        assert "offsets 0 to 1" in str(failed) or "[0, 1)" in str(failed)
+        assert topic.scan(columns=["price"]).to_arrow()["price"].to_pylist()[0] == Decimal("10000000.00")
+        topic.delete_before(1)
+        tier(store, clock, OFFLOAD_US)
+        assert topic.scan().explain().to_json()
+    with tiered.open(f"file://{tmp_path}/bucket") as store:
+        assert store.topic("t").scan(columns=["price"]).to_arrow()["price"].to_pylist() == [Decimal("1.25")]

@@ -8,7 +8,7 @@ import typer
 
 from ..explaining import explain_topic
 from ..policies.explain import Explanation, Piece
-from ..selecting import check_partition
+from ..selecting import checked_partition
 from ..units import approximate_size, format_duration
 from .options import (
     AsJson,
@@ -42,7 +42,7 @@ def explain(
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
         if partition is not None:
-            check_partition(store.topic(topic)._meta, partition)
+            checked_partition(store.topic(topic)._meta, partition)
         found = explain_topic(store, topic, partition)
     if as_json:
         print_json(found.to_json())

@@ -37,6 +37,7 @@ from ..errors import ColdStorageError, CorruptionError
 from ..format.checksum import crc32c
 from ..format.facts import SegmentFacts
 from ..format.manifest import ObjectEntry, RowGroup
+from ..format.schema import no_value
 from .ahead import read_ahead
 from .object_store import Bytes, Upload
 from .parquet_format import (
@@ -102,7 +103,7 @@ def write_object(
         with closing(read_ahead(batches)) as ahead:
             for rows in _row_groups(schema, ahead, row_group_bytes):
                 writer = writer or _open_writer(sink, rows, level)
-                groups.append(_write_group(writer, sink, rows, facts, groups))
+                groups.append(_write_group(writer, sink, rows, facts, groups, not segments))
         writer = writer or _open_writer(sink, schema.empty_table(), level)
         if groups:
             sink.end_piece()
@@ -251,7 +252,7 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int
 
 
 def _write_group(
-    writer: Any, sink: _Sink, rows: pa.Table, facts: SegmentFacts, before: list[RowGroup]
+    writer: Any, sink: _Sink, rows: pa.Table, facts: SegmentFacts, before: list[RowGroup], checked: bool
 ) -> RowGroup:
     offsets, stamps = rows.column("offset"), rows.column("timestamp")
     if offsets.null_count or stamps.null_count:
@@ -265,6 +266,8 @@ def _write_group(
             where=f"segment {facts.segment_id}",
             offsets=(facts.base_offset, facts.end_offset),
         )
+    if checked:
+        _check_values(rows, facts)
     start = sink.end_piece() if before else 0
     writer.write_table(rows, row_group_size=rows.num_rows)
     low, high = pc.min_max(stamps).values()
@@ -278,6 +281,23 @@ def _write_group(
         min_timestamp_us=low.value,
         max_timestamp_us=high.value,
     )
+
+
+def _check_values(rows: pa.Table, facts: SegmentFacts) -> None:
+    """Raise `CorruptionError` where a decimal has more digits than its type: Parquet would make another number of it.
+
+    Appends refuse them; those of earlier releases did not.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for chunk in column.chunks:
+            wrong = no_value(chunk, pa.types.is_decimal)
+            if wrong is not None:
+                raise CorruptionError(
+                    f"column {name!r} holds {wrong}. The records stay on this disk, and nothing behind them is "
+                    "uploaded: append them anew with other values, then delete_before the last of them",
+                    where=f"segment {facts.segment_id}",
+                    offsets=(rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py() + 1),
+                )
 
 
 def _with_ends(groups: list[RowGroup], facts: SegmentFacts) -> tuple[RowGroup, ...]:

@@ -14,6 +14,7 @@ from ..format.sizes import reckoned_bytes
 from ..ingest import Headers, check_records
 from ..producer import Producer
 from ..records import Appended, OffsetRange, merged_ranges
+from ..selecting import check_sync
 from .appender import PILE_BYTES_MAX
 from .piles import Pile, Session
 
@@ -56,8 +57,9 @@ class RemoteProducer(Producer):
         topic = self._topic
         # First: in a forked child the lock may be held for ever.
         topic._store._check_writable()
+        check_sync(sync)
         record = checked(topic, value, key, headers, timestamp, partition)
-        pile = Pile(partition, sync)
+        pile = Pile(record.partition, sync)
         pile.size = record.size + topic._row_bytes
         pile.rows.append((record.timestamp_us, *record.values))
         with self._lock:
@@ -77,8 +79,9 @@ class RemoteProducer(Producer):
         """Append Arrow data under numbers, as `Producer.append_batch` does."""
         topic = self._topic
         topic._store._check_writable()
+        check_sync(sync)
         if partition is not None:
-            topic._check_partition(partition)
+            partition = topic._check_partition(partition)
         ranges: list[OffsetRange] = []
         with self._lock:
             begin = number = self._checked(sequence)

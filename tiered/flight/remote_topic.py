@@ -26,7 +26,15 @@ from ..ingest import (
 from ..producer import Producer
 from ..reader.scan import Scan
 from ..records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
-from ..selecting import Offsets, check_bounds, check_limit, chosen_partitions, plain_offset, query_of
+from ..selecting import (
+    Offsets,
+    check_sync,
+    checked_bounds,
+    checked_limit,
+    chosen_partitions,
+    plain_int,
+    query_of,
+)
 from ..topic import Topic
 from ..warm.catalog import TopicMeta
 from .appender import PILE_BYTES_MAX, Appender
@@ -86,6 +94,7 @@ class RemoteTopic(Topic):
             Where nothing is waited for, one whose offset comes with the server's answer.
         """
         self._store._check_writable()
+        check_sync(sync)
         pile, place = self._add(checked(self, value, key, headers, timestamp, partition), sync)
         if sync if sync is not None else self._waits:
             assert pile.partition is not None
@@ -128,8 +137,9 @@ class RemoteTopic(Topic):
     ) -> list[OffsetRange]:
         """Append Arrow data, as `Topic.append_batch` does; pieces of some MiB are under way at a time."""
         self._store._check_writable()
+        check_sync(sync)
         if partition is not None:
-            self._check_partition(partition)
+            partition = self._check_partition(partition)
         ranges: list[OffsetRange] = []
         with naming_what_stayed(ranges):
             for batch, timestamps in to_batches(data, self.schema):
@@ -152,7 +162,10 @@ class RemoteTopic(Topic):
         elif keys is None or keys.null_count == len(keys):
             parts = [(None, body)]
         else:
-            parts = list(by_partition(body, keys, self.partitions))
+            # Rows without a key all to one: those of a partition keep their order.
+            parts = list(by_partition(body, keys, self.partitions, self._sticky))
+            if keys.null_count:
+                self._sticky = (self._sticky + 1) % self.partitions
         piles = []
         for place, rows in parts:
             for piece in split_batch(rows, PILE_BYTES_MAX, reckoned_bytes):
@@ -239,15 +252,16 @@ class RemoteTopic(Topic):
         split_bytes: int | None = None,
     ) -> RemoteScan:
         self._store._check()
-        check_limit(limit)
+        limit = checked_limit(limit)
+        partitions = plain_int(partitions)
         if type(partitions) is int:
             self._check_partition(partitions)
-        check_bounds(self._meta, start_offset, end_offset)
+        start, end = checked_bounds(self._meta, start_offset), checked_bounds(self._meta, end_offset)
         query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
         chosen = None if partitions is None else tuple(chosen_partitions(self._meta, partitions))
         self._appender.drain()
         command = ScanCommand(
-            self.name, chosen, start_offset, end_offset, query.start_timestamp_us, query.end_timestamp_us,
+            self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
             query.key, query.columns, limit, split_bytes, self._meta.topic_id,
         )  # fmt: skip
         scan = RemoteScan(self._connection, command, self._store._check)
@@ -281,7 +295,7 @@ class RemoteTopic(Topic):
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
-        self._check_partition(partition)
+        partition = self._check_partition(partition)
         self._store._check()
         self._appender.drain()
         values = {**named(self._meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
@@ -291,10 +305,10 @@ class RemoteTopic(Topic):
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         """Move the start offset up, as `Topic.delete_before` does."""
-        self._check_partition(partition)
+        partition = self._check_partition(partition)
         self._store._check_writable()
         self._appender.drain()
-        values = {**named(self._meta), "offset": plain_offset(offset), "partition": partition}
+        values = {**named(self._meta), "offset": plain_int(offset), "partition": partition}
         self._connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:
@@ -329,10 +343,11 @@ class RemoteTopic(Topic):
         if found["partitions"] > self.partitions or found["schema_id"] > self._meta.schema_id:
             self._refresh()
 
-    def _check_partition(self, partition: int) -> None:
+    def _check_partition(self, partition: int) -> int:
+        partition = plain_int(partition)
         if type(partition) is int and partition >= self.partitions:
             self._refresh()  # others may have added it
-        super()._check_partition(partition)
+        return super()._check_partition(partition)
 
     def _finish(self) -> None:
         """Send and flush what is left here, and raise what went wrong."""

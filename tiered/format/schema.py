@@ -270,8 +270,11 @@ def to_batches(data: Any, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, p
         raise SchemaMismatch("a column name appears twice in the data")
     if not set(names) & set(schema.names):
         raise SchemaMismatch(f"the data has none of the topic's columns {', '.join(schema.names)}")
+    has_headers = "headers" in names and schema.equals(RECORD_SCHEMA)
     for batch in chain.from_iterable(text_parts(whole, _TEXT_BYTES_MAX) for whole in reader):
         columns = [_cast(batch, field) for field in schema]
+        if has_headers:
+            _check_headers(columns[-1])
         stamps = _cast(batch, SYSTEM_FIELDS[3]) if "timestamp" in names else None
         yield pa.RecordBatch.from_arrays(columns, schema=schema), stamps
 
@@ -370,9 +373,15 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return array
 
 
+def _check_headers(headers: pa.Array) -> None:
+    """Raise `SchemaMismatch` where a header of a record is null, or has no name."""
+    if headers.flatten().flatten()[0].null_count:
+        raise SchemaMismatch("column 'headers' holds a header without a name; leave it out of its list")
+
+
 def _can_be_wrong(kind: pa.DataType) -> bool:
     """Whether arrays of a type may hold what is no value of it, or none that every reader can hold."""
-    return bool(pt.is_temporal(kind) or pt.is_string(kind) or pt.is_decimal(kind))
+    return _is_checked(kind) or bool(pt.is_temporal(kind))
 
 
 def _check_values(array: pa.Array, field: pa.Field) -> None:
@@ -380,14 +389,28 @@ def _check_values(array: pa.Array, field: pa.Field) -> None:
 
     Its casts do not either: that of large strings gives plain ones with whatever bytes they have.
     """
+    if not all(map(_in_range, leaves(array))):
+        raise SchemaMismatch(f"column {field.name!r} holds a time that is out of range: years 1 to 9999")
+    wrong = no_value(array, _is_checked)
+    if wrong is not None:
+        raise SchemaMismatch(f"column {field.name!r} holds {wrong}")
+
+
+def no_value(array: pa.Array, matches: Callable[[pa.DataType], bool]) -> str | None:
+    """Return what an array holds that is no value of its type, of the types that match; None where there is no such thing."""
+    if not has(array.type, matches):
+        return None
     for leaf in leaves(array):
-        if not _in_range(leaf):
-            raise SchemaMismatch(f"column {field.name!r} holds a time that is out of range: years 1 to 9999")
-        if pt.is_string(leaf.type) or pt.is_decimal(leaf.type):
+        if matches(leaf.type):
             try:
                 leaf.validate(full=True)
             except pa.ArrowInvalid as error:
-                raise SchemaMismatch(f"column {field.name!r} holds what is no {leaf.type}: {error}") from None
+                return f"what is no {leaf.type}: {error}"
+    return None
+
+
+def _is_checked(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_decimal(kind))
 
 
 def _fitted(given: pa.Array, field: pa.Field) -> pa.Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import Fenced, again
-from ..format.block import MARK
+from ..format.block import MARK, Body, Numbers
 from ..format.pieces import encode_blocks
 from ..format.producers import UNKNOWN_OFFSET, Known
 from ..warm.catalog import TopicMeta
@@ -17,6 +17,9 @@ from ..warm.segment_writer import SegmentWriter
 from .buffer import Number, RowBuffer
 from .opening import WriterOptions
 from .pending import PendingRows, SchemaGrew
+
+RUN_BYTES_MAX = 8 << 20
+"""Of a producer's blocks that are written at once. Twice what a client of a server sends as one batch, 4 MiB at most."""
 
 
 class NumberedRows(PendingRows):
@@ -84,7 +87,9 @@ class NumberedRows(PendingRows):
     def append_numbered_batches(
         self, producer_id: int, epoch: int, pieces: Sequence[pa.RecordBatch], numbers: Sequence[np.ndarray]
     ) -> tuple[int, int]:
-        """Do as `append_batches` for rows of an idempotent producer, but for those that are there already.
+        """Write rows of an idempotent producer after the pending rows, but for those that are there already.
+
+        They go in runs of up to `RUN_BYTES_MAX`, or one block, each by one write: wholly or not at all.
 
         Parameters
         ----------
@@ -115,12 +120,7 @@ class NumberedRows(PendingRows):
                 if known is not None and first <= last:
                     start = known.offset_of(first)
                 try:
-                    for piece, sequences in zip(pieces, numbers, strict=True):
-                        there = int(np.searchsorted(sequences, last, side="right"))
-                        if there < len(sequences):
-                            self._append_numbered_piece(
-                                producer_id, epoch, piece.slice(there), sequences[there:], len(pieces) == 1
-                            )
+                    self._append_runs(producer_id, epoch, last, pieces, numbers)
                 except BaseException:
                     # Ctrl-C too: what was written is known to the segment.
                     self.producers.take(producer_id, self._segment.producers)
@@ -131,16 +131,39 @@ class NumberedRows(PendingRows):
                 offset = UNKNOWN_OFFSET if known is None else known.offset_of(end)
                 return start, UNKNOWN_OFFSET if offset == UNKNOWN_OFFSET else offset + 1
 
-    def _append_numbered_piece(
-        self, producer_id: int, epoch: int, piece: pa.RecordBatch, sequences: np.ndarray, keep: bool
+    def _append_runs(
+        self,
+        producer_id: int,
+        epoch: int,
+        last: int,
+        pieces: Sequence[pa.RecordBatch],
+        numbers: Sequence[np.ndarray],
     ) -> None:
-        row = 0
-        for body in encode_blocks(piece):
-            first, last = int(sequences[row]), int(sequences[row + body.record_count - 1])
-            self._append_body(body, keep=keep, producer=(producer_id, epoch, first), last_sequence=last)
-            end = self._segment.end_offset
-            self.producers.add(producer_id, epoch, first, last, end - body.record_count, end)
-            row += body.record_count
+        """Append the rows whose numbers are above `last`, in runs of blocks; the caller holds both locks."""
+        limit, keep = min(RUN_BYTES_MAX, self.roll_bytes), len(pieces) == 1
+        run: list[tuple[Body, Numbers]] = []
+        length = 0
+        for piece, sequences in zip(pieces, numbers, strict=True):
+            row = int(np.searchsorted(sequences, last, side="right"))
+            for body in encode_blocks(piece.slice(row)) if row < len(sequences) else ():
+                if run and length + body.length > limit:
+                    self._append_run(run, keep)
+                    run, length = [], 0
+                end = row + body.record_count
+                its = Numbers(producer_id, epoch, int(sequences[row]), int(sequences[end - 1]))
+                run.append((body, its))
+                row, length = end, length + body.length
+        if run:
+            self._append_run(run, keep)
+
+    def _append_run(self, run: Sequence[tuple[Body, Numbers]], keep: bool) -> None:
+        bodies, numbers = zip(*run, strict=True)
+        self._append_bodies(bodies, keep=keep, numbers=numbers)
+        end = self._segment.end_offset - sum(body.record_count for body in bodies)
+        for body, (producer_id, epoch, first, last) in run:
+            start, end = end, end + body.record_count
+            assert last is not None
+            self.producers.add(producer_id, epoch, first, last, start, end)
 
     def begin_epoch(self, producer_id: int, epoch: int) -> None:
         """Refuse lower epochs of a producer from now on, also after a restart: durable when this returns.

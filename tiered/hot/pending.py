@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 
+from ..errors import Backpressure, TieredError
 from ..format.block import RAW_BYTES_MAX
 from ..format.facts import SegmentFacts
 from ..format.pieces import Piece, encode_blocks, split
@@ -244,8 +245,28 @@ class PendingRows(ActiveEnd):
 
     def _write_taken(self) -> None:
         if self._taken is not None:
-            self._drain_buffer(self._taken)
+            try:
+                self._drain_buffer(self._taken)
+            except TieredError:
+                raise
+            except Exception as error:
+                raise self._not_written(self._taken, error) from error
             self._taken, self._written_again, self._bytes_max = None, False, self._block_bytes
+
+    def _not_written(self, rows: RecordBuffer | RowBuffer, error: Exception) -> TieredError:
+        """Return what is said where rows cannot be made blocks, for lack of memory or by a mistake of this package."""
+        start = max(rows.base_offset, self._segment.end_offset)
+        end = rows.base_offset + len(rows.timestamps_us)
+        passing = isinstance(error, MemoryError)
+        advice = (
+            "free some"
+            if passing
+            else "if that fails too, please report it: nothing can be appended behind them"
+        )
+        return (Backpressure if passing else TieredError)(
+            f"offsets {start} to {end} of partition {self.partition} of topic {self.meta.name!r} could not be written "
+            f"({type(error).__name__}: {error}); they are in memory still, and the next flush tries again: {advice}"
+        )
 
     def _put_back(self) -> None:
         """Put what was taken and not written back in front."""
