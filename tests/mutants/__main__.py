@@ -3,8 +3,12 @@
 python -m tests.mutants                       all mutants, within --cpu-minutes
 python -m tests.mutants --list                their names
 python -m tests.mutants --only NAME           these alone, with the change and the test that notices
-python -m tests.mutants --survivors           those again that survived the last run
-python -m tests.mutants --write-docs          the table in docs/durability.md, from the last run
+python -m tests.mutants --rest                those that have no result yet
+python -m tests.mutants --survivors           those again that survived
+python -m tests.mutants --measure PATH        note which lines the tests of a file or folder run, where tests are new
+python -m tests.mutants --write-docs          the table in docs/durability.md, from the results so far
+
+Results and measurements are kept in build/mutants.
 """
 
 from __future__ import annotations
@@ -20,20 +24,21 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
 from tests.mutants.making import Mutant, mutants_of
-from tests.mutants.selecting import Selection, measure
+from tests.mutants.selecting import Measurement, Selection, measure
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLAN = Path(__file__).with_name("plan.toml")
 EXPLAINED = Path(__file__).with_name("explained.toml")
 SCRATCH = ROOT / "build" / "mutants"
-RESULTS = SCRATCH / "results.json"
+RESULTS = SCRATCH / "results.jsonl"
 MUTANTS_MAX = 3000
 COPIED = [
     "tiered",
@@ -58,7 +63,7 @@ class Result:
 
 
 class Slot:
-    """A copy of the checkout in which one mutant at a time is tried."""
+    """A copy of the checkout, as it was when the run began, in which one mutant at a time is tried."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,6 +82,10 @@ class Slot:
         subprocess.run([sys.executable, *compiled], cwd=folder, check=True)
         self._zygote: subprocess.Popen[str] | None = None
 
+    def text(self, mutant: Mutant) -> str:
+        """Return the module's text without the change."""
+        return (self.folder / mutant.path).read_text()
+
     def run(self, mutant: Mutant | None, tests: list[str], seconds: float) -> dict[str, Any]:
         """Run tests with a mutant in place, or without any."""
         if self._zygote is None or self._zygote.poll() is not None:
@@ -87,7 +96,7 @@ class Slot:
         sound = path.read_text() if path else ""
         try:
             if mutant and path:
-                path.write_text(mutant.code(ROOT))
+                path.write_text(mutant.code(self.folder))
             self._zygote.stdin.write(json.dumps({"tests": tests, "seconds": seconds}) + "\n")
             self._zygote.stdin.flush()
             answer: dict[str, Any] = json.loads(self._zygote.stdout.readline())
@@ -125,48 +134,62 @@ def main() -> int:
         "--only", action="append", default=[], metavar="NAME", help="try this one (part of a name)"
     )
     parser.add_argument("--module", action="append", default=[], metavar="PATH", help="only of this module")
-    parser.add_argument("--survivors", action="store_true", help="try again what survived the last run")
+    parser.add_argument("--rest", action="store_true", help="try what has no result yet")
+    parser.add_argument("--survivors", action="store_true", help="try again what survived")
     parser.add_argument("--cpu-minutes", type=float, default=90, help="stop after so much CPU (default 90)")
     parser.add_argument(
         "--test-seconds", type=float, default=25, help="tests of a mutant take so long at most"
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="measure anew which tests run which lines")
-    parser.add_argument("--write-docs", action="store_true", help="write the table of the last run and stop")
+    parser.add_argument("--measure", action="append", default=[], metavar="PATH", help="measure these tests")
+    parser.add_argument("--write-docs", action="store_true", help="write the table of the results and stop")
     asked = parser.parse_args()
-    if asked.write_docs:
-        from tests.mutants.reporting import write_table
-
-        write_table(ROOT / "docs" / "durability.md", load(), explanations())
-        return 0
     plan = tomllib.loads(PLAN.read_text())
     mutants = [item for path in asked.module or plan["modules"] for item in mutants_of(ROOT, path)]
     assert len(mutants) <= MUTANTS_MAX, f"{len(mutants)} mutants are more than {MUTANTS_MAX}"
+    assert len({item.name for item in mutants}) == len(mutants), "a name that two mutants have"
+    known = load()
+    if asked.write_docs:
+        from tests.mutants.reporting import write_table
+
+        so_far = [known.get(identity(item), Result(item, "not run")) for item in mutants]
+        write_table(ROOT / "docs" / "durability.md", so_far, explanations())
+        return 0
     if asked.only:
         mutants = [item for item in mutants if any(part in item.name for part in asked.only)]
+    if asked.rest:
+        mutants = [item for item in mutants if identity(item) not in known]
     if asked.survivors:
-        survived = {item.mutant.name for item in load() if item.end == "survived"}
-        mutants = [item for item in mutants if item.name in survived]
+        survived = {name for name, item in known.items() if item.end == "survived"}
+        mutants = [item for item in mutants if identity(item) in survived - explanations().keys()]
     if asked.list:
         for item in mutants:
             print(f"{item.path}:{item.line}\t{item.name}\t{item.text}")
         return 0
-    return try_all(mutants, plan, asked)
-
-
-def try_all(mutants: list[Mutant], plan: dict[str, Any], asked: argparse.Namespace) -> int:
-    """Try every mutant, two or so side by side, and print what survived."""
     SCRATCH.mkdir(parents=True, exist_ok=True)
     selection = known_selection(plan, asked)
+    if asked.measure:
+        return 0
+    return try_all(mutants, selection, asked)
+
+
+def identity(mutant: Mutant) -> tuple[str, str]:
+    """Return what results and explanations go by: a mutant whose line was changed is another one."""
+    return mutant.name, mutant.text
+
+
+def try_all(mutants: list[Mutant], selection: Selection, asked: argparse.Namespace) -> int:
+    """Try every mutant, two or so side by side, and print what survived."""
     waiting: Queue[Mutant] = Queue()
     random.Random(7).shuffle(mutants)  # a budget that runs out cuts all modules alike
     for item in mutants:
         waiting.put(item)
     results: list[Result] = []
     lock = threading.Lock()
+    judge = Judge(selection, asked.test_seconds)
 
-    def work(number: int) -> None:
-        slot = Slot(SCRATCH / f"slot-{number}")
+    def work(slot: Slot) -> None:
         while True:
             try:
                 mutant = waiting.get_nowait()
@@ -175,54 +198,110 @@ def try_all(mutants: list[Mutant], plan: dict[str, Any], asked: argparse.Namespa
             with lock:
                 spent = sum(item.cpu for item in results)
             result = (
-                Result(mutant, "not run")
-                if spent > asked.cpu_minutes * 60
-                else attempt(slot, mutant, selection, asked)
+                Result(mutant, "not run") if spent > asked.cpu_minutes * 60 else judge.attempt(slot, mutant)
             )
             with lock:
                 results.append(result)
+                keep(result)
                 show(result, len(results), len(mutants), bool(asked.only))
         slot.close()
 
     started = time.monotonic()
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(asked.workers)]
+    slots = [Slot(SCRATCH / f"slot-{number}") for number in range(min(asked.workers, len(mutants)))]
+    threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    keep(results, partial=bool(asked.only or asked.module or asked.survivors))
     return summary(results, time.monotonic() - started)
 
 
 def known_selection(plan: dict[str, Any], asked: argparse.Namespace) -> Selection:
-    """Return which tests run which lines, measured in a copy whose lines are those of now."""
-    copy = SCRATCH / "measured"
-    same = copy.is_dir() and all(
-        (copy / path).read_text() == (ROOT / path).read_text() for path in plan["modules"]
-    )
-    if asked.fresh or not same or not (SCRATCH / "times.json").exists():
-        Slot(copy)
-        return measure(copy, SCRATCH, plan["modules"], plan["tests"], asked.workers)
-    return Selection(SCRATCH / "coverage", json.loads((SCRATCH / "times.json").read_text()), copy)
+    """Return which tests run which lines: measured once, and again for the files of tests that are named."""
+    kept = sorted(SCRATCH.glob("measured-*.json"), key=lambda path: int(path.stem.split("-")[1]))
+    if asked.fresh:
+        for path in kept:
+            path.unlink()
+        kept = []
+    measurements = [Measurement.load(path) for path in kept]
+    tests = asked.measure or ([] if measurements else plan["tests"])
+    if tests:
+        copy = Slot(SCRATCH / "measured").folder
+        made = measure(copy, SCRATCH, plan["modules"], tests, asked.workers)
+        made.save(SCRATCH / f"measured-{int(kept[-1].stem.split('-')[1]) + 1 if kept else 1}.json")
+        measurements.append(made)
+    later = [
+        [test for made in measurements[number + 1 :] for test in made.measured]
+        for number in range(len(measurements))
+    ]
+    return Selection([made.without(again) for made, again in zip(measurements, later, strict=True)])
 
 
-def attempt(slot: Slot, mutant: Mutant, selection: Selection, asked: argparse.Namespace) -> Result:
-    """Try one mutant; a test that fails without it, too, is none that notices."""
-    tests = selection.tests_of(mutant.path, mutant.line, asked.test_seconds)
-    if not tests:
-        return Result(mutant, "survived", "no test runs this line in its own process")
-    expected = sum(selection.seconds[test] for test in tests)
-    answer = slot.run(mutant, tests, 30 + 5 * expected)
-    cpu = answer["cpu"]
-    if answer["end"] == "failed" and answer["by"]:
-        again = slot.run(None, [answer["by"].split(" ")[0]], 120)
-        cpu += again["cpu"]
-        if again["end"] == "failed":
-            rest = [test for test in tests if test != answer["by"]]
-            answer = slot.run(mutant, rest, 30 + 5 * expected)
-            cpu += answer["cpu"]
-    end = {"passed": "survived", "none": "survived"}.get(answer["end"], "killed")
-    return Result(mutant, end, answer["by"] or answer["end"], cpu)
+class Judge:
+    """Finds a test that fails with a mutant: those first that noticed others of its function, then the quickest."""
+
+    def __init__(self, selection: Selection, seconds_max: float) -> None:
+        self._selection = selection
+        self._seconds_max = seconds_max
+        self._noticed: defaultdict[str, list[str]] = defaultdict(list)
+        self._sound: set[str] = set()
+        self._unsound: set[str] = set()
+
+    def attempt(self, slot: Slot, mutant: Mutant) -> Result:
+        """Try one mutant; a test that fails without it, too, is none that notices."""
+        tests = self._selection.tests_of(mutant.path, slot.text(mutant), mutant.line)
+        if not tests:
+            return Result(mutant, "survived", "no test runs this line in its own process")
+        cpu = 0.0
+        for chosen in self._rounds(mutant, tests):
+            left = chosen
+            while left:
+                expected = sum(self._selection.seconds[test] for test in left)
+                answer = slot.run(mutant, left, 20 + 4 * expected)
+                cpu += answer["cpu"]
+                if answer["end"] == "passed":
+                    break
+                if answer["end"] == "error":
+                    return Result(mutant, "not run", "pytest does not know a test: measure anew", cpu)
+                by = answer["by"]
+                if (
+                    by not in self._selection.seconds
+                ):  # a module that cannot be imported, or the process's death
+                    return Result(mutant, "killed", by or answer["end"], cpu)
+                if by not in self._sound:
+                    again = slot.run(None, [by], 120)
+                    cpu += again["cpu"]
+                    (self._sound if again["end"] == "passed" else self._unsound).add(by)
+                if by in self._sound:
+                    noticed = self._noticed[mutant.name.split(":")[0]]
+                    noticed[:] = [by, *(test for test in noticed if test != by)]
+                    return Result(mutant, "killed", by, cpu)
+                left = [test for test in left if test not in self._unsound]
+        return Result(mutant, "survived", "", cpu)
+
+    def _rounds(self, mutant: Mutant, tests: list[str]) -> Iterator[list[str]]:
+        """Yield a few tests that are likely to notice, and then the rest, within the time."""
+        tests = sorted(
+            (test for test in tests if test not in self._unsound),
+            key=lambda test: (not near(test, mutant.path), self._selection.seconds[test]),
+        )
+        noticed = [test for test in self._noticed[mutant.name.split(":")[0]] if test in set(tests)][:5]
+        first = [*noticed, *(test for test in tests if test not in noticed)][: len(noticed) + 5]
+        yield first
+        left, rest = self._seconds_max, []
+        for test in tests:
+            if test not in first and self._selection.seconds[test] <= left:
+                left -= self._selection.seconds[test]
+                rest.append(test)
+        if rest:
+            yield rest
+
+
+def near(test: str, module: str) -> bool:
+    """Whether a test is of the module's own folder, or has its name; modules of the package's root are the store's."""
+    path = Path(module)
+    folder = "store" if path.parent.name == "tiered" else path.parent.name
+    return test.startswith(f"tests/{folder}/") or f"test_{path.stem}.py" in test
 
 
 def show(result: Result, number: int, count: int, whole: bool) -> None:
@@ -248,27 +327,27 @@ def explanations() -> dict[tuple[str, str], str]:
     return {(name, item["text"]): item["why"] for item in found for name in [item["mutant"]]}
 
 
-def keep(results: Iterable[Result], *, partial: bool) -> None:
-    """Write the results down; those of a run over some mutants replace theirs alone."""
-    by_name = {item.mutant.name: item for item in load()} if partial else {}
-    by_name |= {item.mutant.name: item for item in results}
-    RESULTS.write_text(json.dumps([asdict(item) for item in by_name.values()], indent=1))
+def keep(result: Result) -> None:
+    """Write a result down; one of the same mutant before it no longer counts."""
+    if result.end != "not run":
+        with RESULTS.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
 
 
-def load() -> list[Result]:
-    """Return the results of the last run."""
+def load() -> dict[tuple[str, str], Result]:
+    """Return the results so far, by the mutants' identities."""
     if not RESULTS.exists():
-        return []
-    return [
-        Result(**(item | {"mutant": Mutant(**item["mutant"])})) for item in json.loads(RESULTS.read_text())
-    ]
+        return {}
+    found = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    results = [Result(**(item | {"mutant": Mutant(**item["mutant"])})) for item in found]
+    return {identity(item.mutant): item for item in results}
 
 
 def summary(results: list[Result], seconds: float) -> int:
     """Print what survived and is not explained, and the counts."""
     known = explanations()
     survived = [item for item in results if item.end == "survived"]
-    open_ones = [item for item in survived if (item.mutant.name, item.mutant.text) not in known]
+    open_ones = [item for item in survived if identity(item.mutant) not in known]
     for item in sorted(open_ones, key=lambda item: (item.mutant.path, item.mutant.line)):
         print(
             f"SURVIVED {item.mutant.path}:{item.mutant.line} {item.mutant.name}  {item.mutant.text}  ({item.by})"

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import coverage
@@ -14,58 +17,137 @@ import coverage
 _TIMES = "MUTANTS_TIMES"
 
 
-class Selection:
-    """The tests of each line.
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one run of tests showed.
 
-    Parameters
+    Attributes
     ----------
-    data
-        The file that coverage.py wrote, with a context a test.
+    measured
+        The files and folders of tests that were run.
+    texts
+        The modules' texts of then, by path.
+    tests
+        Ids of the tests that passed.
     seconds
-        How long each test took, by its id; tests that did not pass are not in it.
-    root
-        Where the measured checkout lies.
+        How long each of `tests` took, with what its fixtures took.
+    lines
+        For each module and line (from 1): indices into `tests` of those that ran it.
     """
 
-    def __init__(self, data: Path, seconds: dict[str, float], root: Path) -> None:
-        self._data = coverage.CoverageData(str(data))
-        self._data.read()
-        self._root = root
-        self.seconds = seconds
-        self._lines: dict[str, dict[int, list[str]]] = {}
+    measured: list[str]
+    texts: dict[str, str]
+    tests: list[str]
+    seconds: list[float]
+    lines: dict[str, dict[int, list[int]]]
 
-    def tests_of(self, path: str, line: int, seconds_max: float) -> list[str]:
-        """Return ids of tests that run a line, the quickest first, of `seconds_max` together (one at least)."""
-        if path not in self._lines:
-            self._lines[path] = self._data.contexts_by_lineno(str(self._root / path))
-        contexts = self._lines[path].get(line, [])
-        ids = {context.rsplit("|", 1)[0] for context in contexts} & self.seconds.keys()
-        chosen: list[str] = []
-        for test in sorted(ids, key=lambda test: (self.seconds[test], test)):
-            if chosen and self.seconds[test] > seconds_max:
-                break
-            seconds_max -= self.seconds[test]
-            chosen.append(test)
-        return chosen
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> Measurement:
+        found = json.loads(path.read_text())
+        lines = {name: {int(line): of for line, of in by.items()} for name, by in found["lines"].items()}
+        return cls(found["measured"], found["texts"], found["tests"], found["seconds"], lines)
+
+    def without(self, again: Iterable[str]) -> Measurement:
+        """Return what is left where tests are measured anew; those of other files keep their lines."""
+        gone = {
+            number
+            for number, test in enumerate(self.tests)
+            if any(test == path or test.startswith((f"{path}/", f"{path}::")) for path in again)
+        }
+        lines = {
+            path: {line: [number for number in of if number not in gone] for line, of in by.items()}
+            for path, by in self.lines.items()
+        }
+        return Measurement(self.measured, self.texts, self.tests, self.seconds, lines)
+
+
+class Selection:
+    """The tests of each line of the modules as they are now.
+
+    A module may have changed since it was measured: a line that stayed takes its tests along, a new one has those of
+    the line before it.
+    """
+
+    def __init__(self, measurements: Sequence[Measurement]) -> None:
+        self._measurements = measurements
+        self._then: dict[tuple[int, str], list[int]] = {}
+        self.seconds: dict[str, float] = {}
+        for measurement in measurements:
+            self.seconds |= zip(measurement.tests, measurement.seconds, strict=True)
+
+    def tests_of(self, path: str, text: str, line: int) -> list[str]:
+        """Return ids of the tests that run a line of a module that has this text, the quickest first."""
+        found: set[str] = set()
+        for number, measurement in enumerate(self._measurements):
+            if path not in measurement.texts:
+                continue
+            if (number, path) not in self._then:
+                self._then[number, path] = lines_then(measurement.texts[path], text)
+            then = self._then[number, path][line - 1]
+            found |= {measurement.tests[index] for index in measurement.lines[path].get(then, [])}
+        return sorted(found, key=lambda test: (self.seconds[test], test))
+
+
+def lines_then(old: str, new: str) -> list[int]:
+    """Return for each line of `new` its number in `old`, from 1; for a line that is new, that of the line before it."""
+    before, now = old.splitlines(), new.splitlines()
+    matcher = SequenceMatcher(None, before, now, autojunk=False)
+    same = {b + i: a + i for a, b, size in matcher.get_matching_blocks() for i in range(size)}
+    numbers, last = [], 0
+    for index in range(len(now)):
+        last = same.get(index, last)
+        numbers.append(last + 1)
+    return numbers
+
+
+def plain_id(test: str) -> str:
+    """Return a test's id without the group that pytest-xdist appends to it: what stands behind an @ after the last ]."""
+    at = test.rfind("@")
+    return test[:at] if at > test.rfind("]") and at > test.rfind("::") else test
 
 
 def measure(
     root: Path, scratch: Path, modules: Sequence[str], tests: Sequence[str], workers: int
-) -> Selection:
-    """Run the tests once, unchanged, and note what each of them runs.
+) -> Measurement:
+    """Run tests of the checkout at `root` once, unchanged, and note which lines of the modules each of them runs.
 
     What a test does in processes of its own is not seen.
     """
     settings, times, data = scratch / "coveragerc", scratch / "times.json", scratch / "coverage"
-    lines = "\n".join(f"    {module}" for module in modules)
+    lines = "\n".join(f"    {root / module}" for module in modules)
     settings.write_text(f"[run]\ndata_file = {data}\ninclude =\n{lines}\n")
+    data.unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "not slow and not spark", "-p", "tests.mutants.selecting",
         "-n", str(workers), "--dist", "loadgroup", "--cov", "--cov-config", str(settings), "--cov-context", "test",
         "--cov-report", "", *tests,
     ]  # fmt: skip
-    subprocess.run(command, cwd=root, env=dict(os.environ) | {_TIMES: str(times)}, check=False)
-    return Selection(data, json.loads(times.read_text()), root)
+    places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {_TIMES: str(times), "PYTHONPATH": os.pathsep.join(places)}
+    subprocess.run(command, cwd=root, env=dict(os.environ) | environment, check=False)
+    return measurement(root, data, json.loads(times.read_text()), modules, tests)
+
+
+def measurement(
+    root: Path, data: Path, seconds: Mapping[str, float], modules: Sequence[str], measured: Sequence[str]
+) -> Measurement:
+    """Return what coverage.py wrote down about the modules, with the tests that passed alone."""
+    found = coverage.CoverageData(str(data))
+    found.read()
+    ids = sorted(seconds)
+    index = {test: number for number, test in enumerate(ids)}
+    lines: dict[str, dict[int, list[int]]] = {}
+    for module in modules:
+        by_line: defaultdict[int, set[int]] = defaultdict(set)
+        for line, contexts in found.contexts_by_lineno(str(root / module)).items():
+            tests = {plain_id(context.rsplit("|", 1)[0]) for context in contexts}
+            by_line[line] |= {index[test] for test in tests if test in index}
+        lines[module] = {line: sorted(of) for line, of in by_line.items()}
+    texts = {module: (root / module).read_text() for module in modules}
+    return Measurement(list(measured), texts, ids, [round(seconds[test], 3) for test in ids], lines)
 
 
 # -- the pytest plugin of that run ------------------------------------------------------------------
@@ -76,10 +158,9 @@ _failed: set[str] = set()
 
 def pytest_runtest_logreport(report: object) -> None:
     """Note how long a test took; called in the process that hears of all of them."""
-    test, outcome = report.nodeid, report.outcome  # type: ignore[attr-defined]
-    test = test.split("@")[0] if "]@" in test or "@" in test.rsplit("::", 1)[-1] else test
+    test = plain_id(report.nodeid)  # type: ignore[attr-defined]
     _seconds[test] = _seconds.get(test, 0.0) + report.duration  # type: ignore[attr-defined]
-    if outcome != "passed":
+    if report.outcome != "passed":  # type: ignore[attr-defined]
         _failed.add(test)
 
 

@@ -1,8 +1,9 @@
 """A process that has imported what tests import, and forks for each run: a fork starts in no time.
 
 It reads a line of JSON from standard input for each run, ``{"tests": […], "seconds": …}``, and answers with one,
-``{"end": "passed" | "failed" | "timeout" | "none", "cpu": seconds, "by": the test that failed}``. Nothing of the package
-under test is imported before the fork.
+``{"end": …, "cpu": seconds, "by": the test that failed}``. The ends are ``passed``, ``failed`` (a test, or the import of
+its module), ``died`` (the process), ``timeout``, and ``error`` where pytest does not know such a test. Nothing of the
+package under test is imported before the fork.
 """
 
 from __future__ import annotations
@@ -22,6 +23,22 @@ _LIBRARIES = [
     "pyarrow.parquet", "pyarrow.flight", "pyarrow.ipc", "boto3", "botocore.session", "urllib3", "pydantic", "pydantic_settings",
     "zstandard", "lz4.frame", "crc32c", "fsspec", "typer", "rich.console", "rich.table", "moto.server",
 ]  # fmt: skip
+_OUTPUT, _FAILED = Path("mutant.out"), Path("mutant.failed")
+_ENDS = {0: "passed", 1: "failed", 2: "failed", 3: "failed", 4: "error", 5: "error"}
+
+
+class Noting:
+    """A plugin of pytest that writes down which test failed: ids have blanks, so that the summary does not tell."""
+
+    def pytest_runtest_logreport(self, report: object) -> None:
+        self._note(report)
+
+    def pytest_collectreport(self, report: object) -> None:
+        self._note(report)
+
+    def _note(self, report: object) -> None:
+        if report.outcome == "failed" and not _FAILED.exists():  # type: ignore[attr-defined]
+            _FAILED.write_text(report.nodeid)  # type: ignore[attr-defined]
 
 
 def main() -> None:
@@ -37,10 +54,10 @@ def main() -> None:
 
 def _run(tests: list[str], seconds: float) -> dict[str, object]:
     before = _cpu()
-    output = "mutant.out"
+    _FAILED.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        _become_pytest(tests, output)
+        _become_pytest(tests)
     deadline = time.monotonic() + seconds
     status = None
     while status is None and time.monotonic() < deadline:
@@ -52,13 +69,11 @@ def _run(tests: list[str], seconds: float) -> dict[str, object]:
         os.killpg(child, signal.SIGKILL)  # what the tests started, too
     if status is None:
         os.waitpid(child, 0)
-    with Path(output).open(errors="replace") as file:
-        failed = [line.split()[1] for line in file if line.startswith(("FAILED ", "ERROR "))]
-    if status is None:
         end = "timeout"
     else:
-        end = {0: "passed", 5: "none"}.get(os.waitstatus_to_exitcode(status), "failed")
-    return {"end": end, "cpu": round(_cpu() - before, 2), "by": failed[0] if failed else ""}
+        end = _ENDS.get(os.waitstatus_to_exitcode(status), "died")
+    by = _FAILED.read_text() if end == "failed" and _FAILED.exists() else ""
+    return {"end": end, "cpu": round(_cpu() - before, 2), "by": by}
 
 
 def _cpu() -> float:
@@ -66,17 +81,18 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _become_pytest(tests: list[str], output: str) -> None:
+def _become_pytest(tests: list[str]) -> None:
     import pytest
 
     code = 1
     try:
         os.setsid()
-        fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
+        output = os.open(_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", *tests])
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line"]
+        code = pytest.main([*options, *tests], plugins=[Noting()])
     finally:
         sys.stdout.flush()
         os._exit(int(code))

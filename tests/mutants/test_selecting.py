@@ -1,0 +1,111 @@
+"""The choice of tests for a line: ids come back whole, whatever pytest-xdist and parameters put into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.selecting import Measurement, Selection, lines_then, measure, plain_id
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+MODULE = """\
+def one(x):
+    return x + 1
+
+
+def two(x):
+    return x + 2
+"""
+
+TESTS = """\
+import pytest
+
+from module import one, two
+
+
+@pytest.mark.parametrize("url", ["a@b", "x y::z"])
+def test_one(url):
+    assert one(1) == 2
+
+
+@pytest.mark.xdist_group("the twos")
+@pytest.mark.parametrize("url", ["a@b"])
+def test_two(url):
+    assert two(1) == 3
+
+
+@pytest.mark.xdist_group("the twos")
+def test_both():
+    assert one(two(1)) == 4
+
+
+def test_fails():
+    assert two(1) == 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "plain"),
+    [
+        ("tests/a/test_b.py::test_c", "tests/a/test_b.py::test_c"),
+        ("tests/a/test_b.py::test_c@spark", "tests/a/test_b.py::test_c"),
+        ("tests/a/test_b.py::test_c[1]@processes of crash", "tests/a/test_b.py::test_c[1]"),
+        ("tests/a/test_b.py::test_c[user@host]", "tests/a/test_b.py::test_c[user@host]"),
+        ("tests/a/test_b.py::test_c[user@host::x]@spark", "tests/a/test_b.py::test_c[user@host::x]"),
+    ],
+)
+def test_the_group_that_xdist_appends_is_not_part_of_an_id(test: str, plain: str) -> None:
+    assert plain_id(test) == plain
+
+
+def test_a_measured_line_has_the_tests_that_ran_it_and_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "module.py").write_text(MODULE)
+    (tmp_path / "test_module.py").write_text(TESTS)
+
+    made = measure(tmp_path, tmp_path, ["module.py"], ["test_module.py"], 1)
+    made.save(tmp_path / "measured-1.json")
+    selection = Selection([Measurement.load(tmp_path / "measured-1.json")])
+
+    assert set(selection.tests_of("module.py", MODULE, 2)) == {
+        "test_module.py::test_one[a@b]",
+        "test_module.py::test_one[x y::z]",
+        "test_module.py::test_both",
+    }
+    assert set(selection.tests_of("module.py", MODULE, 6)) == {
+        "test_module.py::test_two[a@b]",
+        "test_module.py::test_both",
+    }
+    assert selection.seconds.keys() == set(made.tests)
+
+
+def test_a_line_that_moved_keeps_its_tests_and_a_new_one_has_those_before_it() -> None:
+    old = "def f():\n    a()\n    b()\n    c()\n"
+    new = "# said\ndef f():\n    a()\n    new()\n    c()\n"
+
+    assert lines_then(old, new) == [1, 1, 2, 2, 4]
+
+    made = Measurement(
+        ["t.py"], {"m.py": old}, ["t.py::x", "t.py::y"], [2.0, 1.0], {"m.py": {2: [0, 1], 4: [0]}}
+    )
+    selection = Selection([made])
+
+    assert selection.tests_of("m.py", new, 3) == ["t.py::y", "t.py::x"]
+    assert selection.tests_of("m.py", new, 4) == ["t.py::y", "t.py::x"]
+    assert selection.tests_of("m.py", new, 5) == ["t.py::x"]
+
+
+def test_tests_that_are_measured_again_count_as_measured_last() -> None:
+    text = "a()\n"
+    first = Measurement(
+        ["t"], {"m.py": text}, ["t/a.py::gone", "t/b.py::x"], [1.0, 1.0], {"m.py": {1: [0, 1]}}
+    )
+    again = Measurement(["t/a.py"], {"m.py": text}, ["t/a.py::new"], [1.0], {"m.py": {1: [0]}})
+
+    selection = Selection([first.without(again.measured), again])
+
+    assert selection.tests_of("m.py", text, 1) == ["t/a.py::new", "t/b.py::x"]
