@@ -120,15 +120,18 @@ def measure(
     lines = "\n".join(f"    {root / module}" for module in modules)
     settings.write_text(f"[run]\ndata_file = {data}\ninclude =\n{lines}\n")
     data.unlink(missing_ok=True)
+    # A path that stands alone would move pytest's root, and with it what is imported, to a folder above.
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "not slow and not spark", "-p", "tests.mutants.selecting",
-        "-n", str(workers), "--dist", "loadgroup", "--cov", "--cov-config", str(settings), "--cov-context", "test",
-        "--cov-report", "", *tests,
+        "-n", str(workers), "--dist", "loadgroup", "--cov", f"--cov-config={settings}", "--cov-context=test",
+        "--cov-report=", *tests,
     ]  # fmt: skip
     places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {_TIMES: str(times), "PYTHONPATH": os.pathsep.join(places)}
     subprocess.run(command, cwd=root, env=dict(os.environ) | environment, check=False)
-    return measurement(root, data, json.loads(times.read_text()), modules, tests)
+    made = measurement(root, data, json.loads(times.read_text()), modules, tests)
+    assert any(made.lines.values()), f"no test ran a line of the copy in {root}"
+    return made
 
 
 def measurement(

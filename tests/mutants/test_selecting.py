@@ -64,10 +64,15 @@ def test_a_measured_line_has_the_tests_that_ran_it_and_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (tmp_path / "module.py").write_text(MODULE)
-    (tmp_path / "test_module.py").write_text(TESTS)
+    # As the copies lie in the checkout: what is above them has the same files, and is not to be measured.
+    copy = tmp_path / "copy"
+    for folder in (tmp_path, copy):
+        folder.mkdir(exist_ok=True)
+        (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.']\n")
+        (folder / "module.py").write_text(MODULE)
+        (folder / "test_module.py").write_text(TESTS)
 
-    made = measure(tmp_path, tmp_path, ["module.py"], ["test_module.py"], 1)
+    made = measure(copy, tmp_path, ["module.py"], ["test_module.py"], 1)
     made.save(tmp_path / "measured-1.json")
     selection = Selection([Measurement.load(tmp_path / "measured-1.json")])
 
