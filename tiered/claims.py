@@ -16,6 +16,7 @@ from .cold.commit import FIRST_LINEAGE, Committer
 from .cold.object_store import ObjectStore
 from .cold.partition import ColdPartition
 from .cold.probe import Verdict, check_conditional_writes
+from .cold.restoring import Restores
 from .errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
 from .format.manifest import Head
 from .gather import LocalSegments, open_segments
@@ -49,11 +50,13 @@ class Claims:
         self._clock = clock
         self._fs = fs
         self.same = same or SameLog()
+        self.restores = Restores()
         self._committers: dict[tuple[UUID, int], Committer] = {}
         # The bucket is asked under these alone: one for each partition, for each topic, and for the prefix.
         self._turns, self._topics, self._prefix = Turns(), Turns(), threading.RLock()
         self._ends: dict[tuple[UUID, int], int] = {}
         self._announced: dict[UUID, TopicMeta] = {}
+        self._documents_lineage = 1  # that documents of the store bear, as of the last look
         self._without_lineage: set[tuple[UUID, int]] = set()
         self._owns_prefix = False
         self._unreachable = False
@@ -84,8 +87,11 @@ class Claims:
         ------
         Fenced
             The bucket belongs to a newer lineage, or is ahead of this disk; the partition is fenced.
+        RestoreUnderWay
+            The store is being restored elsewhere, and publishes nothing meanwhile.
         ConfigError, ColdStorageError
         """
+        self.check_restores()
         announced = self._is_announced(meta)
         if not announced:
             with self._topics.of(meta.topic_id):
@@ -106,6 +112,16 @@ class Claims:
             if found is not None and found is not known:
                 return found  # claimed by another thread meanwhile
             return self._claim(meta, partition, look, writer)
+
+    def check_restores(self) -> None:
+        """Raise while the store is being restored elsewhere; the bucket is asked every few seconds, by one GET.
+
+        Raises
+        ------
+        RestoreUnderWay
+        """
+        if self._owns_prefix:  # else the first look is that of `check_store`
+            self.restores.check(Bucket(self._access.object_store))
 
     def turn(self, meta: TopicMeta, partition: int) -> threading.RLock:
         """Return the lock under which the tail of a partition is shipped, and its epoch claimed.
@@ -360,13 +376,23 @@ class Claims:
         ------
         ConfigError, Fenced
             It is another store's, or the store was restored elsewhere.
+        RestoreUnderWay
         ColdStorageError, CorruptionError, UnsupportedFormat
         """
         bucket = Bucket(self._access.object_store)
         if bucket.read_store_id() is None:
             return False
-        bucket.claim_store(self._store_id, self._lineage)
+        self._claim_store(bucket)
         return True
+
+    def _claim_store(self, bucket: Bucket) -> None:
+        """Make sure that the prefix is this store's; a restore that was cut short is given up by that."""
+        self._documents_lineage = bucket.claim_store(
+            self._store_id,
+            self._lineage,
+            believes=lambda intent: self.restores.left_seconds(bucket, intent),
+        )
+        self.restores.looked()
 
     def bury(self, meta: TopicMeta) -> None:
         """Put a tombstone into the bucket for a topic that is about to be deleted.
@@ -378,8 +404,9 @@ class Claims:
         bucket = Bucket(self._access.object_store)
         if bucket.read_store_id() in (None, self._store_id):  # else nothing of this store is there
             self._own_prefix(bucket)
-            bucket.claim_store(self._store_id, self._lineage)
-            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=self._lineage)
+            self._claim_store(bucket)
+            lineage = self._documents_lineage
+            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=lineage)
 
     def forget_others(self, topics: Iterable[TopicMeta]) -> None:
         """Let go of what is kept of topics other than these: they were deleted."""
@@ -401,7 +428,15 @@ class Claims:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
         bucket = Bucket(self._access.object_store)
         self._own_prefix(bucket)
-        bucket.put_topic(meta.to_json(), self._lineage)
+        try:
+            bucket.put_topic(meta.to_json(), self._documents_lineage)
+        except Fenced:
+            # Perhaps by a restore that began since, which may be under way still, or cut short.
+            lineage = self._documents_lineage
+            self._claim_store(bucket)
+            if self._documents_lineage == lineage:
+                raise
+            bucket.put_topic(meta.to_json(), self._documents_lineage)
         with self._lock:
             self._announced[meta.topic_id] = meta
 
@@ -430,7 +465,7 @@ class Claims:
                 return
             if bucket.read_store_id() is None:
                 self._conditional_writes.ask(lambda: check_conditional_writes(self._access.object_store))
-            bucket.claim_store(self._store_id, self._lineage)
+            self._claim_store(bucket)
             root = self._access.places.root
             if root is not None and not (place := read_cold_place(root)).claimed:
                 claimed = replace(place, url=self._access.places.cold_url, claimed=True)

@@ -20,7 +20,8 @@
     │   ├── ServerUnavailable      a server of this store that does not answer
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
     │       ├── ObjectNotFound     an authoritative 404, nothing else
-    │       └── PreconditionFailed a conditional write met another state
+    │       ├── PreconditionFailed a conditional write met another state
+    │       └── RestoreUnderWay    another host restores the store: nothing is published meanwhile
     └── the data is not what it should be: see the operations runbook
         ├── CorruptionError        carries where, position and offsets
         ├── PartitionPoisoned      a failed fsync: reopen to find the truth
@@ -138,6 +139,13 @@ class ObjectNotFound(ColdStorageError):
 
 class PreconditionFailed(ColdStorageError):
     """A conditional write met an object in another state than it asked for."""
+
+
+class RestoreUnderWay(ColdStorageError):
+    """Another host restores the store from its bucket: nothing is published until that is done, or was cut short."""
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message, retryable=retryable)
 
 
 class CorruptionError(TieredError):

@@ -83,7 +83,7 @@ class Pauses:
         ReadOnly, TopicNotFound, DiskFull
         """
         directory = self._place(topic)
-        pause = Pause(self._clock(), _who(), " ".join(str(reason).split()), topic is None)
+        pause = Pause(self._clock(), whoami(), " ".join(str(reason).split()), topic is None)
         values = {name: value for name, value in asdict(pause).items() if name != "whole_store"}
         write_atomically(self._fs, directory / PAUSED_FILE, encode_document(values))
         return pause
@@ -131,7 +131,8 @@ def _read(directory: Path) -> Pause | None:
         return Pause(None, "a file that cannot be read", f"{type(error).__name__}: {error}")
 
 
-def _who() -> str:
+def whoami() -> str:
+    """Return user and host, for people."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

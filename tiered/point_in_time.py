@@ -37,7 +37,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from .cold.bucket import DELETED, LINEAGE, Bucket
+from .cold.bucket import DELETED, Bucket
+from .cold.intent import LINEAGE
 from .cold.layout import parse_object_name, topic_key
 from .cold.parquet_inspect import read_facts, rebuild_entry
 from .cold.partition import ColdPartition

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from .errors import ColdStorageError, StoreLocked, TieredError, again
+from .errors import ColdStorageError, RestoreUnderWay, StoreLocked, TieredError, again
 from .hot.group_commit import GroupCommit
 from .hot.partition_writer import PartitionWriter
 from .warm.catalog import TopicMeta
@@ -109,6 +109,9 @@ class Publisher:
                 published = self._tierer.publish(meta, partition)
                 # Less, where what was to be shipped was encoded again or evicted between the look and the upload.
                 why = f"the bucket has what lies before offset {published}"
+            except RestoreUnderWay as restore:
+                # It ends, and this store is fenced, or it was cut short, and this store goes on.
+                published, why = 0, str(restore)
             except StoreLocked as locked:
                 # A pass in another process: it may be about to publish this itself, or to end.
                 published, why = 0, str(locked)

@@ -3,20 +3,26 @@
 The order, and what a kill after each step leaves behind::
 
     1  look     every topic, head and page is read and verified   nothing has changed
-    2  begin    store.json in the bucket: one lineage more         the old store publishes no new topic or partition
-    3  mark     <path>/restoring.json                              <path> does not open as a store; a repeat starts over
+    2  mark     <path>/restoring.json, with an id of the restore   <path> does not open as a store; a repeat starts over
+    3  begin    store.json in the bucket: one lineage more, and    the old store publishes nothing while the intent holds,
+                the intent with the id; the mark gets the lineage  and no new topic or partition before it took over
     4  adopt    each topic.json in the bucket: the new lineage     the old store cannot grow or delete the topic
     5  claim    each head: next epoch, a lineage from its end on   the old store is fenced in that partition
        rewind   each head, if `at` is given: as it was then        records since are in no head; a repeat does the same
     6  write    topic.json, lineage.json, start.json and an empty segment that begins at the lineage's offset
-    7  look     store.json in the bucket: is the lineage still ours
-    8  finish   restoring.json becomes store.json, by one rename   it is a store
+    7  finish   store.json in the bucket: the intent goes          the old store is fenced as a whole
+    8  name     restoring.json becomes store.json, by one rename   it is a store
 
 A repeat begins one more lineage, which fences the one that was cut short. Its claims added rows to the lineages and
-nothing else, so no record is lost by it. Two restores that race get a lineage each, and the higher one wins, in every
-partition: the lower one looks at store.json between the head that it read and its PUT, so whatever it still claims the
-higher one claims after it. The lower one ends at step 4, 5 or 7 or, if it had got past that, is fenced at its first append
-or pass; neither can publish what the other does not know.
+nothing else, so no record is lost by it. A second restore is refused while the intent of the first holds. If it does not,
+as the first stands still, they race and get a lineage each, and the higher one wins, in every partition: the lower one
+looks at store.json between a head that it read and its PUT, so whatever it still claims the higher one claims after it.
+The lower one ends at step 4, 5 or 7; neither can publish what the other does not know.
+
+A restore that fails gives its intent up, one that dies lets it run out. Then the old store goes on with every partition that
+was not claimed yet: it takes store.json back by a lineage of its own, which ends a restore that only stood still. The claims
+do not wait for that store to pause. They race it (`Committer.claim`), as it looks for an intent every few seconds
+only, and a release that does not know of intents never does.
 
 The empty segment carries the end offset, as every newest file does: the next record gets exactly the offset at which the
 new lineage began, and everything before it is read from the bucket.
@@ -32,7 +38,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from .cold.bucket import DELETED, Bucket
 from .cold.commit import Committer, next_lineage
@@ -40,7 +46,8 @@ from .cold.options import check_url
 from .cold.parquet_inspect import read_facts_of_entry
 from .cold.partition import ColdPartition
 from .cold.probe import check_conditional_writes
-from .errors import ConfigError, CorruptionError, Fenced, SchemaMismatch
+from .cold.restoring import Restoring
+from .errors import ColdStorageError, ConfigError, CorruptionError, Fenced, SchemaMismatch, StoreLocked
 from .format.document import decode_document, encode_document
 from .format.facts import ProducerState
 from .format.manifest import Head, ObjectEntry, check_entries
@@ -50,6 +57,7 @@ from .host import Host
 from .hot.opening import first_header
 from .ingest import timestamp_us, to_datetime
 from .opening import WRITER_LOCK, loaded_settings, open_store, path_text
+from .pauses import whoami
 from .places import cold_options
 from .point_in_time import TopicAt, begins_after, revive_topic, rewound, topics_at
 from .settings import Settings
@@ -110,8 +118,13 @@ def restore(
         A document, head or page of the bucket is damaged, or, with `at`, an object that is needed and that nothing
         names. Nothing has changed.
     Fenced
-        Another restore of this store overtook this one.
-    ColdStorageError, StoreLocked, DiskFull
+        This restore stood still for so long that another one, or the store that it was to fence, went on.
+    StoreLocked
+        Another restore is under way, or somebody works in the directory; the message names who, and for how long at most.
+    ColdStorageError
+        The bucket failed, or a running store committed first for a minute, in which case the message says what to do.
+        The store that was to be fenced goes on with what was not claimed yet.
+    DiskFull
     """
     settings = loaded_settings(settings)
     host = host or Host()
@@ -267,34 +280,66 @@ class _Restore:
         lock = FileLock.acquire(self._root / WRITER_LOCK, f"the store {self._root}")
         try:
             _check_empty(self._root)
-            self._check_same()
-            lineage = self._bucket.begin_lineage()
-            self._clear()
-            mark = encode_document({"id": str(self._store_id), "lineage": lineage, "at_us": self._at_us})
-            write_atomically(self._fs, self._root / RESTORING_FILE, mark)
-            write_cold_place(self._fs, self._root, self._place)
-            self._fs.make_directory(self._root / TOPICS_DIRECTORY)
-            for topic in _topics(self._bucket, self._at_us):
-                self._topic(topic, lineage)
-            # Raises where another restore began since.
-            self._bucket.claim_store(self._store_id, lineage)
+            restoring = self._begin(self._begun())
+            try:
+                self._write(restoring)
+                restoring.finish()
+            except BaseException:
+                restoring.give_up()
+                raise
             self._fs.rename(self._root / RESTORING_FILE, self._root / STORE_FILE)
             self._fs.sync_directory(self._root)
         finally:
             lock.release()
 
-    def _check_same(self) -> None:
-        """Refuse to go on with another time than a restore that was cut short, which may be in some heads already."""
+    def _begin(self, begun: dict[str, Any] | None) -> Restoring:
+        """Announce the restore, under the id that is on the disk by then: so a repeat knows its own intent."""
+        known = (begun or {}).get("restore")
+        restore_id = known if isinstance(known, str) else str(uuid4())
+        if known != restore_id:
+            self._mark(restore_id, (begun or {}).get("lineage"))
+        restoring = Restoring(self._bucket, restore_id, f"{whoami()} (process {os.getpid()})")
+        try:
+            restoring.begin()
+        except StoreLocked:
+            if begun is None:
+                self._fs.unlink(self._root / RESTORING_FILE)
+            raise
+        return restoring
+
+    def _write(self, restoring: Restoring) -> None:
+        self._mark(restoring.restore_id, restoring.lineage)
+        self._clear()
+        write_cold_place(self._fs, self._root, self._place)
+        self._fs.make_directory(self._root / TOPICS_DIRECTORY)
+        for topic in _topics(self._bucket, self._at_us):
+            self._topic(topic, restoring)
+
+    def _mark(self, restore_id: str, lineage: int | None = None) -> None:
+        begun = {} if lineage is None else {"lineage": lineage}
+        mark = {"id": str(self._store_id), **begun, "at_us": self._at_us, "restore": restore_id}
+        write_atomically(self._fs, self._root / RESTORING_FILE, encode_document(mark))
+
+    def _begun(self) -> dict[str, Any] | None:
+        """Return the mark of a restore that was cut short here; None where there was none.
+
+        Raises
+        ------
+        ConfigError
+            It was one to another time, which may be in some heads already.
+        """
         path = self._root / RESTORING_FILE
         try:
-            begun = decode_document(path.read_bytes(), where=str(path)).get("at_us")
+            mark = decode_document(path.read_bytes(), where=str(path))
         except FileNotFoundError:
-            return
-        if begun != self._at_us:
+            return None
+        begun = mark.get("at_us")
+        if "lineage" in mark and begun != self._at_us:
             asked = "of the newest state" if begun is None else f"to {_iso(begun)}"
             raise ConfigError(
                 f"a restore {asked} was cut short in {self._root}: repeat that one, or restore into another directory"
             )
+        return mark
 
     def _clear(self) -> None:
         """Remove what an earlier restore, cut short, had made; its mark last."""
@@ -305,7 +350,8 @@ class _Restore:
                 self._fs.remove_directory(Path(base) / inner)
         self._fs.unlink(self._root / COLD_FILE)
 
-    def _topic(self, found: TopicAt, lineage: int) -> None:
+    def _topic(self, found: TopicAt, restoring: Restoring) -> None:
+        lineage = restoring.lineage
         if found.deleted or found.rivals:
             revive_topic(self._bucket, found, lineage, self._host.clock())
         topic = self._bucket.adopt_topic(found.meta.name, found.meta.topic_id, lineage)
@@ -314,16 +360,14 @@ class _Restore:
         meta = _meta(self._bucket, topic)
         self._catalog.write_topic(meta)
         for partition in range(meta.partitions):
-            self._partition(meta, partition, lineage)
+            self._partition(meta, partition, restoring)
 
-    def _partition(self, meta: TopicMeta, partition: int, lineage: int) -> None:
+    def _partition(self, meta: TopicMeta, partition: int, restoring: Restoring) -> None:
         cold = ColdPartition(self._bucket.store, meta.name, meta.topic_id, partition)
         committer = Committer(cold, self._store_id, clock=self._host.clock)
         before = cold.load() if self._at_us is not None else None
         # Looked at between the head and its PUT: else a restore that was overtaken would fence the one that overtook.
-        epoch = committer.claim(
-            begin_lineage=True, check=lambda: self._bucket.claim_store(self._store_id, lineage)
-        )
+        epoch = self._claim(committer, restoring)
         head = committer.survey()[0].head
         _check_manifest(cold, head, meta, self._store_id)
         if dict(head.lineages)[epoch] != head.end_offset:
@@ -340,6 +384,19 @@ class _Restore:
             write_start_offset(self._fs, directory, head.start_offset)
         last = cold.entries(head, end - 1, end)
         self._segment(directory, meta, partition, epoch, end, last[-1] if last else None)
+
+    def _claim(self, committer: Committer, restoring: Restoring) -> int:
+        try:
+            return committer.claim(begin_lineage=True, check=restoring.check)
+        except ColdStorageError as error:
+            if not error.retryable:
+                raise
+            raise ColdStorageError(
+                f"{error}. The restore was given up. A store that publishes pauses for one, unless its release is older than "
+                "this: stop its writer and its daemon, or take their access to the bucket away, and repeat this with "
+                "the same arguments",
+                retryable=True,
+            ) from error
 
     def _segment(
         self,

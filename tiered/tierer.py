@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 from .claims import Claims
 from .cold.sweep import SweepReport
-from .errors import ColdStorageError, CorruptionError, StoreClosed, TieredError, TopicNotFound
+from .errors import (
+    ColdStorageError,
+    CorruptionError,
+    RestoreUnderWay,
+    StoreClosed,
+    TieredError,
+    TopicNotFound,
+)
 from .finding import Finder, partitions_of, told
 from .ingest import timestamp_us
 from .maintenance import MaintenanceActions
@@ -320,7 +327,14 @@ class Tierer:
 
     def _paused_meanwhile(self, action: Action) -> str:
         pause = self.pauses.of_store() if action.whole_store else self.pauses.of(action.topic)
-        return "" if pause is None else str(pause)
+        if pause is not None:
+            return str(pause)
+        if self._access.has_cold and (action.publishes or action.whole_store):
+            try:
+                self.claims.check_restores()
+            except RestoreUnderWay as restore:
+                return str(restore)
+        return ""
 
     def _deleted_meanwhile(self) -> Callable[[Action], bool]:
         """Return what tells whether the topic of an action, as there is one now, is gone; another may take its name."""

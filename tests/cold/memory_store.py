@@ -13,7 +13,10 @@ from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
 
 class MemoryStore:
-    """Objects in a dict. ``fault`` is asked before each request: ``fault(verb, key)`` names one or none."""
+    """Objects in a dict. ``fault`` is asked before each request: ``fault(verb, key)`` names one or none.
+
+    ``clock`` is the server's, in seconds.
+    """
 
     conditional_writes = True
     url = "memory://bucket/prefix"
@@ -24,6 +27,8 @@ class MemoryStore:
         self.writes: list[tuple[str, bytes]] = []
         self.delayed: list[Callable[[], None]] = []
         self.fault: Callable[[str, str], str | None] = lambda verb, key: None
+        self.clock: Callable[[], float] = time.time
+        self.modified: dict[str, float] = {}
         self._versions = 0
 
     def _meet(self, verb: str, key: str) -> str | None:
@@ -63,6 +68,7 @@ class MemoryStore:
                 raise PreconditionFailed(f"412 {key}")
             self._versions += 1
             self.objects[key] = (content, f"etag-{self._versions}")
+            self.modified[key] = self.clock()
             self.writes.append((key, content))
             return self.objects[key][1]
 
@@ -85,7 +91,7 @@ class MemoryStore:
 
     def stat(self, key: str) -> ObjectInfo:
         data, etag = self._find(key)
-        return ObjectInfo(key, len(data), etag, time.time())
+        return ObjectInfo(key, len(data), etag, self.modified.get(key) or self.clock())
 
     def folders(self, prefix: str) -> list[str]:
         below = [key[len(prefix) :] for key in self.objects if key.startswith(prefix)]

@@ -529,6 +529,74 @@ def test_waits_grow_and_are_bounded(store: MemoryStore) -> None:
     assert all(low <= wait <= 2 * low for low, wait in zip([0.5, 1, 2, *[2.5] * 8], clock.slept, strict=True))
 
 
+class Busy:
+    """Somebody who commits right before each PUT of a claim, for so many times."""
+
+    def __init__(self, store: MemoryStore, times: int) -> None:
+        self.left, self._other, self._inside = times, committer(store), False
+        self._other.claim()
+        store.fault = self
+
+    def __call__(self, verb: str, key: str) -> None:
+        if verb == "put" and key == HEAD and self.left and not self._inside:
+            self.left, self._inside = self.left - 1, True
+            self._other.commit(lambda head: replace(head, committed_us=head.committed_us + 1))
+            self._inside = False
+
+
+def test_a_claim_races_whoever_commits_back_to_back(store: MemoryStore) -> None:
+    """It looks and puts with nothing in between, neither a wait nor another request."""
+    clock, checks = Clock(), []
+    busy = Busy(store, 50)
+    claiming = Committer(
+        ColdPartition(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, monotonic=lambda: 0.0
+    )
+    assert claiming.claim(begin_lineage=True, check=lambda: checks.append(1)) == 2
+    assert (busy.left, clock.slept, len(checks)) == (0, [], 1)
+
+
+def test_a_claim_that_never_comes_first_says_so(store: MemoryStore) -> None:
+    """And looks every few seconds whether it may go on."""
+    clock, checks = Clock(), []
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 0.5
+        return now
+
+    Busy(store, 1000)
+    claiming = Committer(
+        ColdPartition(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, monotonic=monotonic
+    )
+    with pytest.raises(
+        ColdStorageError, match=r"others committed to .*head\.json first, \d+ times in 60 s"
+    ) as caught:
+        claiming.claim(begin_lineage=True, check=lambda: checks.append(now))
+    assert caught.value.retryable
+    assert not claiming.unsettled
+    assert 60 <= now < 65
+    assert 10 <= len(checks) <= 14
+
+
+def test_a_claim_checks_again_where_a_lineage_began_meanwhile(store: MemoryStore) -> None:
+    """The check is of the head that it builds upon."""
+    other, claiming = committer(store), committer(store)
+    other.claim()
+    lineages: list[int] = []
+    overtaken = False
+
+    def overtake(verb: str, key: str) -> None:
+        nonlocal overtaken
+        if verb == "put" and key == HEAD and not overtaken:
+            overtaken = True
+            other.claim(begin_lineage=True)
+
+    store.fault = overtake
+    claiming.claim(begin_lineage=True, check=lambda: lineages.append(len(published(store).lineages)))
+    assert lineages == [1, 2]
+
+
 def test_threads_take_turns(store: MemoryStore) -> None:
     one = committer(store)
     one.claim()

@@ -7,6 +7,7 @@ timeout     The client is told that nobody knows. The request is under way, and 
 own 412     A conditional PUT took effect, the SDK repeated it, and the client gets the second answer.
 twice       It took effect and the client knows; the SDK had sent it twice, and the other one is under way.
 busy        A GET, HEAD or LIST without an answer.
+killed      The client's process dies before the request, and asks for nothing more.
 
 ETags are hashes of the content, as S3 has them: equal content has an equal ETag. Time is the server's, and moves only
 by `SimBucket.passing_time`.
@@ -25,8 +26,12 @@ from tests.protocol.explorer import OK, Footprint, Request, World
 from tiered.cold.object_store import Bytes, ObjectInfo, Versioned
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
-TIMEOUT, OWN_412, TWICE, BUSY = "timeout", "own 412", "twice", "busy"
+TIMEOUT, OWN_412, TWICE, BUSY, KILLED = "timeout", "own 412", "twice", "busy", "killed"
 CLOCK = "clock"
+
+
+class Killed(OSError):
+    """What an actor meets whose process was killed; nothing that it does about it has an effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class SimBucket:
         self.written: Callable[[Sent, str, bytes], None] = lambda sent, key, data: None
         self.deleting: Callable[[Sent, str], None] = lambda sent, key: None
         self.watched: tuple[str, ...] = ()
+        self.killed: set[str] = set()
         world.fingerprints.append(self._fingerprint)
 
     def _fingerprint(self) -> Hashable:
@@ -92,9 +98,15 @@ class SimBucket:
         self, verb: str, key: str, footprint: Footprint, take: Callable[[], Any], sent: Sent | None = None
     ) -> Any:
         """Let the running actor make one request."""
-        faults = self.faulty(self.world.process, verb, key)
+        process = self.world.process
+        if process in self.killed:
+            raise Killed
+        faults = self.faulty(process, verb, key)
 
         def outcome(chosen: str) -> Any:
+            if chosen == KILLED:
+                self.killed.add(process)
+                raise Killed
             if chosen == BUSY:
                 raise ColdStorageError(f"{verb} {key}: no answer", retryable=True)
             if chosen == TIMEOUT:

@@ -10,6 +10,7 @@ leaves out: fencing must hold by itself), and ids, which are numbered so that a 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import threading
@@ -31,11 +32,12 @@ from tests.protocol.bucket import CLOCK, SimBucket, SimStore
 from tests.protocol.explorer import Footprint, Request, World
 from tiered.claims import Claims
 from tiered.cold import bucket as bucket_module
-from tiered.cold import commit, partition
+from tiered.cold import commit, partition, restoring
 from tiered.cold.bucket import Bucket
 from tiered.cold.commit import Committer
 from tiered.cold.layout import PartitionKeys
 from tiered.cold.options import ColdOptions
+from tiered.cold.restoring import Restores, Restoring
 from tiered.cold.sweep import PartitionSweeper, PartSweep, SweepRules
 from tiered.errors import TieredError
 from tiered.format import manifest
@@ -366,6 +368,7 @@ class Process:
             tuple(tuple(item._pages) for item in self.access._partitions.values()),
             frozenset(self.marks.items()),
             frozenset(self.claims.same.proven.items()),
+            (self.claims.restores._told is None, self.claims.restores._dead, self.claims._documents_lineage),
         )
 
     def act(self, kind: type[Action], segment: Segment | None, base: int, end: int) -> Action:
@@ -386,6 +389,11 @@ class Process:
         run = Executor(self.actions)._run_partition(actions, threading.Event())
         self.model.check_failures(run.failed)
         return [text for _, text in (*run.failed, *run.skipped)]
+
+    def look_always(self) -> None:
+        """Look for a restore before each commit."""
+        times = itertools.count(10, 10)
+        self.claims.restores._monotonic = lambda: float(next(times))
 
     def announce(self) -> None:
         """Be past what precedes the first claim: the prefix is ours, and the topic is known there."""
@@ -573,15 +581,12 @@ class ModelRestore(_Restore):
     def _clear(self) -> None:
         self.disk.segments.clear()
 
-    def run(self) -> None:
-        begin = self._bucket.begin_lineage
+    def _begin(self, begun: Any) -> Any:
+        restoring = super()._begin(begun)
+        self.disk.store_lineage = restoring.lineage
+        return restoring
 
-        def begin_lineage() -> int:
-            self.disk.store_lineage = begin()
-            return self.disk.store_lineage
-
-        self._bucket.begin_lineage = begin_lineage  # type: ignore[method-assign]
-        super().run()
+    def _begun(self) -> None: ...
 
     def _segment(self, directory: Path, meta: Any, partition: int, epoch: int, base: int, last: Any) -> None:
         self.disk.create(base)
@@ -610,6 +615,11 @@ def _local_segments(access: ModelAccess, directory: Path, writer: object) -> Loc
         except FileNotFoundError:
             continue
     return LocalSegments(disk.read_start(), tuple(found))
+
+
+def _server_seconds(store: SimStore) -> float:
+    clock = Request("what time is it", Footprint((CLOCK,)), lambda _: store.bucket.now)
+    return float(store.bucket.world.step(clock))
 
 
 def _set(name: str) -> Callable[..., None]:
@@ -660,6 +670,13 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(tiered.claims, "threading", SimpleNamespace(Lock=ModelLock, RLock=ModelLock))
         patch.setitem(Committer.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setitem(Committer.__init__.__kwdefaults__, "attempts", 2)
+        # A claim gives up after as many attempts: how often it came second before does not matter to anybody.
+        patch.setattr(commit, "CLAIM_SECONDS", 0.0)
+        # Time is the bucket's. A store looks for a restore at its first announcement, and where a story has it look again.
+        for timed in (Committer, Restores, Restoring):
+            patch.setitem(timed.__init__.__kwdefaults__, "monotonic", lambda: 0.0)
+        patch.setattr(restoring, "server_seconds", _server_seconds)
+        patch.setattr(_RESTORE, "uuid4", lambda: _current[-1].world.uuid())
         patch.setitem(Bucket.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setattr(bucket_module, "_ATTEMPTS", 2)
         _remember(patch)

@@ -18,6 +18,7 @@ from tiered.errors import (
     CorruptionError,
     Fenced,
     OffsetOutOfRange,
+    StoreLocked,
     TieredError,
     TopicNotFound,
 )
@@ -197,14 +198,22 @@ class Watch:
         for action, message in failed:
             hold(
                 message.startswith(
-                    ("Fenced", "ColdStorageError", "TopicNotFound", "ObjectNotFound", "PreconditionFailed")
+                    (
+                        "Fenced",
+                        "ColdStorageError",
+                        "TopicNotFound",
+                        "ObjectNotFound",
+                        "PreconditionFailed",
+                        "RestoreUnderWay",
+                    )
                 ),
                 f"{action.kind} failed with {message}",
             )
 
     def check_error(self, error: TieredError) -> None:
         """The same for what a caller was told."""
-        hold(isinstance(error, Fenced | ColdStorageError | TopicNotFound | OffsetOutOfRange), f"{error!r}")
+        allowed = Fenced | StoreLocked | ColdStorageError | TopicNotFound | OffsetOutOfRange
+        hold(isinstance(error, allowed), f"{error!r}")
         hold(not isinstance(error, CorruptionError), f"{error!r}")
 
     def read(

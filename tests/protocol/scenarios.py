@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID, uuid5
 
-from tests.protocol.bucket import BUSY, OWN_412, TIMEOUT, TWICE
+from tests.protocol.bucket import BUSY, KILLED, OWN_412, TIMEOUT, TWICE, Killed
 from tests.protocol.engine import (
     STORE,
     Disk,
@@ -22,6 +22,7 @@ from tests.protocol.explorer import World
 from tests.protocol.invariants import GRACE, Watch, head_of, hold
 from tiered.cold.bucket import DELETED, Bucket
 from tiered.cold.commit import Committer
+from tiered.cold.intent import BELIEVED_SECONDS_MAX
 from tiered.cold.partition import ColdPartition
 from tiered.cold.sweep import SweepRules, sweep_deleted_topic
 from tiered.errors import ColdStorageError, Fenced, TieredError
@@ -51,6 +52,11 @@ def on_writes(process: str, verb: str, key: str) -> tuple[str, ...]:
 def on_head_requests(process: str, verb: str, key: str) -> tuple[str, ...]:
     """PUTs of the head and reads of it, which may stay without an answer, too."""
     return on_heads(process, verb, key) or ((BUSY,) if verb == "get" and key.endswith("head.json") else ())
+
+
+def in_restores(process: str, verb: str, key: str) -> tuple[str, ...]:
+    """A restore dies before any of its PUTs."""
+    return (KILLED,) if process == "twin" and verb == "put" else ()
 
 
 class Stage:
@@ -602,8 +608,19 @@ def first_pass_and_restore(world: World) -> None:
 
 
 def two_restores(world: World) -> None:
-    """Two restores of one store: each gets a lineage, and one of them is the store in the end."""
+    """Two restores of one store at the same time: the one that began is the store in the end."""
+    _two_restores(world)
+
+
+def two_restores_in_turn(world: World) -> None:
+    """The second begins once nobody believes the first any more, which goes on: one of them is the store in the end."""
+    _two_restores(world, BELIEVED_SECONDS_MAX + 1)
+
+
+def _two_restores(world: World, passing_seconds: float = 0.0) -> None:
     stage = Stage(world, images=("old", "twin", "other"))
+    if passing_seconds:
+        stage.model.bucket.passing_time(passing_seconds)
     old = stage.process("old")
     stage.disks["old"].fill(1)
     old.offload()
@@ -628,10 +645,113 @@ def two_restores(world: World) -> None:
     world.endings.append(ending)
 
 
+def restore_beside_a_busy_host(world: World) -> None:
+    """A store looks for a restore before each commit, and commits whenever it does not see one."""
+    _restore_beside(world, passing=False)
+
+
+def restore_that_dies(world: World) -> None:
+    """A restore dies, or stands still until nobody believes it any more: its store goes on, from another process too."""
+    _restore_beside(world, passing=True)
+
+
+def _restore_beside(world: World, *, passing: bool) -> None:
+    stage = Stage(world, in_restores, images=("old", "twin"))
+    old_disk, twin_disk = stage.disks["old"], stage.disks["twin"]
+    old_disk.fill(1, 1)
+    old = stage.process("old")
+    old.look_always()
+    old.offload(old_disk.sealed()[0])
+    if passing:
+        stage.model.bucket.passing_time(BELIEVED_SECONDS_MAX + 1)
+
+    def old_work() -> None:
+        stage.offloads(old, 1, evict=False)()
+        if passing:
+            # As a new process does, and where the topic grows: this takes the bucket back.
+            old.claims._owns_prefix = False
+            old.attempt(old.announce)
+
+    done: list[bool] = []
+
+    def twin_work() -> None:
+        with suppress(Killed):
+            restore(twin_disk)
+            done.append(True)
+            twin_disk.fill(1)
+
+    stage.actor(old, old_work)
+    world.actor("twin", lambda: old.attempt(twin_work))
+    world.remembered |= {"old", "twin"}
+
+    def ending() -> None:
+        stage.model.bucket.now += BELIEVED_SECONDS_MAX + 1
+        if any(done):
+            stage.watch.quiet(stage.process("last", twin_disk))
+            hold(
+                stage.process("old again", old_disk).offload(),
+                "P7: a store that was restored elsewhere publishes",
+            )
+        elif head_of(stage.model).lineage_epoch == 1:
+            failed = stage.process("old again", old_disk).offload()
+            hold(not failed, f"nobody is in charge: {failed}")
+            hold(old_disk.fence is None, "fenced by a restore that came to nothing")
+            stage.watch.quiet(stage.process("last", old_disk))
+        else:
+            stage.watch.quiet(stage.process("last", _repeated(stage)))
+
+    world.endings.append(ending)
+
+
+def announced_beside_a_restore(world: World) -> None:
+    """A topic is announced for the first time, while a restore dies or stands still until nobody believes it."""
+    stage = Stage(world, in_restores, images=("old", "twin"))
+    old_disk, twin_disk = stage.disks["old"], stage.disks["twin"]
+    old_disk.fill(1)
+    old = stage.process("old")
+    old.claims._own_prefix(Bucket(stage.model.store()))
+    stage.model.bucket.passing_time(BELIEVED_SECONDS_MAX + 1)
+    done: list[bool] = []
+
+    def twin_work() -> None:
+        with suppress(Killed):
+            restore(twin_disk)
+            done.append(True)
+            if twin_disk.segments:
+                twin_disk.fill(1)
+
+    stage.actor(old, stage.offloads(old, 0, evict=False))
+    world.actor("twin", lambda: old.attempt(twin_work))
+    world.remembered |= {"old", "twin"}
+
+    def ending() -> None:
+        stage.model.bucket.now += BELIEVED_SECONDS_MAX + 1
+        if any(done):
+            if twin_disk.segments:
+                stage.watch.quiet(stage.process("last", twin_disk))
+            hold(
+                stage.process("old again", old_disk).offload(),
+                "P7: a store that was restored elsewhere publishes",
+            )
+            hold(
+                twin_disk.segments or not stage.watch.published,
+                "P9: a restore knows nothing of what was published",
+            )
+        elif not stage.watch.heads or stage.watch.heads[-1][1].lineage_epoch == 1:
+            failed = stage.process("old again", old_disk).offload()
+            hold(not failed, f"nobody is in charge: {failed}")
+            stage.watch.quiet(stage.process("last", old_disk))
+        else:
+            stage.watch.quiet(stage.process("last", _repeated(stage)))
+
+    world.endings.append(ending)
+
+
 def _repeated(stage: Stage) -> Disk:
     """What the user does after a restore that was cut short: the same again."""
     disk = stage.model.disk("repeated")
     disk.evicting = stage.disk.evicting
+    stage.model.bucket.now += BELIEVED_SECONDS_MAX + 1  # or where it was cut short, at once
     restore(disk)
     if disk.segments:  # else the topic never got into the bucket
         disk.fill(1)

@@ -10,7 +10,7 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
+from tests.store.helpers import OFFLOAD_US, let_intent_lapse, open_store, stepwise, tier, values
 from tiered.cold.open import open_object_store
 from tiered.errors import ObjectNotFound
 from tiered.host import Host
@@ -36,6 +36,7 @@ def test_a_restore_that_was_overtaken_does_not_fence_the_one_that_overtook(
 
         def rename(self, source: Path, target: Path) -> None:
             if target.name == "topic.json" and self.second is None:
+                let_intent_lapse(tmp_path / "bucket")
                 self.second = tiered.restore(
                     url, tmp_path / "second", settings=stepwise(), host=Host(clock=clock)
                 )

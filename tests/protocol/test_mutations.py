@@ -12,10 +12,11 @@ from tests.protocol import scenarios
 from tests.protocol.engine import engine, small_pages
 from tests.protocol.explorer import World, explore
 from tests.tally import tally
-from tiered.cold import commit
+from tiered.cold import bucket, commit
 from tiered.cold.commit import Committer
 from tiered.cold.layout import ObjectName
 from tiered.cold.partition import ColdPartition
+from tiered.cold.restoring import Restores, Restoring
 from tiered.cold.sweep import PartitionSweeper
 from tiered.errors import ColdStorageError, PreconditionFailed
 from tiered.reader.same_log import Likeness, SameLog
@@ -61,7 +62,7 @@ def test_using_an_object_name_again(patch: pytest.MonkeyPatch) -> None:
 def test_treating_a_timeout_as_a_failure(patch: pytest.MonkeyPatch) -> None:
     """The PUT lands after a sweep found nothing that could still name the object."""
 
-    def publish(self, plan):
+    def publish(self, plan, **_):
         base = self._known or self._load()
         planned = plan(base.head if base else None)
         if base is not None and planned == base.head:
@@ -168,7 +169,39 @@ def test_not_looking_for_the_own_commit_after_a_412(patch: pytest.MonkeyPatch) -
 def test_a_restore_that_claims_without_a_look_whether_it_was_overtaken(patch: pytest.MonkeyPatch) -> None:
     claim = Committer.claim
     patch.setattr(Committer, "claim", lambda self, *, check=None, **options: claim(self, **options))
-    found("Fenced", scenarios.two_restores)
+    found("Fenced", scenarios.two_restores_in_turn)
+
+
+def test_a_store_that_believes_an_intent_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Restores, "left_seconds", lambda *_: 60.0)
+    found("nobody is in charge", scenarios.restore_that_dies, faults=1)
+
+
+def test_a_store_that_is_fenced_by_a_restore_that_only_began(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bucket, "intent_of", lambda values, lineage: None)
+    found("nobody is in charge", scenarios.restore_that_dies, faults=1)
+
+
+@pytest.mark.slow
+def test_a_store_that_goes_on_without_a_word_to_the_restore(patch: pytest.MonkeyPatch) -> None:
+    """What stood still goes on, and does not know of the topic that was announced meanwhile."""
+    patch.setattr(bucket, "given_up", lambda values, intent: values)
+    found("P9", scenarios.announced_beside_a_restore)
+
+
+def test_a_restore_that_finishes_without_a_look_whether_it_may(patch: pytest.MonkeyPatch) -> None:
+    def finish(self):
+        self._bucket.change_store(
+            lambda current, lineage: {name: item for name, item in current.items() if name != "restore"}
+        )
+
+    patch.setattr(Restoring, "finish", finish)
+    found("Fenced", scenarios.announced_beside_a_restore)
+
+
+def test_a_restore_that_is_never_finished_in_the_bucket(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Restoring, "finish", lambda self: None)
+    found("Fenced", scenarios.restore_that_dies)
 
 
 def test_taking_a_missing_head_for_a_lost_one_without_another_look(patch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,10 @@ BOUNDS: dict[Callable[[World], None], tuple[int, int]] = {
     scenarios.two_copies: (0, 1),
     scenarios.first_pass_and_restore: (0, 0),
     scenarios.two_restores: (0, 1),
+    scenarios.two_restores_in_turn: (0, 1),
+    scenarios.restore_beside_a_busy_host: (1, 2),
+    scenarios.restore_that_dies: (0, 1),
+    scenarios.announced_beside_a_restore: (0, 1),
     scenarios.created_again: (0, 1),
 }
 STORIES = [pytest.param(story, id=story.__name__) for story in BOUNDS]
@@ -88,7 +92,13 @@ def count(result: Result) -> None:
 
 
 # So many interleavings that their end takes more than a few seconds.
-WIDE = ("first_pass_and_restore", "two_restores")
+WIDE = (
+    "restored_twin",
+    "first_pass_and_restore",
+    "two_restores_in_turn",
+    "restore_that_dies",
+    "announced_beside_a_restore",
+)
 
 
 @pytest.mark.parametrize(

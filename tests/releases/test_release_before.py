@@ -19,6 +19,10 @@ from typing import Any
 import pytest
 
 from tests.releases import life
+from tests.store.helpers import let_intent_lapse
+from tiered.cold.bucket import Bucket
+from tiered.cold.open import open_object_store
+from tiered.cold.restoring import Restoring
 from tiered.warm.cold_url import read_cold_place, write_cold_place
 from tiered.warm.filesystem import OsFileSystem
 
@@ -97,4 +101,20 @@ def test_a_host_that_a_restore_left_behind_is_fenced_whatever_its_release(
     found, appended = run(restorer, tmp_path, "check_restored", "append_to_restored")
     assert appended == {"offset": sound(found)["kept"][0]}
     (refused,) = run(host, tmp_path, "write:1")
+    assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
+
+
+def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: Path, before: Path) -> None:
+    """The one before reads on, and restores; a store that it restored is the one that counts."""
+    assert run(ROOT, tmp_path, "write:0") == [{"failed": []}]
+    restoring = Restoring(Bucket(open_object_store(f"file://{tmp_path}/bucket")), "1", "ann@host")
+    assert restoring.begin() == 2
+    (refused,) = run(ROOT, tmp_path, "write:1")
+    assert "is being restored by ann@host" in str(refused)
+    let_intent_lapse(tmp_path / "bucket")
+    wrote, here = run(ROOT, tmp_path, "write:2", "check")
+    assert wrote == {"failed": []}
+    (restored,) = run(before, tmp_path, "check_restored")
+    assert sound(restored) == sound(here)
+    (refused,) = run(ROOT, tmp_path, "write:3")
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused

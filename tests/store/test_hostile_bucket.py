@@ -17,7 +17,7 @@ import pytest
 
 import tiered
 from tests.store.helpers import HOUR_US, values
-from tiered.cold.bucket import Bucket
+from tiered.cold.restoring import Restoring
 from tiered.format.document import decode_document, encode_document
 from tiered.format.manifest import GROUP_RECORDS_MAX, Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_head, encode_head
@@ -85,13 +85,13 @@ def test_a_document_that_becomes_another_topics_while_a_restore_runs_is_refused(
 ) -> None:
     """It was looked at before; the restore would write into the directory of the other topic."""
     document = folder_of(bucket) / "topic.json"
-    begin = Bucket.begin_lineage
+    begin = Restoring.begin
 
-    def and_rename(self: Bucket) -> int:
+    def and_rename(self: Restoring) -> int:
         change_document(document, name="payments")
         return begin(self)
 
-    monkeypatch.setattr(Bucket, "begin_lineage", and_rename)
+    monkeypatch.setattr(Restoring, "begin", and_rename)
     with pytest.raises(tiered.CorruptionError, match=r"topic\.json is of another topic"):
         tiered.restore(f"file://{bucket}", tmp_path / "restored")
     assert not (tmp_path / "restored" / "topics" / "payments").exists()

@@ -20,6 +20,7 @@ from tests.store.helpers import (
     HOUR_US,
     OFFLOAD_US,
     evict_all,
+    let_intent_lapse,
     local_segments,
     open_store,
     stepwise,
@@ -347,7 +348,7 @@ def test_a_stalled_store_can_neither_delete_nor_grow_a_topic(
 
 
 def test_of_two_restores_that_race_one_goes_on(tmp_path: Path, clock: Clock, file_url: str) -> None:
-    """The one that began first ends with `Fenced`, and its directory is no store."""
+    """The one that began first, and stood still for so long, ends with `Fenced`, and its directory is no store."""
     offloaded(tmp_path / "data", file_url, clock)
 
     class Overtaken(OsFileSystem):
@@ -355,6 +356,7 @@ def test_of_two_restores_that_race_one_goes_on(tmp_path: Path, clock: Clock, fil
 
         def rename(self, source: Path, target: Path) -> None:
             if target.name == "topic.json" and self.second is None:
+                let_intent_lapse(tmp_path / "bucket")
                 self.second = restored(file_url, tmp_path / "second", clock)
             super().rename(source, target)
 
@@ -484,6 +486,7 @@ def test_what_was_cut_short_is_no_part_of_the_next_restore(
             tiered.restore(
                 file_url, tmp_path / "new", settings=stepwise(), host=dying_host(clock, Countdown(step))
             )
+    let_intent_lapse(tmp_path / "bucket")
     with restored(file_url, tmp_path / "between", clock) as store:
         store.topic("t").append(b"between")
         store.topic("t").roll()

@@ -19,7 +19,9 @@ from tests.tally import tally
 from tests.verify.damage import Damage, cut, flipped, grown, missing, swapped, zeroed
 from tests.verify.stores import PARTITIONS, Place, read, segment_parts
 from tiered.cli.verify import _access
+from tiered.cold.bucket import Bucket
 from tiered.cold.file_store import FileStore
+from tiered.cold.restoring import Restoring
 from tiered.cold.second_look import LOOKS
 from tiered.errors import StoreLocked, TieredError
 from tiered.format.manifest_codec import decode_head
@@ -372,6 +374,18 @@ def test_the_bucket_s_documents_are_written_anew_from_the_local_ones(
     assert len(done(report)) == 1
     check_whole(place, report)
     assert path.read_bytes() == content
+
+
+def test_a_topic_s_document_is_of_the_lineage_by_which_the_store_went_on(place: Place) -> None:
+    """A restore was begun and given up, so that the bucket's lineage is above that of this disk, which is in charge."""
+    restoring = Restoring(Bucket(FileStore(place.bucket)), "1", "ann@host")
+    restoring.begin()
+    path = next(place.bucket.glob("*/*/topic.json"))
+    spoil(path, missing)
+    assert [item.result for item in repair(place).repairs] == ["refused"]  # it may be finished yet
+    restoring.give_up()
+    assert len(done(repair(place))) == 1
+    assert b'"lineage": 3' in path.read_bytes()
 
 
 # -- care ------------------------------------------------------------------------------------------

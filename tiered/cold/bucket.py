@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,17 +15,27 @@ from ..errors import (
     Fenced,
     ObjectNotFound,
     PreconditionFailed,
+    RestoreUnderWay,
     TopicNotFound,
 )
 from ..format.document import decode_document, encode_document
+from .intent import BELIEVED_SECONDS_MAX, LINEAGE, Intent, given_up, intent_of
 from .layout import STORE_KEY, TOPIC_FILE, topic_folder, topic_key, topic_of_folder
 from .object_store import ObjectStore
 from .second_look import sound
 
+log = logging.getLogger("tiered.cold")
+
 DELETED = "deleted_us"
-LINEAGE = "lineage"
 
 _ATTEMPTS = 5
+
+Believes = Callable[[Intent], float]
+"""For how many seconds more an intent is believed, unless it is renewed; 0: no more."""
+
+
+def _always(_: Intent) -> float:
+    return BELIEVED_SECONDS_MAX
 
 
 class Bucket:
@@ -40,13 +51,20 @@ class Bucket:
         self.store = store
         self._sleep = sleep
 
-    def claim_store(self, store_id: UUID, lineage: int = 1) -> None:
+    def claim_store(self, store_id: UUID, lineage: int = 1, *, believes: Believes = _always) -> int:
         """Make this prefix the store's own, for ever; a repeat does nothing.
+
+        A restore that was cut short, and whose intent is not believed any more, is given up: the store goes on.
 
         Parameters
         ----------
         lineage
             How often the store was restored before it became what the caller has, counted from 1.
+
+        Returns
+        -------
+        int
+            The lineage that the documents of the store bear. It is higher than `lineage` where a restore was given up.
 
         Raises
         ------
@@ -54,10 +72,12 @@ class Bucket:
             Another store owns the prefix.
         Fenced
             The store was restored elsewhere since.
+        RestoreUnderWay
+            It is being restored elsewhere.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
 
-        def change(current: dict[str, Any] | None) -> dict[str, Any]:
+        def change(current: dict[str, Any] | None, known: int) -> dict[str, Any]:
             if current is None:
                 self._check_vacant()
                 return _with_lineage({"id": str(store_id)}, lineage)
@@ -66,27 +86,48 @@ class Bucket:
                 raise ConfigError(
                     f"{self.store.url} belongs to store {owner}, this is store {store_id}: give each its own prefix"
                 )
-            self._check_lineage(STORE_KEY, current, lineage)
-            return current
+            intent = intent_of(current, known)
+            if intent is None or intent.of != lineage:
+                self._check_lineage(STORE_KEY, current, lineage)
+                return current
+            if not intent.under_way:
+                return current
+            left = believes(intent)
+            if left > 0:
+                raise RestoreUnderWay(intent.told(self.store.url, left))
+            log.warning("the restore by %s was cut short, so this store goes on", intent.holder)
+            return given_up(current, intent)
 
-        self._update(STORE_KEY, change)
+        return max(lineage, self.change_store(change))
 
-    def begin_lineage(self) -> int:
-        """Count one restore more, which fences the store as it was before, and return the new lineage.
+    def change_store(self, change: Callable[[dict[str, Any] | None, int], dict[str, Any]]) -> int:
+        """Compare and swap ``store.json``; return the lineage that it bears then.
+
+        Parameters
+        ----------
+        change
+            Gets the document (None: there is none) and its lineage (0), and returns what it is to be; may be called
+            several times.
 
         Raises
         ------
-        ConfigError
-            There is no store.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
 
-        def change(current: dict[str, Any] | None) -> dict[str, Any]:
-            if current is None:
-                raise ConfigError(f"there is no store at {self.store.url}; check the URL")
-            return _with_lineage(current, self._lineage(STORE_KEY, current) + 1)
+        def changed(current: dict[str, Any] | None) -> dict[str, Any]:
+            return change(current, 0 if current is None else self._lineage(STORE_KEY, current))
 
-        return self._lineage(STORE_KEY, self._update(STORE_KEY, change))
+        return self._lineage(STORE_KEY, self._update(STORE_KEY, changed))
+
+    def read_intent(self) -> Intent | None:
+        """Return what ``store.json`` says of a restore, by one GET; None where it says nothing.
+
+        Raises
+        ------
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        found = self._read(STORE_KEY)
+        return None if found is None else intent_of(found[0], self._lineage(STORE_KEY, found[0]))
 
     def read_store_id(self) -> UUID | None:
         """Return the id of the store that owns the prefix; None if nobody does.

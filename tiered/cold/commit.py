@@ -11,6 +11,9 @@ One commit::
             a higher epoch ──────────────────────────────────────▶ Fenced: nothing more is changed
             another head of the own epoch ───────────────────────▶ change again, on that head
 
+A claim that came second takes the new head at once, with no wait between the look and the PUT, as often as it takes within
+`CLAIM_SECONDS`: whoever commits back to back would come first for ever otherwise. A commit waits before it tries again.
+
 A PUT whose answer was lost can land at any time, but only on the ETag it was planned on. So the next head
 that is published settles it, and until then `Committer.unsettled` says that it may still land. A 412 is no
 refusal either: SDKs repeat a request whose answer was lost, and meet their own success.
@@ -46,7 +49,11 @@ from .partition import ColdPartition, LoadedHead
 FIRST_LINEAGE = 1
 """Epoch of the lineage that begins with the first head; only a restore begins another."""
 
+CLAIM_SECONDS = 60.0
+"""For how long a claim goes on where others' commits come first."""
+
 _BACKOFF_SECONDS_MAX = 5.0
+_CHECK_SECONDS = 5.0  # how old the last check of a claim may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,7 @@ class Committer:
         sleep: Callable[[float], None] = time.sleep,
         attempts: int = 5,
         backoff_seconds: float = 0.2,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partition = partition
         self.epoch = 0
@@ -91,6 +99,7 @@ class Committer:
         self._sleep = sleep
         self._attempts = attempts
         self._backoff_seconds = backoff_seconds
+        self._monotonic = monotonic
         self._lock = threading.RLock()
         self._known: LoadedHead | None = None
         self._last_commit_id: str | None = None
@@ -147,7 +156,8 @@ class Committer:
         may_begin
             Whether a missing head is one that was never published. Default: where no lineage is known.
         check
-            Called after each look at the head, and before what is made of it is published; raises to give up.
+            Raises to give up. Called after a look at the head, and before anything is published; again where a lineage
+            has begun since, and every few seconds.
 
         Raises
         ------
@@ -155,12 +165,20 @@ class Committer:
             A newer lineage than `lineage_epoch` has begun. Nothing was changed.
         ColdStorageError
             The head of a known lineage is missing (it must be rebuilt, never begun again), the head belongs
-            to another store, or the bucket fails; where ``retryable``, the claim can be repeated.
+            to another store, or the bucket fails; where ``retryable``, the claim can be repeated. Also where
+            others' commits came first for `CLAIM_SECONDS`.
         """
+        # What begins a lineage after the check builds on our claim, or is seen in the next head. So no request has to
+        # lie between the look and the PUT, in which others could commit.
+        checked: tuple[object, float] | None = None
         first = lineage_epoch is None if may_begin is None else may_begin
 
         def plan(head: Head | None) -> Head:
-            check()
+            nonlocal checked
+            lineages, now = head.lineages if head else None, self._monotonic()
+            if checked is None or checked[0] != lineages or now - checked[1] >= _CHECK_SECONDS:
+                check()
+                checked = lineages, now
             if head is None:
                 if not first or self.epoch:
                     raise ColdStorageError(f"{self._where} was published and is missing: rebuild it")
@@ -185,7 +203,7 @@ class Committer:
 
         with self._lock:
             self._known = self._last_commit_id = None
-            self.epoch, self._fenced = self._publish(plan).epoch, None
+            self.epoch, self._fenced = self._publish(plan, race_seconds=CLAIM_SECONDS).epoch, None
             return self.epoch
 
     def commit(self, change: Callable[[Head], Head]) -> Head:
@@ -302,13 +320,14 @@ class Committer:
             raise CorruptionError("an older head is in the place of the last one", where=self._where)
         return head
 
-    def _publish(self, plan: Callable[[Head | None], Head]) -> Head:
+    def _publish(self, plan: Callable[[Head | None], Head], *, race_seconds: float = 0.0) -> Head:
+        """Publish what `plan` makes of the head; for `race_seconds`, others that come first cost neither attempt nor wait."""
+        until = self._monotonic() + race_seconds
         base = self._known or self._load()
         proposal: Head | None = None
         failure: ColdStorageError | None = None
-        for attempt in range(self._attempts):
-            if attempt:
-                self._sleep(self._backoff(attempt))
+        attempts = lost = 0
+        while True:
             if proposal is None:
                 planned = plan(base.head if base else None)
                 if base is not None and planned == base.head and self._doubt is None:
@@ -327,16 +346,27 @@ class Committer:
                 if not error.retryable:
                     raise
                 failure = error
-                continue
-            if _holds(seen, proposal.commit_id):
-                # `seen` may be a later head, of another committer even: the next commit starts from it.
-                self._known, self._last_commit_id = seen, proposal.commit_id
-                return proposal
-            if _etag(seen) != _etag(base):
-                base, proposal = seen, None
+            else:
+                if _holds(seen, proposal.commit_id):
+                    # `seen` may be a later head, of another committer even: the next commit starts from it.
+                    self._known, self._last_commit_id = seen, proposal.commit_id
+                    return proposal
+                if _etag(seen) != _etag(base):
+                    base, proposal, lost = seen, None, lost + 1
+                    if self._monotonic() < until:
+                        continue
+            attempts += 1
+            if attempts >= self._attempts or (proposal is None and race_seconds):
+                break
+            self._sleep(self._backoff(attempts))
+        if proposal is None:
+            raise ColdStorageError(
+                f"not published: others committed to {self._where} first, {lost} times"
+                + (f" in {race_seconds:.0f} s" if race_seconds else ""),
+                retryable=True,
+            )
         raise ColdStorageError(
-            f"outcome unknown: no answer to {self._attempts} commits of {self._where} ({failure})",
-            retryable=True,
+            f"outcome unknown: no answer to {attempts} commits of {self._where} ({failure})", retryable=True
         )
 
     def _propose(self, base: LoadedHead | None, planned: Head) -> Head:

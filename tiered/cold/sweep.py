@@ -56,7 +56,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from ..errors import ColdStorageError
 from ..format.manifest import Head, trim
@@ -74,7 +74,6 @@ from .lease import LEASE_SECONDS_MAX, is_lease
 from .object_store import ObjectInfo, ObjectStore
 from .partition import ColdPartition
 
-PROBE_KEY = f"{PROBE_PREFIX}clock"
 _BATCH = 1000  # keys of one DELETE request
 
 
@@ -255,11 +254,12 @@ def _divide(orphans: list[Orphan], rules: SweepRules) -> SweepPlan:
 
 def server_seconds(store: ObjectStore) -> float:
     """Return the server's clock, by the modification time of an object that is written for it."""
-    store.put(PROBE_KEY, b"what time is it?")
+    key = f"{PROBE_PREFIX}{uuid4()}"  # of its own: another one may ask at the same time
+    store.put(key, b"what time is it?")
     try:
-        return store.stat(PROBE_KEY).modified_seconds
+        return store.stat(key).modified_seconds
     finally:
-        store.delete([PROBE_KEY])
+        store.delete([key])
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from ..cold.bucket import LINEAGE, Bucket
+from ..cold.bucket import Bucket
+from ..cold.intent import LINEAGE, intent_of
 from ..cold.layout import STORE_KEY, topic_key
 from ..cold.object_store import ObjectStore
 from ..cold.rebuild import ASIDE_FOLDER
@@ -210,9 +211,11 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     if values is None:
         raise CorruptionError("no topic here is the one that it is of")
     for other in others:
-        known = _lineage_in_bucket(store, other)
-        if known > lineage:
+        known, of = _lineages_in_bucket(store, other)
+        if known > lineage != of:
             raise CorruptionError("the store was restored elsewhere, so this disk does not own the prefix")
+        if of == lineage:
+            lineage = known  # of the documents, since a restore was given up
     if lineage > 1:
         values[LINEAGE] = lineage
     etag, kept = None, ""
@@ -245,9 +248,12 @@ def _check_damaged(data: bytes, where: str) -> None:
     raise CorruptionError("it is sound, and says otherwise than the local store")
 
 
-def _lineage_in_bucket(store: ObjectStore, key: str) -> int:
+def _lineages_in_bucket(store: ObjectStore, key: str) -> tuple[int, int | None]:
+    """Return the lineage that a document bears, and that of the store which went on after a restore was given up."""
     try:
         values = _bucket_values(store, key)
     except CorruptionError:
-        return 1  # damaged too: it says nothing
-    return int(values.get(LINEAGE, 1)) if values is not None else 1
+        return 1, None  # damaged too: it says nothing
+    lineage = int(values.get(LINEAGE, 1)) if values is not None else 1
+    intent = intent_of(values, lineage) if values is not None else None
+    return lineage, intent.of if intent is not None and not intent.under_way else None
