@@ -69,7 +69,7 @@ def records_of(
     headers = batch.column(4)
     listed = headers.to_pylist() if headers.null_count < len(headers) else [None] * len(headers)
     for offset, stamp, key, value, found in zip(offsets, stamps, keys, values, listed, strict=True):
-        # Arrow data may have a null in the place of a header.
+        # Earlier versions took a null in the place of a header from Arrow data.
         pairs = tuple((item["key"], item["value"]) for item in found if item) if found else ()
         yield Record(value, key, pairs, to_datetime(stamp), topic, partition, offset)
 

@@ -334,7 +334,7 @@ def test_a_stream_that_ends_slowly_holds_up_no_append(
 
 def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full after the first block of many: who appends what failed again has it once."""
-    real, count = PartitionWriter._append_body, 0
+    real, count = PartitionWriter._append_bodies, 0
 
     def full(*arguments: Any, **named: Any) -> Any:
         nonlocal count
@@ -343,7 +343,7 @@ def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pyt
             raise DiskFull("no space for the test")
         return real(*arguments, **named)
 
-    monkeypatch.setattr(PartitionWriter, "_append_body", full)
+    monkeypatch.setattr(PartitionWriter, "_append_bodies", full)
     settings = tiered.Settings.load(store={"block_bytes": "16KiB"})
     rows, failed = [b"%05d" % i + bytes(100) for i in range(500)], []
     with (

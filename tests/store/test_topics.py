@@ -160,8 +160,11 @@ def test_data_of_other_libraries_is_appended_as_it_is(store: tiered.Store) -> No
     assert rows == [{"city": "Bern", "amount": 1.5}, {"city": None, "amount": 2.5}] * 4
 
 
-def test_a_null_in_the_place_of_a_header_is_no_header(store: tiered.Store) -> None:
-    """Arrow data may have one; it must not end every read that comes to it."""
+def test_a_null_in_the_place_of_a_header_is_no_header(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions took one from Arrow data; it must not end every read that comes to it."""
+    monkeypatch.setattr("tiered.format.schema._check_headers", lambda headers: None)
     topic = store.create_topic("orders")
     headers = pa.array([[None, {"key": "h", "value": b"v"}]], HEADERS_TYPE)
     topic.append_batch(pa.table({"value": [b"v"], "headers": headers}))
