@@ -14,6 +14,7 @@ from threading import Condition
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,6 +23,7 @@ from tests.hot.writers import (
     append,
     append_batch,
     append_row,
+    batch_of,
     open_writer,
     read_partition,
     until,
@@ -184,6 +186,41 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path
         assert held == [found[start + number] for number in range(len(held))], place
         point += 1
     assert point > 5
+
+
+NUMBERING = WRITING | {
+    method.__code__
+    for method in (
+        PartitionWriter.append_numbered_batches, PartitionWriter._append_runs, PartitionWriter._append_run,
+        PartitionWriter._append_bodies, PartitionWriter._write, SegmentWriter.append,
+    )
+}  # fmt: skip
+
+
+def test_a_numbered_batch_that_is_interrupted_anywhere_is_completed_by_a_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exhaustive, over runs of several blocks and a roll between them: each row is there once, in its order."""
+    monkeypatch.setattr("tiered.hot.numbered.RUN_BYTES_MAX", 1_500)
+    rows = [b"%02d" % number + b"." * 100 for number in range(12)]
+    pieces = [batch_of(rows[at : at + 2]) for at in range(0, 12, 2)]
+    numbers = [np.arange(at, at + 2) for at in range(0, 12, 2)]
+    point, interrupted = 0, True
+    while interrupted:
+        directory = tmp_path / str(point)
+        with writing(directory, block_bytes=300, roll_bytes=4_000) as writer:
+            append(writer, b"before")
+            with interrupting(NUMBERING, point) as left, suppress(Interrupted):
+                writer.append_numbered_batches(1, 0, pieces, numbers)
+            interrupted = left[0] < 0
+            append(writer, b"between")
+            writer.append_numbered_batches(1, 0, pieces, numbers)
+            assert writer.last_sequence(1) == (0, 11)
+        found = list(read_partition(directory).values())
+        assert sorted(found) == sorted([b"before", b"between", *rows]), f"interrupted at point {point}"
+        assert [value for value in found if value in rows] == rows, f"interrupted at point {point}"
+        point += 1
+    assert point > 50
 
 
 DRAINING = {
