@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .errors import StoreLocked
 from .policies.executor import TierReport
 from .unpublished import Lag
 
@@ -31,6 +32,19 @@ class PassEvent:
     report: TierReport | None
     errors: tuple[str, ...]
 
+    @property
+    def in_vain(self) -> str:
+        """Why the pass could do nothing at all: it could not begin, or never had its turn; empty where it could."""
+        if self.report is None:
+            return self.errors[0] if self.errors else ""
+        return locked_out(self.report)
+
+
+def locked_out(report: TierReport) -> str:
+    """Return who kept a pass from all its actions; empty where one was done, or nobody did."""
+    locked = (text for _, text in report.failed if text.startswith(StoreLocked.__name__))
+    return "" if report.done else next(locked, "")
+
 
 @dataclass(frozen=True, slots=True)
 class CycleState:
@@ -42,6 +56,8 @@ class CycleState:
         How many have ended.
     waiting
         How many partitions, or kinds of action of one, failed last and are not due again yet.
+    in_vain
+        How many of the last passes, one after the other, could do nothing; see `PassEvent.in_vain`.
     last_started_us, last_seconds
         Of the last one that ended; None before.
     last_errors
@@ -54,6 +70,7 @@ class CycleState:
 
     passes: int = 0
     waiting: int = 0
+    in_vain: int = 0
     running: bool = False
     last_started_us: int | None = None
     last_seconds: float | None = None

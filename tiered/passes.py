@@ -125,11 +125,13 @@ class _Cycle:
         self.actions: Counter[str] = Counter()
         self.bytes = 0
         self.passes = 0
+        self.in_vain = 0
         self.last: PassEvent | None = None
 
     def ended(self, event: PassEvent) -> None:
         logged = self.last.errors if self.last else ()
         self.passes += 1
+        self.in_vain = self.in_vain + 1 if event.in_vain else 0
         self.errors.update(text.partition(":")[0] for text in event.errors)
         if event.report is not None:
             self.actions.update(action.kind for action, _ in event.report.done)
@@ -144,6 +146,7 @@ class _Cycle:
         return CycleState(
             self.passes,
             waiting,
+            self.in_vain,
             self.running,
             last.started_us if last else None,
             last.seconds if last else None,

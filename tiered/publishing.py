@@ -1,12 +1,13 @@
 """Appends that wait until they are published (``sync="cold"``): one upload serves all that wait for a partition.
 
 The first thread that waits ships the tail of the partition for everybody, as a group commit syncs for everybody
-(`hot.group_commit`): no pass needs to run. What it takes is what a pass takes, the tiering lock and the
-partition's turn, so that nothing is uploaded twice, whoever is faster.
+(`hot.group_commit`): no pass needs to run. What it takes is what an action of a pass takes, a turn of the tiering lock and
+the partition's, so that nothing is uploaded twice, whoever is faster.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ _ASK_EVERY_STEPS = 10
 class Publishes(Protocol):
     """What the tierer of a store does for those who wait; see `Tierer`."""
 
-    def publish(self, meta: TopicMeta, partition: int) -> int: ...
+    def publish(self, meta: TopicMeta, partition: int, wait: Callable[[StoreLocked], object]) -> int: ...
     def published_now(self, meta: TopicMeta, partition: int) -> int: ...
 
 
@@ -103,26 +104,42 @@ class Publisher:
 
     def _published(self, meta: TopicMeta, partition: int, end: int) -> int:
         until = self._monotonic() + LOCKED_SECONDS_MAX
-        steps = 0
-        while True:
-            try:
-                published = self._tierer.publish(meta, partition)
-                # Less, where what was to be shipped was encoded again or evicted between the look and the upload.
-                why = f"the bucket has what lies before offset {published}"
-            except RestoreUnderWay as restore:
-                # It ends, and this store is fenced, or it was cut short, and this store goes on.
-                published, why = 0, str(restore)
-            except StoreLocked as locked:
-                # A pass in another process: it may be about to publish this itself, or to end.
-                published, why = 0, str(locked)
-                if steps % _ASK_EVERY_STEPS == _ASK_EVERY_STEPS - 1:
-                    published = self._tierer.published_now(meta, partition)
-            if published >= end:
-                return published
+        steps = itertools.count(1)
+
+        def pause(why: str) -> None:
             if self._monotonic() >= until:
                 raise ColdStorageError(why, retryable=True)
             self._pause(_STEP_SECONDS)
-            steps += 1
+
+        def wait(locked: StoreLocked) -> None:
+            # A pass in another process may publish this itself, in a turn that lasts.
+            if next(steps) % _ASK_EVERY_STEPS == 0:
+                found = self._tierer.published_now(meta, partition)
+                if found >= end:
+                    raise _ThereAlready(found)
+            pause(str(locked))
+
+        while True:
+            try:
+                published = self._tierer.publish(meta, partition, wait)
+            except _ThereAlready as there:
+                return there.end
+            except RestoreUnderWay as restore:
+                # It ends, and this store is fenced, or it was cut short, and this store goes on.
+                pause(str(restore))
+                continue
+            if published >= end:
+                return published
+            # Less, where what was to be shipped was encoded again or evicted between the look and the upload.
+            pause(f"the bucket has what lies before offset {published}")
+
+
+class _ThereAlready(Exception):
+    """Somebody else published what is waited for."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.end = end
 
 
 def _told(error: TieredError, meta: TopicMeta, partition: int) -> TieredError:

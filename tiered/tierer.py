@@ -1,7 +1,8 @@
 """The tierer: plans from the facts that it finds, and does what each action says (promises P5, P6, P7).
 
-Held while a pass runs: the store's tiering lock, so that one process a store tiers. In the bucket each
-partition is claimed by an epoch before anything else of it changes.
+Held while a pass runs: `PASSES_LOCK`, so that one process a store runs passes. Held while an action is carried out: the
+tiering lock, which holders take in turns, as appends with ``sync="cold"`` in another process want it too. In the bucket
+each partition is claimed by an epoch before anything else of it changes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from .errors import (
     CorruptionError,
     RestoreUnderWay,
     StoreClosed,
+    StoreLocked,
     TieredError,
     TopicNotFound,
 )
@@ -30,7 +32,7 @@ from .maintenance import MaintenanceActions
 from .pauses import Pauses
 from .policies.actions import Action, Expire, ShipTail
 from .policies.case import floor_bytes
-from .policies.executor import Executor, Outcome, TierReport, joined, report_of
+from .policies.executor import Executor, Outcome, Stopping, TierReport, joined, report_of
 from .policies.outdated import Outdated
 from .policies.outlook import outlook
 from .policies.plan import Plan, make_plan
@@ -48,6 +50,7 @@ from .warm.directory import (
     read_start_offset,
     remove_half_written,
 )
+from .warm.fair_lock import FairLock
 from .warm.lock import FileLock
 from .warm.rewrite import remove_leftover
 from .writers import is_gone
@@ -55,7 +58,13 @@ from .writers import is_gone
 if TYPE_CHECKING:
     from .store import Store
 
+PASSES_LOCK = "passes.lock"
 TIERING_LOCK = "tiering.lock"
+TIERING_NEXT_LOCK = "tiering-next.lock"
+TURN_SECONDS_MAX = 30.0
+"""How long a pass waits for its turn at an action of another process."""
+
+_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,7 @@ class Tierer:
         self._holders_lock = threading.Lock()
         self._holders = 0
         self._lock: FileLock | None = None
+        self._turns: FairLock | None = None
         same = SameLog(store._pinned_producers)
         self.claims = Claims(self._access, store.store_id, store._clock, self._fs, same)
         self._actions = MaintenanceActions(store, self.claims, partial(partitions_of, store))
@@ -104,8 +114,9 @@ class Tierer:
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's lock."""
-        if self._lock is not None:
-            self._lock.abandon()
+        for lock in (self._lock, self._turns):
+            if lock is not None:
+                lock.abandon()
 
     # -- planning --------------------------------------------------------------------------------
 
@@ -125,7 +136,7 @@ class Tierer:
         return plan
 
     def run(self, now: object) -> TierReport:
-        """Make a plan and carry it out, holding the tiering lock.
+        """Make a plan and carry it out, as the one process that runs passes.
 
         Partitions that cannot be looked at are left out, or planned for without the bucket, and the rest is
         done (promise P11); then the first of these errors is raised.
@@ -157,8 +168,9 @@ class Tierer:
         """
         untidy: list[TieredError] = []
         rounds: list[TierReport] = []
-        with self._one_full_pass, self._tiering():
-            self._tidy(untidy)
+        with self._one_full_pass, self._passing():
+            with self._turn(self._gives_up(should_stop)):
+                self._tidy(untidy)
             again = True
             while again:
                 problems: list[TieredError] = []
@@ -206,12 +218,12 @@ class Tierer:
         problems: dict[tuple[str, int], TieredError] = {}
         begun = time.monotonic()
         with self._one_tail_pass:
-            with self._tiering():
+            with self._passing():
                 found = self._look_at_tails(wanted, lags, problems)
                 executor = self._executor(should_stop)
                 for place, actions in found.items():
                     held = ExitStack()
-                    held.enter_context(self._tiering())
+                    held.enter_context(self._passing())
                     self._shipping.begin(place, actions, executor, held)
             try:
                 self._shipping.wait(wait_seconds)
@@ -250,8 +262,16 @@ class Tierer:
                     found[place] = actions
         return found
 
-    def publish(self, meta: TopicMeta, partition: int) -> int:
+    def publish(
+        self, meta: TopicMeta, partition: int, wait: Callable[[StoreLocked], object] | None = None
+    ) -> int:
         """Publish what one partition has and its bucket lacks; return the end of what is published, or was deleted.
+
+        Parameters
+        ----------
+        wait
+            Called while it is another process's turn: waits a moment, or raises to give up. The place of who waits is
+            kept meanwhile. Default: to raise what it is given.
 
         Raises
         ------
@@ -262,16 +282,29 @@ class Tierer:
         Fenced, ColdStorageError, CorruptionError, UnsupportedFormat, PartitionPoisoned, DiskFull
         """
         try:
-            return self._publish(meta, partition)
+            return self._publish(meta, partition, wait or _raise)
         except (TieredError, OSError):
             if is_gone(self._store, meta):
                 raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
             raise
 
-    def _publish(self, meta: TopicMeta, partition: int) -> int:
-        with self._tiering():
-            _, actions = self._unpublished.look(meta, partition)
-            for action in actions:
+    def _publish(self, meta: TopicMeta, partition: int, wait: Callable[[StoreLocked], object]) -> int:
+        _, actions = self._unpublished.look(meta, partition)
+        waited = False
+
+        def waits(locked: StoreLocked) -> None:
+            nonlocal waited
+            waited = True
+            wait(locked)
+
+        for action in actions:
+            with self._turn(waits):
+                if waited:
+                    # Who had the turn may have published this, and has claimed the partition: so no upload is in vain.
+                    self.claims.read_published_end(
+                        meta, partition, self._actions.writer(meta.name, partition)
+                    )
+                    waited = False
                 self._actions.ship_tail(action)
         return self._proven_end(meta, partition, self.claims.known_end(meta, partition) or 0)
 
@@ -315,10 +348,16 @@ class Tierer:
         return self._proven_end(meta, partition, published)
 
     def _executor(self, should_stop: Callable[[], bool]) -> Executor:
-        stopping = self._store._stopping.is_set
+        locked_out = threading.Event()
+
+        def turn() -> AbstractContextManager[None]:
+            return self._turn(self._gives_up(should_stop, locked_out))
+
         return Executor(
             self._actions,
-            should_stop=lambda: stopping() or should_stop(),
+            # Whoever does not let one action have its turn would let each of the others wait as long.
+            should_stop=lambda: locked_out.is_set() or self._stops(should_stop),
+            turn=turn,
             held=self._paused_meanwhile,
             is_gone=self._deleted_meanwhile(),
             running=self.running,
@@ -348,21 +387,53 @@ class Tierer:
         return deleted
 
     def sweep(self, *, dry_run: bool) -> SweepReport:
-        """Sweep the bucket, holding the tiering lock; a dry run changes nothing and needs no lock."""
+        """Sweep the bucket, as the one process that tiers; a dry run changes nothing and needs no lock."""
         _ = self.finder.root
         if dry_run:
             sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=True)
             return sweep.run(partitions_of(self._store))
-        with self._one_full_pass, self._tiering():
+        with self._one_full_pass, self._passing(), self._turn(self._gives_up(lambda: False)):
             return self._actions.swept(self._store._clock())
 
-    @contextmanager
-    def _tiering(self) -> Iterator[None]:
-        """Hold the tiering lock: one process tiers a store. Threads of this one share it.
+    def _stops(self, should_stop: Callable[[], bool]) -> bool:
+        return self._store._stopping.is_set() or should_stop()
 
-        A full pass and a tail pass change different things: what a tail pass publishes comes after all that a
-        full pass planned with, and each commit is planned again on the head that it meets.
+    def _gives_up(
+        self, should_stop: Callable[[], bool], locked_out: threading.Event | None = None
+    ) -> Callable[[StoreLocked], None]:
+        """Return how a pass waits for a turn: until it is to stop, or `TURN_SECONDS_MAX` have passed."""
+        until = time.monotonic() + TURN_SECONDS_MAX
+
+        def wait(locked: StoreLocked) -> None:
+            if self._stops(should_stop):
+                raise Stopping(str(locked))
+            if time.monotonic() >= until:
+                if locked_out is not None:
+                    locked_out.set()
+                raise locked
+            time.sleep(_POLL_SECONDS)
+
+        return wait
+
+    @contextmanager
+    def _turn(self, wait: Callable[[StoreLocked], object]) -> Iterator[None]:
+        """Hold the tiering lock for one action: one process at a time changes what is tiered; see `FairLock`.
+
+        Threads of this one share a turn. A full pass and a tail pass change different things: what a tail pass
+        publishes comes after all that a full pass planned with, and each commit is planned again on the head that it
+        meets. So may what another process did between two actions of a pass.
         """
+        root = self.finder.root
+        with self._holders_lock:
+            if self._turns is None:
+                what = f"tiering of the store {root}"
+                self._turns = FairLock(root / TIERING_LOCK, root / TIERING_NEXT_LOCK, what)
+        with self._turns.turn(wait):
+            yield
+
+    @contextmanager
+    def _passing(self) -> Iterator[None]:
+        """Hold what lets one process a store run passes. Threads of this one share it, for their kinds of passes."""
         root = self.finder.root
         counted = 0
         # Within the try: Ctrl-C right after it was taken must not leave it held.
@@ -370,7 +441,7 @@ class Tierer:
             with self._holders_lock:
                 if self._lock is None or not self._lock.held:
                     self._lock = FileLock.acquire(
-                        root / TIERING_LOCK, f"tiering of the store {root}", nameless=True
+                        root / PASSES_LOCK, f"tiering of the store {root}", nameless=True
                     )
                 self._holders, counted = self._holders + 1, 1
             yield
@@ -465,3 +536,7 @@ class Tierer:
     def status(self) -> StoreStatus:
         """Gather what each tier holds; a bucket that does not answer is said, not raised."""
         return store_status(self._store, self.finder)
+
+
+def _raise(locked: StoreLocked) -> None:
+    raise locked

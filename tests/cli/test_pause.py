@@ -48,7 +48,7 @@ class Clock:
 
 def files(folder: Path) -> dict[str, bytes]:
     """What is in a store or bucket but for locks, and pauses."""
-    ignored = {"tiering.lock", "writer.lock", PAUSED_FILE}
+    ignored = {"tiering.lock", "tiering-next.lock", "passes.lock", "writer.lock", PAUSED_FILE}
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")

@@ -26,8 +26,8 @@ from tiered.warm.filesystem import OsFileSystem
 
 PATIENCE_SECONDS = 20.0
 NEW = 64
-# Of another topic than a, or the one lock that whoever publishes takes.
-_FREE = re.compile(r"[ /]b\d*(/|$)|/tiering.lock$")
+# Of another topic than a, or the locks that whoever publishes takes.
+_FREE = re.compile(r"[ /]b\d*(/|$)|/(tiering|tiering-next|passes).lock$")
 _NUMBERS = re.compile(r"[0-9a-f]{8}-[-0-9a-f]{27}|\d{3,}")
 
 

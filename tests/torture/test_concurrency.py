@@ -241,7 +241,8 @@ def test_a_tierer_that_lost_its_lock_publishes_nothing(place: Place, point: str)
     old = place.tierer("old", OFFLOAD_US, at=at, count=count)
     old.expect_stop()
     try:
-        (place.path / "tiering.lock").unlink()
+        for name in ("tiering.lock", "passes.lock"):
+            (place.path / name).unlink()
         for ahead in (OFFLOAD_US, EVICT_US):
             assert place.store.tier(now_ms(ahead)).failed == ()
         bucket, disk = place.bucket(), place.disk()

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
+VAIN_PASSES, VAIN_SECONDS = 3, 30.0
+"""So many passes of a kind in vain, for so long, make the daemon unready: one alone may be another process's pass."""
+
 
 class Health:
     """What is known of the loops; thread-safe.
@@ -26,6 +29,8 @@ class Health:
         self._unready = "starting"
         self._gone: tuple[str, ...] = ()
         self._bucket = ""
+        # By kind of pass: how many were in vain, since when, and why the last one was.
+        self._vain: dict[str, tuple[int, float, str]] = {}
 
     @contextmanager
     def busy(self, kind: str) -> Iterator[Callable[[], None]]:
@@ -70,6 +75,15 @@ class Health:
         with self._lock:
             self._bucket = problem
 
+    def set_vain(self, kind: str, why: str) -> None:
+        """Say why a pass could do nothing at all; empty where it could."""
+        with self._lock:
+            if not why:
+                self._vain.pop(kind, None)
+            else:
+                count, since, _ = self._vain.get(kind, (0, self._monotonic(), ""))
+                self._vain[kind] = count + 1, since, why
+
     def problems(self) -> list[str]:
         """Return why this process should be restarted; empty where it should not."""
         with self._lock:
@@ -85,4 +99,9 @@ class Health:
     def unready(self) -> list[str]:
         """Return why no data moves; empty where it does."""
         with self._lock:
-            return [text for text in (self._unready, self._bucket) if text]
+            found = [text for text in (self._unready, self._bucket) if text]
+            for kind, (count, since, why) in self._vain.items():
+                seconds = self._monotonic() - since
+                if count >= VAIN_PASSES and seconds >= VAIN_SECONDS:
+                    found.append(f"{count} {kind} passes did nothing for {seconds:.0f} s: {why}")
+            return found

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from ..errors import ColdStorageError, TieredError
+from ..pass_state import locked_out
 from ..passes import PassWork
 from ..policies.actions import Action
 from ..policies.executor import TierReport
@@ -27,10 +28,11 @@ class WatchedWork:
         self, now: object = None, *, leave_out: Callable[[Action], bool], should_stop: Callable[[], bool]
     ) -> tuple[TierReport, list[TieredError]]:
         """See `Tierer.full_pass`."""
-        with self._health.busy("full") as progress:
+        with self._health.busy("full") as progress, self._vain("full"):
             report, problems = self._work.full_pass(
                 now, leave_out=leave_out, should_stop=_noting(progress, should_stop)
             )
+        self._health.set_vain("full", locked_out(report))
         # A full pass reads the head of every partition.
         self._judge(problems, report, asked=True)
         return report, problems
@@ -48,14 +50,23 @@ class WatchedWork:
         if self._progress is None:
             self._progress = busy.enter_context(self._health.busy("tails"))
             busy.callback(self._forget)
-        with busy:
+        with busy, self._vain("tails"):
             found = self._work.tail_pass(
                 wanted, should_stop=_noting(self._progress, should_stop), wait_seconds=wait_seconds
             )
             if found.under_way:
                 self._tails = busy.pop_all()
+        self._health.set_vain("tails", locked_out(found.report))
         self._judge(found.problems.values(), found.report, asked=False)
         return found
+
+    @contextmanager
+    def _vain(self, kind: str) -> Iterator[None]:
+        try:
+            yield
+        except (TieredError, OSError) as error:
+            self._health.set_vain(kind, f"{type(error).__name__}: {error}")
+            raise
 
     def _forget(self) -> None:
         self._progress = None

@@ -126,6 +126,12 @@ _PASSES = _group(
     ("pass_running", GAUGE, "1 while the pass runs, else 0.", "pass"),
     ("pass_threads_gone", GAUGE, "Threads of passes that should run and do not."),
     ("pass_waiting", GAUGE, "What failed last and is not due again yet.", "pass"),
+    (
+        "passes_in_vain",
+        GAUGE,
+        "How many of the last passes, one after the other, could not begin, or had no turn beside another process.",
+        "pass",
+    ),
     ("actions_total", COUNTER, f"Actions of passes by outcome: {', '.join(OUTCOMES)}.", "action outcome"),
     ("action_bytes_total", COUNTER, "Bytes that done actions moved or freed.", "action"),
     ("paused_topics", GAUGE, "Topics that passes leave alone until an operator resumes them."),

@@ -144,6 +144,7 @@ def _passes(passes: Passes) -> Iterator[Sample]:
             yield Sample("tiered_pass_last_success_timestamp_seconds", ended_us / 1e6, (kind,))
         yield Sample("tiered_pass_running", int(cycle.running), (kind,))
         yield Sample("tiered_pass_waiting", cycle.waiting, (kind,))
+        yield Sample("tiered_passes_in_vain", cycle.in_vain, (kind,))
     for (action, outcome), count in counts.actions.items():
         yield Sample("tiered_actions_total", count, (action, outcome))
     for action, moved in counts.bytes.items():

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..errors import Fenced, TieredError
+from ..errors import Fenced, StoreLocked, TieredError
 from .actions import (
     Action,
     ChangeClass,
@@ -30,6 +31,10 @@ from .plan import Plan
 from .running import Running
 
 log = logging.getLogger(__name__)
+
+
+class Stopping(StoreLocked):
+    """Nothing is to be begun any more: who waited for a turn gave up."""
 
 
 class ActionPort(Protocol):
@@ -216,6 +221,8 @@ class Executor:
         Asked before each action why it is to be left alone by now; empty: it is not.
     is_gone
         Asked after an action failed whether its topic was deleted meanwhile: then it is skipped.
+    turn
+        Entered for each action: waits for what excludes other processes. May raise `Stopping`, and any error.
     running
         Is told which actions are under way.
     observe
@@ -231,6 +238,7 @@ class Executor:
         should_stop: Callable[[], bool] = lambda: False,
         held: Callable[[Action], str] = lambda _: "",
         is_gone: Callable[[Action], bool] = lambda _: False,
+        turn: Callable[[], AbstractContextManager[object]] = nullcontext,
         running: Running | None = None,
         observe: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
@@ -242,6 +250,7 @@ class Executor:
         self._should_stop = should_stop
         self._held = held
         self._is_gone = is_gone
+        self._turn = turn
         self._running = running or Running()
         self._observe = observe
 
@@ -287,8 +296,10 @@ class Executor:
     def _run_action(self, action: Action, run: Run) -> None:
         begun = time.monotonic()
         try:
-            with self._running.during(action):
+            with self._turn(), self._running.during(action):
                 count: int | None = getattr(self._port, action.kind)(action)
+        except Stopping:
+            self._skipped(run, action, "stopping")
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             if self._is_gone(action):

@@ -18,7 +18,7 @@ from ..cold.partition import ColdPartition
 from ..errors import TieredError
 from ..format.manifest import ObjectEntry
 from ..reader.access import TierAccess
-from ..tierer import TIERING_LOCK
+from ..tierer import PASSES_LOCK, TIERING_LOCK
 from ..warm.catalog import TOPIC_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
 from ..warm.directory import LOCK_FILE
 from ..warm.filesystem import FileSystem, OsFileSystem
@@ -98,7 +98,9 @@ def _locked(access: TierAccess) -> Iterator[None]:
     root = access.places.root
     with ExitStack() as held:
         if root is not None and root.is_dir():
-            for name, what in ((LOCK_FILE, "the store"), (TIERING_LOCK, "tiering of the store")):
+            tiering = "tiering of the store"
+            # The second, or a pass would go on between two actions.
+            for name, what in ((LOCK_FILE, "the store"), (PASSES_LOCK, tiering), (TIERING_LOCK, tiering)):
                 held.callback(FileLock.acquire(root / name, f"{what} {root}").release)
         yield
 
