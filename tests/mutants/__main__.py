@@ -25,7 +25,7 @@ import threading
 import time
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -40,6 +40,8 @@ EXPLAINED = Path(__file__).with_name("explained.toml")
 SCRATCH = ROOT / "build" / "mutants"
 RESULTS = SCRATCH / "results.jsonl"
 MUTANTS_MAX = 3000
+BESIDE_SECONDS = 60.0
+"""What a file of tests with processes of their own may take, about."""
 COPIED = [
     "tiered",
     "tests",
@@ -106,7 +108,7 @@ class Slot:
                 path.write_text(sound)
 
     def _start(self) -> subprocess.Popen[str]:
-        environment = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
         return subprocess.Popen(
             [sys.executable, "-m", "tests.mutants.zygote"],
             cwd=self.folder,
@@ -171,7 +173,8 @@ def main() -> int:
     selection = known_selection(plan, asked)
     if asked.measure:
         return 0
-    return try_all(mutants, selection, asked)
+    judge = Judge(selection, plan["beside"], asked.test_seconds)
+    return try_all(mutants, judge, asked)
 
 
 def identity(mutant: Mutant) -> tuple[str, str]:
@@ -179,7 +182,7 @@ def identity(mutant: Mutant) -> tuple[str, str]:
     return mutant.name, mutant.text
 
 
-def try_all(mutants: list[Mutant], selection: Selection, asked: argparse.Namespace) -> int:
+def try_all(mutants: list[Mutant], judge: Judge, asked: argparse.Namespace) -> int:
     """Try every mutant, two or so side by side, and print what survived."""
     waiting: Queue[Mutant] = Queue()
     random.Random(7).shuffle(mutants)  # a budget that runs out cuts all modules alike
@@ -187,7 +190,6 @@ def try_all(mutants: list[Mutant], selection: Selection, asked: argparse.Namespa
         waiting.put(item)
     results: list[Result] = []
     lock = threading.Lock()
-    judge = Judge(selection, asked.test_seconds)
 
     def work(slot: Slot) -> None:
         while True:
@@ -240,8 +242,9 @@ def known_selection(plan: dict[str, Any], asked: argparse.Namespace) -> Selectio
 class Judge:
     """Finds a test that fails with a mutant: those first that noticed others of its function, then the quickest."""
 
-    def __init__(self, selection: Selection, seconds_max: float) -> None:
+    def __init__(self, selection: Selection, beside: Mapping[str, list[str]], seconds_max: float) -> None:
         self._selection = selection
+        self._beside = beside
         self._seconds_max = seconds_max
         self._noticed: defaultdict[str, list[str]] = defaultdict(list)
         self._sound: set[str] = set()
@@ -249,24 +252,18 @@ class Judge:
 
     def attempt(self, slot: Slot, mutant: Mutant) -> Result:
         """Try one mutant; a test that fails without it, too, is none that notices."""
-        tests = self._selection.tests_of(mutant.path, slot.text(mutant), mutant.line)
-        if not tests:
-            return Result(mutant, "survived", "no test runs this line in its own process")
-        cpu = 0.0
-        for chosen in self._rounds(mutant, tests):
-            left = chosen
+        cpu, why = 0.0, "no test runs this line in its own process"
+        for chosen in self._rounds(mutant, slot.text(mutant)):
+            left, why = chosen, ""
             while left:
-                expected = sum(self._selection.seconds[test] for test in left)
-                answer = slot.run(mutant, left, 20 + 4 * expected)
+                answer = slot.run(mutant, left, 20 + 4 * sum(map(self._seconds, left)))
                 cpu += answer["cpu"]
                 if answer["end"] == "passed":
                     break
                 if answer["end"] == "error":
                     return Result(mutant, "not run", "pytest does not know a test: measure anew", cpu)
                 by = answer["by"]
-                if (
-                    by not in self._selection.seconds
-                ):  # a module that cannot be imported, or the process's death
+                if "::" not in by:  # a module that cannot be imported, or the process's death
                     return Result(mutant, "killed", by or answer["end"], cpu)
                 if by not in self._sound:
                     again = slot.run(None, [by], 120)
@@ -276,25 +273,35 @@ class Judge:
                     noticed = self._noticed[mutant.name.split(":")[0]]
                     noticed[:] = [by, *(test for test in noticed if test != by)]
                     return Result(mutant, "killed", by, cpu)
-                left = [test for test in left if test not in self._unsound]
-        return Result(mutant, "survived", "", cpu)
+                left = [test for test in left if test not in self._unsound and "::" in test]
+        return Result(mutant, "survived", why, cpu)
 
-    def _rounds(self, mutant: Mutant, tests: list[str]) -> Iterator[list[str]]:
-        """Yield a few tests that are likely to notice, and then the rest, within the time."""
+    def _seconds(self, test: str) -> float:
+        return self._selection.seconds.get(test, BESIDE_SECONDS)
+
+    def _rounds(self, mutant: Mutant, text: str) -> Iterator[list[str]]:
+        """Yield a few tests that are likely to notice, the rest within the time, and those with processes of their own."""
         tests = sorted(
-            (test for test in tests if test not in self._unsound),
-            key=lambda test: (not near(test, mutant.path), self._selection.seconds[test]),
+            (
+                test
+                for test in self._selection.tests_of(mutant.path, text, mutant.line)
+                if test not in self._unsound
+            ),
+            key=lambda test: (not near(test, mutant.path), self._seconds(test)),
         )
-        noticed = [test for test in self._noticed[mutant.name.split(":")[0]] if test in set(tests)][:5]
+        noticed = self._noticed[mutant.name.split(":")[0]][:5]
         first = [*noticed, *(test for test in tests if test not in noticed)][: len(noticed) + 5]
-        yield first
+        if first:
+            yield first
         left, rest = self._seconds_max, []
         for test in tests:
-            if test not in first and self._selection.seconds[test] <= left:
-                left -= self._selection.seconds[test]
+            if test not in first and self._seconds(test) <= left:
+                left -= self._seconds(test)
                 rest.append(test)
         if rest:
             yield rest
+        if beside := self._beside.get(mutant.path):
+            yield beside
 
 
 def near(test: str, module: str) -> bool:

@@ -9,6 +9,7 @@ package under test is imported before the fork.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -21,7 +22,7 @@ from pathlib import Path
 _LIBRARIES = [
     "pytest", "_pytest.terminal", "pytest_timeout", "hypothesis", "hypothesis.stateful", "numpy", "pyarrow", "pyarrow.compute",
     "pyarrow.parquet", "pyarrow.flight", "pyarrow.ipc", "boto3", "botocore.session", "urllib3", "pydantic", "pydantic_settings",
-    "zstandard", "lz4.frame", "crc32c", "fsspec", "typer", "rich.console", "rich.table", "moto.server",
+    "pandas", "zstandard", "lz4.frame", "crc32c", "fsspec", "typer", "rich.console", "rich.table", "moto.server",
 ]  # fmt: skip
 _OUTPUT, _FAILED = Path("mutant.out"), Path("mutant.failed")
 _ENDS = {0: "passed", 1: "failed", 2: "failed", 3: "failed", 4: "error", 5: "error"}
@@ -46,6 +47,9 @@ def main() -> None:
     for library in _LIBRARIES:
         with contextlib.suppress(ImportError):
             importlib.import_module(library)
+    # Else each fork looks at all of this once more, and copies its pages.
+    gc.collect()
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)
@@ -57,7 +61,7 @@ def _run(tests: list[str], seconds: float) -> dict[str, object]:
     _FAILED.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        _become_pytest(tests)
+        _become_pytest(tests, seconds)
     deadline = time.monotonic() + seconds
     status = None
     while status is None and time.monotonic() < deadline:
@@ -81,12 +85,14 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _become_pytest(tests: list[str]) -> None:
+def _become_pytest(tests: list[str], seconds: float) -> None:
     import pytest
 
     code = 1
     try:
         os.setsid()
+        # What goes round for ever waits for nothing: so much of the processor, no test needs.
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds / 2) + 1, resource.RLIM_INFINITY))
         output = os.open(_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
