@@ -416,6 +416,18 @@ def test_a_failed_sync_is_poison_though_it_says_no_room(tmp_path: Path) -> None:
                 writer.close()
 
 
+def test_a_device_error_in_the_mark_of_a_clean_close_poisons(tmp_path: Path) -> None:
+    """By the error that says so, not by one of the system; the records before it are there."""
+    disk = BrokenDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"durable")
+    writer.flush()
+    disk.broken = {"write"}
+    with pytest.raises(PartitionPoisoned, match="injected"):
+        writer.close()
+    assert read_partition(tmp_path) == {0: b"durable"}
+
+
 def test_a_sync_that_fails_at_close_is_raised(tmp_path: Path) -> None:
     """Once; the lock is free afterwards."""
     disk = BrokenDisk()

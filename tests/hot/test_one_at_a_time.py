@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.hot.writers import append, open_writer, read_partition
+from tests.warm.disks import FailingDisk
+from tiered.errors import DiskFull
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.filesystem import OsFileSystem
 
@@ -109,3 +111,32 @@ def test_pending_rows_are_taken_by_nobody_while_a_row_is_added(name: str, tmp_pa
 
     assert waits
     assert read_partition(tmp_path) == {0: b"before"}
+
+
+def test_refused_rows_are_put_back_in_front_while_nobody_adds_one(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"before")
+
+    def refuse(name: str, what: object) -> None:
+        disk.before = None
+        # For another thread, which adds a row just now.
+        writer.lock.acquire()
+        raise DiskFull("no room (injected)")
+
+    def flush() -> None:
+        with pytest.raises(DiskFull):
+            writer.flush()
+
+    disk.before = refuse
+    thread = threading.Thread(target=flush)
+    thread.start()
+    thread.join(NOT_WAITING_SECONDS)
+    waits = thread.is_alive()
+    writer.lock.release()
+    thread.join(60)
+    append(writer, b"after")
+    writer.close()
+
+    assert waits
+    assert read_partition(tmp_path) == {0: b"before", 1: b"after"}

@@ -119,11 +119,12 @@ class Slot:
         )
 
     def close(self) -> None:
-        """End the zygote."""
+        """End the zygote, and remove the copy."""
         if self._zygote is not None:
             assert self._zygote.stdin is not None
             self._zygote.stdin.close()
             self._zygote.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def main() -> int:
@@ -209,7 +210,10 @@ def try_all(mutants: list[Mutant], judge: Judge, asked: argparse.Namespace) -> i
         slot.close()
 
     started = time.monotonic()
-    slots = [Slot(SCRATCH / f"slot-{number}") for number in range(min(asked.workers, len(mutants)))]
+    # By the process's id, so that a run over a few may go beside one over many.
+    slots = [
+        Slot(SCRATCH / f"slot-{os.getpid()}-{number}") for number in range(min(asked.workers, len(mutants)))
+    ]
     threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
     for thread in threads:
         thread.start()
@@ -226,11 +230,15 @@ def known_selection(plan: dict[str, Any], asked: argparse.Namespace) -> Selectio
             path.unlink()
         kept = []
     measurements = [Measurement.load(path) for path in kept]
-    tests = asked.measure or ([] if measurements else plan["tests"])
-    if tests:
-        copy = Slot(SCRATCH / "measured").folder
-        made = measure(copy, SCRATCH, plan["modules"], tests, asked.workers)
-        made.save(SCRATCH / f"measured-{int(kept[-1].stem.split('-')[1]) + 1 if kept else 1}.json")
+    number = int(kept[-1].stem.split("-")[1]) if kept else 0
+    done = {path for made in measurements for path in made.measured}
+    tests = asked.measure or [path for path in plan["tests"] if path not in done]
+    # One after the other: what was measured is kept where a later one hangs or is broken off.
+    copy = Slot(SCRATCH / "measured").folder if tests else SCRATCH
+    for path in tests:
+        made = measure(copy, SCRATCH, plan["modules"], [path], asked.workers)
+        number += 1
+        made.save(SCRATCH / f"measured-{number}.json")
         measurements.append(made)
     later = [
         [test for made in measurements[number + 1 :] for test in made.measured]

@@ -148,6 +148,28 @@ def test_what_is_written_while_a_reader_looks_is_no_damage(
     assert values_of(SegmentFile.open(writer.path))[3:] == [b"synced meanwhile", b"says so"]
 
 
+def test_a_block_written_while_one_read_passes_it_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read has the place as it was, and behind it a block that says that the place was synced: read it anew."""
+    writer = writer_with_room(tmp_path / "0")
+    end, read_bytes = writer.position, scan.FileWindow._read
+
+    def read_torn(window: scan.FileWindow, position: int, stop: int) -> bytes:
+        before = read_bytes(window, position, stop)
+        if writer.position != end:
+            return before
+        append(writer, b"synced meanwhile")
+        passed = writer.position
+        writer.sync()
+        append(writer, b"says so")
+        after = read_bytes(window, position, stop)
+        return before[: passed - position] + after[passed - position :]
+
+    monkeypatch.setattr(scan.FileWindow, "_read", read_torn)
+    assert values_of(SegmentFile.open(writer.path))[3:] == [b"synced meanwhile", b"says so"]
+
+
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["append", "sync", "look", "crash", "torn", "replace"]), max_size=25))
 def test_going_on_from_an_earlier_look_finds_what_a_fresh_one_does(

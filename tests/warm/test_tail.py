@@ -289,3 +289,39 @@ def test_room_for_the_write_itself_is_enough(tmp_path: Path, monkeypatch: pytest
     append(writer, b"z")
     writer.close()
     assert read(writer.path) == [*BEFORE, b"x" * 5000, b"z"]
+
+
+def test_after_a_cut_room_is_asked_for_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was cut off is no longer the writer's; before the next write it finds out early whether there is room."""
+    monkeypatch.setattr(tail, "_AHEAD_BYTES_MIN", 1024)
+    disk = BrokenDisk()
+    writer = began(disk, tmp_path)
+    append_blocks(writer, [2000], b"x")
+    disk.broken = {"write"}
+    with pytest.raises(OSError, match="injected"):
+        append_blocks(writer, [10], b"x")
+    disk.broken = set()
+
+    def refuse(fd: int, position: int, length: int) -> None:
+        raise DiskFull("no room (injected)")
+
+    monkeypatch.setattr(disk, "reserve", refuse)
+    writes = disk.calls.count("write")
+    with pytest.raises(DiskFull):
+        append_blocks(writer, [10], b"x")
+    assert disk.calls.count("write") == writes
+
+
+def test_a_sealed_segment_is_not_marked_and_an_empty_one_neither(tmp_path: Path) -> None:
+    """A block behind the footer would hide the trailer; one in an empty segment would make it longer at each close."""
+    for blocks in ([], [BEFORE]):
+        directory = tmp_path / str(len(blocks))
+        directory.mkdir()
+        writer = SegmentWriter.create(OsFileSystem(), directory, header_of())
+        for block in blocks:
+            append(writer, *block)
+            writer.seal(0)
+        before = writer.path.read_bytes()
+        writer.mark_clean()
+        writer.close()
+        assert writer.path.read_bytes() == before

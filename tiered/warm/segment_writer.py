@@ -299,7 +299,6 @@ class SegmentWriter:
             self._tail.cut(self.position)
             self._fs.write(self._fd, self.position, [encode_footer(index, facts, self.position)])
             self._sync_file()
-            self.synced_through = self.position
             self.facts, self._settled = facts, True
         except BaseException:
             # A trailer that outlives what is written over its footer would make the file unreadable.
