@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -202,3 +203,29 @@ threading.Event().wait()
             mine = [value for value in found.values() if value.startswith(b"%d-" % name)]
             assert mine == [b"%d-%d" % (name, number) for number in range(len(mine))]
         assert topic.append(b"after").offset == len(found)
+
+
+def test_files_of_sealed_segments_are_closed_by_the_next_commit(tmp_path: Path) -> None:
+    """One that is removed keeps its room on the disk until then."""
+
+    class Counting(OsFileSystem):
+        held: ClassVar[set[int]] = set()
+
+        def create(self, path: Path) -> int:
+            fd = super().create(path)
+            self.held.add(fd)
+            return fd
+
+        def close(self, fd: int) -> None:
+            super().close(fd)
+            self.held.discard(fd)
+
+    disk = Counting()
+    with writing(tmp_path, fs=disk) as writer:
+        for value in (b"a", b"b", b"c"):
+            append(writer, value)
+            writer.roll()
+        append(writer, b"d")
+        writer.flush()
+        assert len(disk.held) == 1
+    assert not disk.held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -270,3 +271,23 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("lock")
     assert facts_of_holder(tmp_path / "link") is None
     lock.release()
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(errno.EACCES, True), (errno.EPERM, True), (errno.ENOENT, False)]
+)
+def test_who_may_not_look_at_a_lock_is_told_so(
+    number: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a store that is served looks as if nobody served it."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tiered.warm.lock.os.open", refuse)
+        if told:
+            with pytest.raises(PermissionError):
+                facts_of_holder(tmp_path / "lock")
+        else:
+            assert facts_of_holder(tmp_path / "lock") is None

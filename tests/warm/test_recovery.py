@@ -452,3 +452,27 @@ while True:
     found = read(path)
     assert len(found) >= acknowledged
     assert found == [b"%d" % number for number in range(len(found))]
+
+
+def test_blocks_of_nobody_leave_no_producer(tmp_path: Path) -> None:
+    writer = SegmentWriter.create(OsFileSystem(), tmp_path, header_of())
+    append(writer, b"of nobody")
+    assert writer.producers.snapshot() == ()
+    assert writer.seal(0).producers == ()
+    writer.close()
+
+
+def test_a_segment_that_cannot_be_made_gives_its_descriptor_back(tmp_path: Path) -> None:
+    class Counting(BrokenDisk):
+        closed = 0
+
+        def close(self, fd: int) -> None:
+            self.closed += 1
+            super().close(fd)
+
+    for operation in ("write", "sync", "rename", "sync_directory"):
+        disk = Counting()
+        disk.broken = {operation}
+        with pytest.raises(OSError, match="injected"):
+            SegmentWriter.create(disk, tmp_path, header_of())
+        assert disk.closed == 1

@@ -19,7 +19,7 @@ from tiered.format.codec import Codec
 from tiered.format.schema import body_schema, normalize_schema
 from tiered.warm.directory import SegmentName, list_segments, remove_half_written
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.rewrite import _compare, merged_batches, remove_leftover, rewrite_segment
+from tiered.warm.rewrite import _compare, merged_batches, remove_leftover, rewrite_segment, same_records
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -236,3 +236,25 @@ def test_large_blocks_are_not_merged_beyond_the_target(tmp_path: Path) -> None:
     assert 3 <= len(segment.index) <= 5
     assert max(segment.index.lengths) <= 1.3 * (1 << 20)
     assert read(next_generation(path)) == before
+
+
+NAN = float("nan")
+ALIKE = [
+    (pa.array([1.5, NAN]), pa.array([1.5, NAN]), True),
+    (pa.array([NAN], pa.float32()), pa.array([1.0], pa.float32()), False),
+    (pa.array([[1.0, NAN], None]), pa.array([[1.0, NAN], None]), True),
+    (pa.array([[1.0, 2.0]]), pa.array([[1.0, 3.0]]), False),
+    (pa.array([{"a": "x"}]), pa.array([{"a": "y"}]), False),
+    (pa.array(["x"]), pa.array(["y"]), False),
+    (pa.array([1], pa.int64()), pa.array([1], pa.int32()), False),
+    (pa.array([1, 2]), pa.array([1]), False),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "same"), ALIKE)
+def test_records_are_compared_whole_where_they_are_nested_or_no_number(
+    left: pa.Array, right: pa.Array, same: bool
+) -> None:
+    """What a copy is compared by: a difference that it misses is data lost."""
+    first, second = (pa.record_batch([column], names=["a"]) for column in (left, right))
+    assert same_records(first, second) is same
