@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import HOUR_US, OFFLOAD_US, open_store, stepwise, values
+from tests.store.helpers import HOUR_US, OFFLOAD_US, let_intent_lapse, open_store, stepwise, values
 from tests.store.test_restore import Countdown, Killed, dying_host, head_of
 from tiered.cold.bucket import Bucket
 from tiered.format.manifest import Head, Origin
@@ -621,6 +621,7 @@ def test_of_two_restores_that_race_the_later_one_wins_in_every_partition(
         def overtake(left: list[int] = [step], copy: Path = copy, second: list[Any] = second) -> None:  # noqa: B006
             left[0] -= 1
             if left[0] == -1:
+                let_intent_lapse(copy)  # the first stands still for as long
                 second.append(history.restored(None, f"file://{copy}"))
 
         try:
