@@ -229,3 +229,12 @@ def test_files_of_sealed_segments_are_closed_by_the_next_commit(tmp_path: Path) 
         writer.flush()
         assert len(disk.held) == 1
     assert not disk.held
+
+
+def test_who_waits_for_records_hears_of_a_fence(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        thread = threading.Thread(target=writer.wait_beyond, args=(0, 60))
+        thread.start()
+        writer.fence("elsewhere")
+        thread.join(10)
+        assert not thread.is_alive()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.hot.writers import append, open_writer, read_partition
 from tests.warm.disks import FailingDisk
-from tiered.errors import DiskFull
+from tiered.errors import DiskFull, PartitionPoisoned
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.filesystem import OsFileSystem
 
@@ -139,4 +139,34 @@ def test_refused_rows_are_put_back_in_front_while_nobody_adds_one(tmp_path: Path
     writer.close()
 
     assert waits
+    assert read_partition(tmp_path) == {0: b"before", 1: b"after"}
+
+
+def test_a_sealed_file_is_not_closed_while_a_commit_is_about_to_sync_it(tmp_path: Path) -> None:
+    """A roll comes between the write of a commit and its sync."""
+    writer = open_writer(tmp_path)
+    append(writer, b"before")
+    stopped, go, sync = threading.Event(), threading.Event(), writer._sync
+
+    def later(*arguments: Any) -> None:
+        stopped.set()
+        assert go.wait(60)
+        sync(*arguments)
+
+    writer._sync = later  # type: ignore[method-assign]
+    commit = threading.Thread(target=writer.flush)
+    commit.start()
+    assert stopped.wait(60)
+    writer._sync = sync  # type: ignore[method-assign]
+    writer.roll()
+    closing = threading.Thread(target=writer.close_sealed)
+    closing.start()
+    closing.join(NOT_WAITING_SECONDS)
+    go.set()
+    commit.join(60)
+    closing.join(60)
+    append(writer, b"after")
+    writer.close()
+
+    assert writer.fault is None or not isinstance(writer.fault, PartitionPoisoned)
     assert read_partition(tmp_path) == {0: b"before", 1: b"after"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from uuid import UUID
 
@@ -13,16 +14,26 @@ from hypothesis import strategies as st
 from tests.format.arrow_values import plain_types, schemas
 from tests.warm.disks import FailingDisk, ForgetfulDisk, Killed, MortalDisk
 from tests.warm.segments import write_segment
-from tiered.errors import ConfigError, CorruptionError, SchemaMismatch, TopicNotFound, UnsupportedFormat
+from tiered.errors import (
+    Backpressure,
+    ConfigError,
+    CorruptionError,
+    SchemaMismatch,
+    TopicNotFound,
+    UnsupportedFormat,
+)
 from tiered.format.document import decode_document, encode_document
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
 from tiered.warm.catalog import PARTITIONS_MAX, Catalog, TopicMeta
 from tiered.warm.cold_url import ColdPlace, read_cold_place, write_cold_place
 from tiered.warm.directory import (
+    START_FILE,
+    SWEEP_FILE,
     SegmentName,
     list_segments,
     read_fence,
     read_lineage,
+    read_marks,
     read_start_offset,
     remove_half_written,
     write_fence,
@@ -311,3 +322,56 @@ def test_writes_of_many_buffers_arrive_in_order(tmp_path: Path) -> None:
     assert FS.write(fd, 5, buffers) == len(wanted)
     FS.close(fd)
     assert (tmp_path / "file").read_bytes() == bytes(5) + wanted
+
+
+def test_a_directory_that_cannot_be_listed_for_lack_of_descriptors_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch, pytest.raises(Backpressure):
+        patch.setattr("tiered.warm.directory.os.listdir", refuse)
+        list_segments(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "sound"),
+    [
+        (0, True),
+        ((1 << 63) - 1, True),
+        (-1, False),
+        (1 << 63, False),
+        (True, False),
+        ("1", False),
+        (None, False),
+    ],
+)
+def test_a_start_offset_is_an_offset(value: object, sound: bool, tmp_path: Path) -> None:
+    write_atomically(OsFileSystem(), tmp_path / START_FILE, encode_document({"start_offset": value}))
+    if sound:
+        assert read_start_offset(tmp_path) == value
+    else:
+        with pytest.raises(CorruptionError):
+            read_start_offset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("marks", "sound"),
+    [
+        ({"a": 1}, True),
+        ({}, True),
+        ({"a": 10**400}, False),
+        ({"a": "x"}, False),
+        (["a"], False),
+        (None, False),
+    ],
+)
+def test_marks_of_a_sweep_are_times(marks: object, sound: bool, tmp_path: Path) -> None:
+    """Else a damaged file would end the sweep by an error that no caller expects."""
+    write_atomically(OsFileSystem(), tmp_path / SWEEP_FILE, encode_document({"unnamed": marks}))
+    if sound:
+        assert read_marks(tmp_path) == marks
+    else:
+        with pytest.raises(CorruptionError):
+            read_marks(tmp_path)

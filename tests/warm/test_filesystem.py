@@ -154,3 +154,42 @@ def test_a_file_is_removed_once_or_was_not_there(tmp_path: Path) -> None:
     FS.make_directory(tmp_path / "a" / "b")
     FS.remove_directory(tmp_path / "a" / "b")
     assert [path.name for path in tmp_path.rglob("*")] == ["a"]
+
+
+def test_what_the_system_takes_in_small_parts_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tiered.warm.filesystem.os.pwritev",
+        lambda fd, views, position: os.pwrite(fd, bytes(views[0])[:3], position),
+    )
+    fd = FS.create(tmp_path / "file")
+    assert FS.write(fd, 0, [b"abcdefgh", b"", b"ijkl"]) == 12
+    FS.close(fd)
+    assert (tmp_path / "file").read_bytes() == b"abcdefghijkl"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others reserve nothing")
+def test_room_is_reserved_beyond_what_32_bits_count(tmp_path: Path) -> None:
+    fd = FS.create(tmp_path / "file")
+    FS.reserve(fd, 5 << 30, 100)
+    FS.close(fd)
+    assert (tmp_path / "file").stat().st_size in (0, (5 << 30) + 100)  # where the file system cannot, nothing
+
+
+def test_a_root_that_another_process_makes_just_now_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, really = [], Path.is_dir
+
+    def look(path: Path) -> bool:
+        looks.append(path)
+        there = really(path)
+        if len(looks) == 1:
+            path.mkdir()
+        return there
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_dir", look)
+        FS.make_root(tmp_path / "root")
+    assert (tmp_path / "root").is_dir()

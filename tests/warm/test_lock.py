@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered.errors import ConfigError, StoreLocked
-from tiered.warm.lock import FileLock, facts_of_holder
+from tiered.errors import ConfigError, StoreLocked, TieredError
+from tiered.warm.lock import FileLock, directory_lock, facts_of_holder
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
@@ -291,3 +291,46 @@ def test_who_may_not_look_at_a_lock_is_told_so(
                 facts_of_holder(tmp_path / "lock")
         else:
             assert facts_of_holder(tmp_path / "lock") is None
+
+
+def test_a_directory_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    with directory_lock(tmp_path, wait_seconds=0):
+        with pytest.raises(StoreLocked, match="being changed"):
+            with directory_lock(tmp_path, wait_seconds=0):
+                pytest.fail("held twice")
+    with directory_lock(tmp_path, wait_seconds=0):
+        pass
+
+
+def test_a_released_lock_is_no_longer_held(tmp_path: Path) -> None:
+    lock = FileLock.acquire(tmp_path / "lock", "it")
+    assert lock.held
+    lock.release()
+    assert not lock.held
+
+
+def test_ctrl_c_while_a_lock_is_taken_leaves_it_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    errors = []  # with their frames: the descriptor must not only be closed where nobody knows of it any more
+    with monkeypatch.context() as patch:
+        patch.setattr("tiered.warm.lock.os.pwrite", interrupt)
+        try:
+            FileLock.acquire(tmp_path / "lock", "it")
+        except KeyboardInterrupt as error:
+            errors.append(error)
+    FileLock.acquire(tmp_path / "lock", "it").release()
+    assert errors
+
+
+def test_a_lock_on_a_broken_disk_is_no_question_of_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output") as caught:
+        patch.setattr("tiered.warm.lock.os.open", fail)
+        FileLock.acquire(tmp_path / "lock", "it")
+    assert not isinstance(caught.value, TieredError)

@@ -16,7 +16,7 @@ from tests.format.blocks import crafted
 from tests.warm.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import APPENDING, BODY, append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import CorruptionError, DiskFull, UnsupportedFormat
-from tiered.format.block import HEADER_BYTES, encode_header
+from tiered.format.block import HEADER_BYTES, MARK, encode_header
 from tiered.warm.filesystem import FileSystem, OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -476,3 +476,27 @@ def test_a_segment_that_cannot_be_made_gives_its_descriptor_back(tmp_path: Path)
         with pytest.raises(OSError, match="injected"):
             SegmentWriter.create(disk, tmp_path, header_of())
         assert disk.closed == 1
+
+
+@pytest.mark.parametrize("operation", ["seal", "mark_clean"])
+def test_nothing_vouches_for_blocks_that_are_not_durable(operation: str, tmp_path: Path) -> None:
+    """A sync that fails fails the seal, before there is a footer, and a clean close."""
+    disk = BrokenDisk()
+    writer = SegmentWriter.create(disk, tmp_path, header_of())
+    append(writer, b"not durable")
+    disk.broken = {"sync"}
+    writes = disk.calls.count("write")
+    with pytest.raises(OSError, match="injected"):
+        writer.seal(0) if operation == "seal" else writer.mark_clean()
+    assert operation != "seal" or disk.calls.count("write") == writes
+    writer.close()
+
+
+def test_the_age_of_a_segment_is_that_of_its_first_record(tmp_path: Path) -> None:
+    writer = SegmentWriter.create(OsFileSystem(), tmp_path, header_of())
+    writer.append([MARK], 1_500)
+    assert writer.first_append_us is None
+    append(writer, b"first", now_us=2_000)
+    append(writer, b"second", now_us=3_000)
+    assert (writer.first_append_us, writer.last_append_us) == (2_000, 3_000)
+    writer.close()

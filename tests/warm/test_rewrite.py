@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.format.arrow_values import bodies, plain_types, schemas
-from tests.warm.disks import FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
+from tests.warm.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import body_of, header_of, read, read_directory, write_segment
 from tiered.errors import CorruptionError, DiskFull, RecordTooLarge
 from tiered.format.block import Numbers, encode_body
@@ -258,3 +258,14 @@ def test_records_are_compared_whole_where_they_are_nested_or_no_number(
     """What a copy is compared by: a difference that it misses is data lost."""
     first, second = (pa.record_batch([column], names=["a"]) for column in (left, right))
     assert same_records(first, second) is same
+
+
+def test_an_old_generation_stays_where_the_new_one_is_not_known_to_be_durable(tmp_path: Path) -> None:
+    path = write_segment(tmp_path / "0", [[b"a"]], seal=True)
+    name = SegmentName.parse(path.name)
+    assert name is not None
+    disk = BrokenDisk()
+    disk.broken = {"sync_directory"}
+    with pytest.raises(OSError, match="injected"):
+        remove_leftover(disk, path.parent, name)
+    assert path.exists()
