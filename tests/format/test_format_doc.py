@@ -14,6 +14,7 @@ import pytest
 from tests.cold.memory_store import MemoryStore
 from tests.format.manifest_values import empty_head, entry
 from tiered.cold import object_store, parquet_format, parquet_pages
+from tiered.cold.intent import Intent
 from tiered.cold.lease import Lease
 from tiered.cold.merge import merged_facts
 from tiered.flight.notice import Notice
@@ -181,7 +182,7 @@ DOCUMENTS = {
 }
 
 
-ADDED = {"cold.json": {"home"}}
+ADDED = {"cold.json": {"home"}, "store.json": {"restore"} | names_of(Intent)}
 """Keys that the release which wrote the golden documents did not know."""
 
 
@@ -201,6 +202,7 @@ def test_documents_that_are_written_now_have_them_too() -> None:
     assert re.findall(r"`([^`]+)`", described) == list(topic["schemas"][0])
     assert set(keys("cold.json")) == names_of(ColdPlace)
     assert set(keys("serving.json")) == names_of(Notice)
+    assert set(keys("store.json")) == names_of(Intent) | {"id", "restore"}
 
 
 def test_what_a_scrub_and_a_lease_write_is_described() -> None:

@@ -129,7 +129,9 @@ def measure(
     ]  # fmt: skip
     places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {_TIMES: str(times), "PYTHONPATH": os.pathsep.join(places)}
-    subprocess.run(command, cwd=root, env=dict(os.environ) | environment, check=False)
+    # Of pytest-xdist's own names: it may be called from a test.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    subprocess.run(command, cwd=root, env=inherited | environment, check=False)
     made = measurement(root, data, json.loads(times.read_text()), modules, tests)
     assert made.tests, f"no test of {tests} passed in {root}"
     return made

@@ -105,7 +105,7 @@ bounds = st.integers(0, 260)
     end_timestamp=st.none() | moments,
     key=st.sampled_from((None, "Bern", "Zürich", "", "nowhere")),
     columns=st.none()
-    | st.lists(st.sampled_from(["partition", "offset", "timestamp", *SCHEMA.names]), max_size=4),
+    | st.lists(st.sampled_from(["partition", "offset", "timestamp", *SCHEMA.names]), max_size=4, unique=True),
     limit=st.none() | st.integers(0, 700),
 )
 def test_any_filters_together_equal_the_same_filters_on_the_whole(
