@@ -33,6 +33,7 @@ from tiered.cold.commit import Committer
 from tiered.cold.open import open_object_store
 from tiered.cold.partition import ColdPartition
 from tiered.host import Host
+from tiered.policies.actions import EvictLocal, Expire
 from tiered.warm.directory import read_lineage
 from tiered.warm.filesystem import OsFileSystem
 
@@ -222,6 +223,37 @@ def test_an_old_writer_that_is_opened_after_the_restore_is_fenced_at_once(
     restored(file_url, tmp_path / "new", clock).close()
     with open_store(tmp_path / "old", None, clock) as old, pytest.raises(tiered.Fenced, match="lineage"):
         old.topic("t").append(b"late")
+
+
+@pytest.mark.parametrize("what", ["evict", "expire"])
+def test_what_was_planned_before_a_restore_removes_nothing_after_it(
+    tmp_path: Path, clock: Clock, file_url: str, what: str
+) -> None:
+    """The bucket's manifest is another lineage's by now, even where it names the same segments."""
+    old = open_store(tmp_path / "old", file_url, clock)
+    topic = old.create_topic("t")
+    topic.append_many([b"%d" % number for number in range(3)])
+    topic.roll()
+    topic.append(b"on this disk only", sync=True)
+    tier(old, clock, OFFLOAD_US)
+    actions, files = old._tierer._actions, local_segments(tmp_path / "old", "t")
+    segment = old._access.segment(actions.directory(topic._meta, 0) / files[0])
+    planned: dict[str, Any] = {
+        "topic": "t", "partition": 0, "segment_id": segment.header.segment_id, "base_offset": 0, "end_offset": 3,
+        "bytes": 0, "reason": "",
+    }  # fmt: skip
+    restored(file_url, tmp_path / "new", clock).close()
+
+    with pytest.raises(tiered.Fenced, match="lineage"):
+        if what == "evict":
+            actions.evict_local(EvictLocal(**planned))
+        else:
+            actions.expire(Expire(**planned, topic_id=topic._meta.topic_id))
+
+    assert local_segments(tmp_path / "old", "t") == files
+    assert topic.offsets()[0].start == 0
+    assert head_of(file_url).start_offset == 0
+    old.close()
 
 
 def test_what_the_old_store_never_published_cannot_be_published_by_it(
