@@ -80,7 +80,7 @@ def checked(
     when = None if timestamp is None else timestamp_us(timestamp)
     placing = None if key is None else key_bytes(key)
     if topic._check_row is not None:
-        if headers:
+        if headers is not None and header_pairs(headers)[0] is not None:
             raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
         values, size = topic._check_row(value)
         if topic._stamp_at is not None and values[topic._stamp_at] is not None:
@@ -89,7 +89,7 @@ def checked(
             placing = key_bytes(values[topic._key_at])
     else:
         value = value_bytes(value)
-        pairs, size = header_pairs(headers) if headers else (None, 0)
+        pairs, size = header_pairs(headers) if headers is not None else (None, 0)
         size += len(value or b"") + len(placing or b"")
         values = [placing, value, pairs]
     if size > topic._record_bytes_max:

@@ -16,9 +16,9 @@ from .format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_
 from .format.schema import to_batches
 from .hot.partition_writer import PartitionWriter
 from .hot.pending import SchemaGrew
-from .ingest import body_pieces, check_records, widened
+from .ingest import body_pieces, check_records, plain_int, widened
 from .records import OffsetRange, naming_what_stayed
-from .selecting import check_sync, plain_int
+from .selecting import check_sync
 
 if TYPE_CHECKING:
     from .topic import Topic

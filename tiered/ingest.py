@@ -32,6 +32,13 @@ _HEADER_BYTES = element_bytes(HEADERS_TYPE)
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+def plain_int(value: Any) -> Any:
+    """Return an integer of NumPy, as a DataFrame has it, as Python's own, and everything else as it is."""
+    if isinstance(value, np.timedelta64):
+        return value  # which NumPy counts among its integers
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def timestamp_us(value: object) -> int:
     """Return microseconds since the epoch of an aware datetime, or of integer milliseconds.
 
@@ -40,10 +47,9 @@ def timestamp_us(value: object) -> int:
     SchemaMismatch
         A naive datetime, another type, or a time outside the years 1 to 9999.
     """
+    value = plain_int(value)
     if type(value) is int:
         result = value * 1000
-    elif isinstance(value, np.integer):
-        result = int(value) * 1000
     elif isinstance(value, datetime):
         if value.tzinfo is None:
             raise SchemaMismatch(
@@ -80,7 +86,8 @@ def key_bytes(key: object) -> bytes | None:
             return key.encode()
         except UnicodeEncodeError as error:
             raise SchemaMismatch(f"key {key!r} has no UTF-8 ({error.reason}); give it as bytes") from None
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+    key = plain_int(key)
+    if isinstance(key, int) and not isinstance(key, bool):
         return str(int(key)).encode()
     if isinstance(key, (bytearray, memoryview)):
         return bytes(key)
@@ -102,8 +109,8 @@ def value_bytes(value: object) -> bytes | None:
     raise SchemaMismatch(f"a value is bytes, not {type(value).__name__}{hint}")
 
 
-def header_pairs(headers: object) -> tuple[Headers, int]:
-    """Return headers as pairs, and their size in bytes.
+def header_pairs(headers: object) -> tuple[Headers | None, int]:
+    """Return headers as pairs, None where there are none, and their size in bytes.
 
     Raises
     ------
@@ -117,7 +124,7 @@ def header_pairs(headers: object) -> tuple[Headers, int]:
             size += len(name.encode()) + len(value or b"") + _HEADER_BYTES
     except (TypeError, ValueError, AttributeError):
         raise SchemaMismatch("headers are a dict of str to bytes, or a list of such pairs") from None
-    return checked, size
+    return checked or None, size
 
 
 def partition_of(key: bytes, partitions: int) -> int:

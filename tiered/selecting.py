@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from .errors import ConfigError, SchemaMismatch, TopicNotFound
 from .format.schema import RECORD_SCHEMA
-from .ingest import key_bytes, timestamp_us
+from .ingest import key_bytes, plain_int, timestamp_us
 from .reader.rows import Query
 from .warm.catalog import TopicMeta
 
 Offsets = int | Mapping[int, int] | None
+
+_INT64_MAX = (1 << 63) - 1
 
 
 def query_of(
@@ -49,7 +51,8 @@ def checked_limit(limit: Any) -> int | None:
     limit = plain_int(limit)
     if limit is not None and (type(limit) is not int or limit < 0):
         raise ConfigError(f"limit is a number of rows, not {limit!r}")
-    return limit
+    bounded: int | None = within_64_bits(limit)
+    return bounded
 
 
 def check_sync(sync: object) -> None:
@@ -78,9 +81,10 @@ def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -
     """Return the partitions that are asked for; all for None."""
     if partitions is None:
         return list(range(meta.partitions))
-    if not isinstance(partitions, (int, np.integer, Iterable)):
+    partitions = plain_int(partitions)
+    if not isinstance(partitions, (int, Iterable)):
         raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}")
-    wanted = [partitions] if isinstance(partitions, (int, np.integer)) else partitions
+    wanted = [partitions] if isinstance(partitions, int) else partitions
     return list(dict.fromkeys(checked_partition(meta, partition) for partition in wanted))
 
 
@@ -102,12 +106,16 @@ def _checked_offset(offset: Any) -> int | None:
     offset = plain_int(offset)
     if offset is not None and type(offset) is not int:
         raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
-    return offset
+    bounded: int | None = within_64_bits(offset)
+    return bounded
 
 
-def plain_int(value: Any) -> Any:
-    """Return an integer of NumPy, as a DataFrame has it, as Python's own, and everything else as it is."""
-    return int(value) if isinstance(value, np.integer) else value
+def within_64_bits(value: Any) -> Any:
+    """Return the integer of 64 bits next to an integer, and everything else as it is.
+
+    No log gets so far, so to a limit or an offset it makes no difference; messages over Flight hold no more.
+    """
+    return max(-_INT64_MAX, min(value, _INT64_MAX)) if type(value) is int else value
 
 
 def bound(offsets: Offsets, partition: int) -> int | None:

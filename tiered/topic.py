@@ -17,7 +17,7 @@ from .hot.buffer import RECORD_OVERHEAD_BYTES
 from .hot.partition_writer import FULL, PartitionWriter, check_record_size
 from .hot.rows import RowChecker
 from .idempotent import append_idempotent
-from .ingest import Headers, header_pairs, key_bytes, partition_of, timestamp_us, value_bytes
+from .ingest import Headers, header_pairs, key_bytes, partition_of, plain_int, timestamp_us, value_bytes
 from .producer import Producer, open_producer
 from .reader.lineages import common_end, lineage_of
 from .reader.scan import Scan
@@ -31,7 +31,6 @@ from .selecting import (
     checked_limit,
     checked_partition,
     chosen_partitions,
-    plain_int,
     query_of,
 )
 from .warm.catalog import TopicMeta
@@ -134,7 +133,7 @@ class Topic:
             if key:
                 size += len(key)
             pairs = None
-            if headers:
+            if headers is not None:
                 pairs, more = header_pairs(headers)
                 size += more
             if size > self._record_bytes_max:
@@ -344,7 +343,9 @@ class Topic:
             The store was closed, by another thread too.
         """
         # `records` sees by the objects whether there are new columns.
-        refresh(self, asks_bucket=partition is not None and partition not in range(self.partitions))
+        partition = plain_int(partition)
+        known = type(partition) is not int or partition in range(self.partitions)
+        refresh(self, asks_bucket=not known)
         if partition is None:
             if self.partitions != 1:
                 raise ConfigError(

@@ -20,6 +20,7 @@ from ..ingest import (
     check_records,
     chunked,
     partition_of,
+    plain_int,
     timestamp_us,
     values_batch,
 )
@@ -32,8 +33,8 @@ from ..selecting import (
     checked_bounds,
     checked_limit,
     chosen_partitions,
-    plain_int,
     query_of,
+    within_64_bits,
 )
 from ..topic import Topic
 from ..warm.catalog import TopicMeta
@@ -308,7 +309,7 @@ class RemoteTopic(Topic):
         partition = self._check_partition(partition)
         self._store._check_writable()
         self._appender.drain()
-        values = {**named(self._meta), "offset": plain_int(offset), "partition": partition}
+        values = {**named(self._meta), "offset": within_64_bits(plain_int(offset)), "partition": partition}
         self._connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:

@@ -1,0 +1,87 @@
+"""What one way of calling takes or refuses, the others take or refuse alike: in process, over Flight, one record or many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tiered
+
+
+@pytest.fixture(params=["in process", "over Flight"])
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A topic of records with one record."""
+    with tiered.open(tmp_path / "store") as store:
+        mine = store.create_topic("t")
+        mine.append(b"one")
+        if request.param == "in process":
+            yield mine
+        else:
+            with store.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
+                yield remote.topic("t")
+
+
+CALLS: dict[str, tuple[type[Exception], Callable[[Any, Any], object]]] = {
+    "read partition": (tiered.TopicNotFound, lambda topic, odd: list(topic.read(odd))),
+    "read offset": (tiered.ConfigError, lambda topic, odd: list(topic.read(0, odd))),
+    "read limit": (tiered.ConfigError, lambda topic, odd: list(topic.read(0, limit=odd))),
+    "scan partition": (tiered.TopicNotFound, lambda topic, odd: topic.scan([odd])),
+    "scan offset": (tiered.ConfigError, lambda topic, odd: topic.scan(start_offset=odd)),
+    "scan time": (tiered.SchemaMismatch, lambda topic, odd: topic.scan(start_timestamp=odd)),
+    "scan limit": (tiered.ConfigError, lambda topic, odd: topic.scan(limit=odd)),
+    "key": (tiered.SchemaMismatch, lambda topic, odd: topic.append(b"two", key=odd)),
+    "time": (tiered.SchemaMismatch, lambda topic, odd: topic.append(b"two", timestamp=odd)),
+    "partition": (tiered.TopicNotFound, lambda topic, odd: topic.append(b"two", partition=odd)),
+    "headers": (tiered.SchemaMismatch, lambda topic, odd: topic.append(b"two", headers=odd)),
+    "headers of many": (
+        tiered.SchemaMismatch,
+        lambda topic, odd: topic.append_many([{"value": b"two", "headers": odd}]),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "odd",
+    [np.timedelta64(5, "s"), np.timedelta64(5, "ns"), np.timedelta64("NaT"), np.array([1, 2])],
+    ids=repr,
+)
+def test_durations_and_arrays_are_no_numbers(topic: Any, call: str, odd: Any) -> None:
+    """NumPy counts its durations among the integers, and an array has no truth: both are refused by a typed error."""
+    error, calls = CALLS[call]
+    with pytest.raises(error):
+        calls(topic, odd)
+    assert topic.offsets()[0].end == 1
+
+
+@pytest.mark.parametrize("odd", [0, 0.0, False], ids=repr)
+def test_headers_that_are_empty_are_headers_still(topic: Any, odd: Any) -> None:
+    for call in ("headers", "headers of many"):
+        with pytest.raises(tiered.SchemaMismatch):
+            CALLS[call][1](topic, odd)
+    assert topic.offsets()[0].end == 1
+
+
+def test_empty_headers_are_none(topic: Any) -> None:
+    for empty in ({}, [], (), iter([])):
+        topic.append(b"two", headers=empty)
+    assert [record.headers for record in topic.read()] == [()] * 5
+    assert len(set(map(str, topic.scan().to_arrow()["headers"]))) == 1
+
+
+@pytest.mark.parametrize("large", [2**63, 2**64, 10**30, np.uint64(2**63)], ids=repr)
+def test_numbers_beyond_every_offset(topic: Any, large: Any) -> None:
+    """A limit or an end that no log reaches is none; a start there finds nothing."""
+    assert topic.scan(limit=large).to_arrow().num_rows == 1
+    assert topic.scan(end_offset={0: large}).to_arrow().num_rows == 1
+    assert topic.scan(start_offset=large).to_arrow().num_rows == 0
+    assert len(list(topic.read(limit=large))) == 1
+    for beyond in (lambda: list(topic.read(0, large)), lambda: topic.delete_before(large)):
+        with pytest.raises(tiered.OffsetOutOfRange):
+            beyond()
+    with pytest.raises(tiered.OffsetOutOfRange):
+        topic.scan(start_offset=-int(large)).to_arrow()
