@@ -167,6 +167,8 @@ def _map_checker(kind: pa.MapType) -> Checker:
 
     def check(value: Any) -> tuple[Any, int]:
         kept, size = [], 0
+        if isinstance(value, (str, bytes, bytearray, memoryview, np.generic)):
+            raise TypeError(f"a map is a dict, or a list of pairs, not {type(value).__name__}")
         for key, item in value.items() if isinstance(value, Mapping) else map(_pair, value):
             (kept_key, more), (kept_item, still_more) = inner_key(key), inner(item)
             # Of what is kept: a null comes in many guises, such as NaT and scalars of Arrow.
@@ -234,11 +236,16 @@ def _in_unit(value: np.datetime64, unit: Literal["us", "D"]) -> np.datetime64:
 
 
 def _date(value: Any) -> date | None:
+    """Return a date; a number is days since the epoch, and what is not equal to itself is null."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
     if value != value:
         return None
     if isinstance(value, np.datetime64):
         value = _in_unit(value, "D").item()
     if isinstance(value, datetime) and value.time() != time.min:
         raise ValueError("that would lose the time of day")
-    kept: date = pa.array([value], pa.date32())[0].as_py()
+    kept: date | None = pa.array([value], pa.date32())[0].as_py()
+    if kept is not None and not isinstance(value, date) and (kept - _EPOCH.date()).days != value:
+        raise ValueError("a date is a date, or a whole number of days since the epoch")
     return kept

@@ -1,0 +1,54 @@
+"""What a row may give for a date, alone and within lists: dates, midnights and whole days, and nothing that gets lost."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tiered
+
+SCHEMA = pa.schema(
+    [("day", pa.date32()), ("days", pa.list_(pa.date32())), ("pairs", pa.map_(pa.string(), pa.int32()))]
+)
+
+
+@pytest.mark.parametrize(
+    "odd", [0.5, 1.5, np.float64(1.5), Fraction(1, 2), Decimal("1.5"), UUID(int=5), np.array(5.5)], ids=repr
+)
+def test_a_part_of_a_day_is_no_date(tmp_path: Path, odd: object) -> None:
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", schema=SCHEMA)
+        for row in ({"day": odd}, {"days": [odd]}):
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append(row)
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append_many([row])
+        assert topic.offsets()[0].end == 0
+
+
+@pytest.mark.parametrize(
+    "day", [2, 2.0, np.int64(2), np.float32(2), Decimal(2), date(1970, 1, 3), datetime(1970, 1, 3)]
+)
+def test_whole_days_are_dates(tmp_path: Path, day: object) -> None:
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", schema=SCHEMA)
+        topic.append({"day": day, "days": [day]})
+        assert [record.value for record in topic.read()] == [
+            {"day": date(1970, 1, 3), "days": [date(1970, 1, 3)], "pairs": None}
+        ]
+
+
+def test_nothing_is_read_into_bytes_of_numpy(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", schema=SCHEMA)
+        for odd in (np.void(b"ab"), b"", ""):
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append({"pairs": odd})
+        assert topic.offsets()[0].end == 0
