@@ -84,6 +84,8 @@ def _checker(kind: pa.DataType) -> Checker:
     """Return a fast check for the plain Python type of a column, with Arrow's own for everything else."""
 
     def by_arrow(value: Any) -> tuple[Any, int]:
+        if isinstance(value, np.complexfloating):
+            raise TypeError("a complex number")
         return pa.array([value], kind)[0].as_py(), 0
 
     def text(value: Any) -> tuple[Any, int]:

@@ -1,4 +1,4 @@
-"""What a row may give for a date, alone and within lists: dates, midnights and whole days, and nothing that gets lost."""
+"""What a row may give for a date, a map or a number, alone and within lists, so that nothing gets lost without a word."""
 
 from __future__ import annotations
 
@@ -51,4 +51,15 @@ def test_nothing_is_read_into_bytes_of_numpy(tmp_path: Path) -> None:
         for odd in (np.void(b"ab"), b"", ""):
             with pytest.raises(tiered.SchemaMismatch):
                 topic.append({"pairs": odd})
+        assert topic.offsets()[0].end == 0
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.int64(), pa.list_(pa.float64())], ids=str)
+def test_complex_numbers_are_no_numbers_of_a_column(tmp_path: Path, kind: pa.DataType) -> None:
+    """Arrow would keep the real part of NumPy's, with a warning."""
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", schema=pa.schema([("number", kind)]))
+        for odd in (np.complex64(1 + 2j), np.complex128(1), 1 + 2j):
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append({"number": [odd] if pa.types.is_list(kind) else odd})
         assert topic.offsets()[0].end == 0
