@@ -56,7 +56,7 @@ def test_nothing_is_read_into_bytes_of_numpy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64(), pa.int64(), pa.list_(pa.float64())], ids=str)
 def test_complex_numbers_are_no_numbers_of_a_column(tmp_path: Path, kind: pa.DataType) -> None:
-    """Arrow would keep the real part of NumPy's, with a warning."""
+    """Of NumPy's, integer columns took those without an imaginary part, after a warning of NumPy; Python's were refused."""
     with tiered.open(tmp_path / "store") as store:
         topic = store.create_topic("t", schema=pa.schema([("number", kind)]))
         for odd in (np.complex64(1 + 2j), np.complex128(1), 1 + 2j):
