@@ -31,7 +31,10 @@ def query_of(
         key = _as_key(key, meta.schema.field(key_column).type)
     if isinstance(columns, str):
         raise ConfigError(f"columns is a list of names; write columns=[{columns!r}]")
-    names = None if columns is None else tuple(columns) if isinstance(columns, Iterable) else (columns,)
+    try:
+        names = None if columns is None else tuple(columns)
+    except TypeError:  # an array without a dimension is an Iterable, too
+        raise ConfigError(f"columns is a list of names, not {columns!r}") from None
     if names is not None and not all(isinstance(name, str) for name in names):
         raise ConfigError(f"columns is a list of names, not {columns!r}")
     if names is not None and len(set(names)) < len(names):
@@ -82,9 +85,10 @@ def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -
     if partitions is None:
         return list(range(meta.partitions))
     partitions = plain_int(partitions)
-    if not isinstance(partitions, (int, Iterable)):
-        raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}")
-    wanted = [partitions] if isinstance(partitions, int) else partitions
+    try:
+        wanted = [partitions] if isinstance(partitions, int) else list(partitions)
+    except TypeError:
+        raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}") from None
     return list(dict.fromkeys(checked_partition(meta, partition) for partition in wanted))
 
 

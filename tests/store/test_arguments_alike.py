@@ -85,3 +85,12 @@ def test_numbers_beyond_every_offset(topic: Any, large: Any) -> None:
             beyond()
     with pytest.raises(tiered.OffsetOutOfRange):
         topic.scan(start_offset=-int(large)).to_arrow()
+
+
+@pytest.mark.parametrize(
+    "odd", [5.0, np.array(5), object()], ids=["float", "array without a dimension", "object"]
+)
+def test_what_cannot_be_gone_through_is_no_list(topic: Any, odd: Any) -> None:
+    for asked in ({"columns": odd}, {"partitions": odd}):
+        with pytest.raises(tiered.ConfigError):
+            topic.scan(**asked)
