@@ -181,7 +181,9 @@ class SegmentWriter:
 
     def _settle(self, write: _Write) -> bool:
         """Complete a write that was broken off if all of it is there, as it may have been seen; else cut it off."""
+        self._settled = False
         if self._tail.holds(write.position, write.blocks):
+            self.index.truncate(write.position)  # it may have been taken note of in part
             self._take(write)
             return True
         self._tail.cut(write.position)
@@ -192,9 +194,8 @@ class SegmentWriter:
         return False
 
     def _take(self, write: _Write) -> None:
-        """Take note of blocks that are there from now on; twice is once."""
+        """Take note of blocks that are there from now on; `_settle` begins again what was broken off."""
         position, offset = write.position, write.base_offset
-        self.index.truncate(position)
         content = write.content.copy()
         for header, body in write.blocks:
             if body.record_count:
