@@ -185,23 +185,12 @@ def test_an_old_object_moves_once_whatever_kills_the_pass(tmp_path: Path, clock:
     )
     assert store.plan().cost.monthly_usd < 0
     for number in range(40):
-        left = number
-
-        def kill(_request: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Killed
-
-        bucket.hook = kill
-        try:
+        with bucket.killing_before(number):
             store.tier()
             break
-        except Killed:
-            bucket.hook = lambda request: None
-            assert values(store.topic("t").scan()) == VALUES
-            store.close()
-            store = evicted(tmp_path / "s", bucket, clock, **RULE)
+        assert values(store.topic("t").scan()) == VALUES
+        store.close()
+        store = evicted(tmp_path / "s", bucket, clock, **RULE)
     else:
         raise AssertionError("it never comes to an end")
     bucket.hook = lambda request: None

@@ -15,7 +15,7 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.test_passes import Loop
-from tests.store.watched import URL, Killed, WatchedBucket, host, open_at, published, settings
+from tests.store.watched import URL, WatchedBucket, host, open_at, published, settings
 from tiered.cold.parquet_inspect import read_facts_of_entry
 from tiered.daemon.health import Health
 from tiered.daemon.watched import WatchedWork
@@ -140,21 +140,8 @@ def test_killed_between_the_pieces_the_bucket_is_a_shorter_log(
         for number, value in enumerate(values):
             producer.append(value, sequence=number)
         topic.flush()
-        left = step
-
-        def kill(request: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Killed
-
-        bucket.hook = kill
-        try:
-            with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-                beside._tierer.tail_pass()
-        except Killed:
-            pass
-        bucket.hook = lambda request: None
+        with bucket.killing_before(step), open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+            beside._tierer.tail_pass()
         there = [facts.end_offset for facts in pieces(store, topic)]
         assert there == [7, 14, 16][: len(there)]
         if there and there[-1] < 16:

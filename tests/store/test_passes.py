@@ -15,7 +15,7 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
-from tests.store.watched import Killed, WatchedBucket, away, host, open_at, published, settings
+from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
 from tiered.background import Ticker
 from tiered.host import Host
 from tiered.pass_state import PassEvent
@@ -304,21 +304,11 @@ def test_killed_at_any_request_and_gone_on_by_another(tmp_path: Path, clock: Clo
                 wanted.append(b"%d" % len(wanted))
                 topic.append(wanted[-1], sync=True)
             clock.advance(10)
-            left = step
-
-            def kill(request: str) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    raise Killed
-
-            bucket.hook = kill
-            try:
-                with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-                    beside._tierer.tail_pass()
-            except Killed:
-                pass
-            bucket.hook = lambda request: None
+            with (
+                bucket.killing_before(step),
+                open_at(tmp_path / "data", bucket, clock, tierer=True) as beside,
+            ):
+                beside._tierer.tail_pass()
             with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
                 report = beside._tierer.tail_pass()
                 assert (report.report.failed, dict(report.problems)) == ((), {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,25 @@ class WatchedBucket(MemoryStore):
         self.asked: list[str] = []
         self.hook: Callable[[str], None] = lambda request: None
         self._turn = threading.Lock()
+
+    @contextmanager
+    def killing_before(self, step: int) -> Iterator[None]:
+        """Kill the process before one of its requests, counted from 0; the block ends there, or whole."""
+        left = step
+
+        def kill(_request: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        self.hook = kill
+        try:
+            yield
+        except Killed:
+            pass
+        finally:
+            self.hook = lambda request: None
 
     def _ask(self, verb: str, key: str) -> None:
         self.asked.append(f"{verb} {key}")
