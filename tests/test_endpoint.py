@@ -16,6 +16,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from tests import forked
 from tiered.endpoint import EmbeddedS3, environment
 from tiered.errors import ConfigError
 
@@ -38,7 +39,7 @@ def alive(pid: int) -> bool:
 
 
 def starter(then: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-c", STARTER.format(then=then)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
 

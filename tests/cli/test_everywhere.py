@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests import forked
 from tests.cli.conftest import PROGRAM
 from tests.cli.test_app import COMMANDS
 from tiered.cli.output import print_table
@@ -82,7 +83,7 @@ def test_a_table_into_a_closed_pipe_ends_as_everything_else_does(monkeypatch: py
 
 def test_follow_into_head_ends_quietly(store: Path) -> None:
     """``head`` goes after three lines; that is noticed although no more records come."""
-    follow = subprocess.Popen(
+    follow = forked.Popen(
         [*PROGRAM, "read", "orders", "--follow", "--path", str(store)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

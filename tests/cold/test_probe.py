@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests import forked
 from tests.cold.contract import RACES
 from tests.cold.small_server import Answer, Request, refusal, store_at
 from tests.s3_server import S3, Refused, s3_thread
@@ -342,7 +342,7 @@ def test_a_first_append_while_the_interpreter_ends_is_probed_for(tmp_path: Path,
     """Pools of threads take no work by then."""
     with tiered.open(tmp_path) as store:
         store.create_topic("t")
-    run = subprocess.run(
+    run = forked.run(
         [sys.executable, "-c", AT_EXIT, tmp_path, s3_bucket],
         capture_output=True,
         text=True,

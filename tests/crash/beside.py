@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT
 from tiered.host import Host
 
@@ -52,7 +53,7 @@ class Beside:
     """The process; it can go from store to store."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             [sys.executable, "-m", "tests.crash.beside"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.crash.conftest import SmallDisk
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
@@ -227,9 +228,7 @@ def test_the_command_line_says_it_in_one_line(
         command = [sys.executable, "-m", "tiered", *arguments, "--path", str(data), "--config", str(config)]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
         lines = (ONE.replace(b"\0", b"x") + b"\n") * 9
-        return subprocess.run(
-            command, input=lines, capture_output=True, timeout=60, check=False, env=environment
-        )
+        return forked.run(command, input=lines, capture_output=True, timeout=60, check=False, env=environment)
 
     small_disk.fill()
     refused = run()

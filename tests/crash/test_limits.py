@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.crash.scenarios import check_no_room, check_read_only
 from tests.store.helpers import open_store, values
@@ -89,7 +89,7 @@ print(attempt(store.close))
 
 def test_without_descriptors_nothing_is_lost(tmp_path: Path) -> None:
     """EMFILE: what needs no new file goes on; the rest is `Backpressure`, and works when there are descriptors."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", CHILD, str(tmp_path / "data")],
         capture_output=True,
         text=True,

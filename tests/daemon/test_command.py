@@ -22,6 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT
 from tests.daemon.conftest import Site, wait_until
 from tiered.cli import app
@@ -77,7 +78,7 @@ def running(site: Site, config: Path) -> Iterator[Command]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, log.open("wb") as stderr:
         manager.bind(str(address))
         command = [sys.executable, "-m", "tiered", "daemon", "--config", str(config), "--log", "json"]
-        process = subprocess.Popen(command, stderr=stderr, env=environment)
+        process = forked.Popen(command, stderr=stderr, env=environment)
         try:
             yield Command(process, log, manager)
         finally:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,15 +53,16 @@ def remote(server: Any) -> Iterator[tiered.Store]:
 @pytest.fixture
 def python(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start Python programs with pipes; what is left at the end is killed."""
+    forked.zygote()  # before a test counts its open files
     started: list[subprocess.Popen[str]] = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    def start(program: str, *arguments: object) -> subprocess.Popen[str]:
+    def start(
+        program: str, *arguments: object, popen: type[subprocess.Popen[str]] = forked.Popen
+    ) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", program, *map(str, arguments)]
         started.append(
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-            )
+            popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         )
         return started[-1]
 

@@ -388,7 +388,7 @@ sys.stdin.readline()
 
 def test_a_process_that_serves_ends_whatever_its_clients_do(tmp_path: Path, python: Start) -> None:
     """pyarrow waited at exit, before the store was closed, until the last of them had left."""
-    process = python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "ends")
+    process = python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "ends", popen=subprocess.Popen)
     assert process.stdin is not None
     assert process.stdout is not None
     client = fl.connect(process.stdout.readline().strip())
@@ -408,7 +408,9 @@ def test_a_process_that_serves_ends_whatever_its_clients_do(tmp_path: Path, pyth
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_of_a_server_ends(tmp_path: Path, python: Start) -> None:
-    assert python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "forks").wait(30) == 0
+    assert (
+        python(SERVER_THAT_FORGETS_TO_CLOSE, tmp_path / "data", "forks", popen=subprocess.Popen).wait(30) == 0
+    )
 
 
 def test_appends_outlive_a_kill_of_the_server_and_none_is_there_twice(tmp_path: Path, python: Start) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
+from tests import forked
 from tests.hot.writers import (
     TOPIC,
     append,
@@ -118,7 +119,7 @@ def test_a_forked_child_cannot_append_and_the_parent_can(tmp_path: Path) -> None
         assert os.waitpid(child, 0)[1] == 0
         topic.append(b"after")
         code = "import sys, tiered; tiered.open(sys.argv[1])"
-        other = subprocess.run(
+        other = forked.run(
             [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
         )
         assert "StoreLocked" in other.stderr
@@ -183,7 +184,7 @@ for name in range(4):
 threading.Event().wait()
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = forked.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert child.stdout is not None
     lines = [child.stdout.readline() for _ in range(200)]
     child.kill()

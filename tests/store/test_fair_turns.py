@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests import forked
 from tests.conftest import Clock
 from tests.store.helpers import stepwise
 from tests.store.watched import WatchedBucket, open_at, settings
@@ -49,7 +50,7 @@ sys.stdin.read()
 @contextmanager
 def busy_writer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Another process, four threads of which append with sync="cold"; each acknowledged one of the first is a line."""
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "data"), f"file://{tmp_path}/bucket"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip

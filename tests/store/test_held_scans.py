@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import open_store, stepwise
 from tiered.warm import mapping
@@ -78,7 +78,7 @@ for mmap in (True, False):
 
 def test_a_topic_deleted_and_created_again_under_a_scan_is_not_found(tmp_path: Path) -> None:
     """In process, mapping or not, over Flight; and a tail of it is not shipped."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", HELD, str(tmp_path)],
         capture_output=True,
         text=True,

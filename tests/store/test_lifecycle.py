@@ -21,6 +21,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import OFFLOAD_US, evict_all, open_store, stepwise, tier, values
 from tiered.errors import DiskFull
@@ -36,7 +37,7 @@ def script(text: str, *arguments: object) -> list[str]:
 def run(text: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own, at the end of which the store in it may still be open."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
+    return forked.run(
         script(text, *arguments), env=environment, capture_output=True, text=True, timeout=60, check=False
     )
 
@@ -68,7 +69,7 @@ def test_a_writer_of_another_process_is_named_until_it_dies(tmp_path: Path) -> N
         time.sleep(60)
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
+    with forked.Popen(
         script(text, tmp_path / "data"), env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
@@ -591,7 +592,7 @@ def test_records_acknowledged_under_sync_always_survive_kill_9(tmp_path: Path) -
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     acknowledged: dict[int, bytes] = {}
-    with subprocess.Popen(
+    with forked.Popen(
         script(text, tmp_path / "data"), env=environment, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None

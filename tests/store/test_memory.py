@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon of /proc")
@@ -58,7 +58,7 @@ def growth(tmp_path: Path, text: str, amount: int, hot: str, *, cold_tier: bool 
     code = textwrap.dedent(COMMON) + f"cold_tier = {cold_tier}\n" + textwrap.dedent(text)
     arguments = [tmp_path / "data", f"file://{tmp_path}/bucket", amount, hot]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
+    result = forked.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=environment,
         capture_output=True,

@@ -18,6 +18,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import COMPRESS_US, OFFLOAD_US, open_store, stepwise, tier, values
 from tests.store.producer_machine import ProducerMachine
@@ -52,7 +53,7 @@ def kill_and_retry(path: Path, kills: int, seed: int) -> None:
     dice, acknowledged = random.Random(seed), 0
     for _ in range(kills):
         command = [sys.executable, "-m", "tests.store.producing", str(path), str(acknowledged)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        with forked.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             said = iter(child.stdout)
             for _ in range(dice.randint(1, 6)):

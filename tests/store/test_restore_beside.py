@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import let_intent_lapse, stepwise, values
 from tests.store.watched import URL, WatchedBucket, away, host, open_at, settings
@@ -188,7 +188,7 @@ tiered.restore(sys.argv[1], sys.argv[2], settings=stepwise())
 
 def killed_restore(url: str, path: Path, after: str) -> None:
     """A restore in a process of its own, which is killed."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", DIES, url, str(path), after],
         env=dict(os.environ) | {"PYTHONPATH": str(ROOT)}, check=False, capture_output=True, text=True, timeout=120,
     )  # fmt: skip

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
+from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.s3_server import s3_process
 from tests.store.helpers import local_segments, values
@@ -416,7 +417,7 @@ def test_after_kill_9_and_without_the_disk_every_acknowledged_record_is_there(
 
 def killed_after(count: int, path: Path, url: str, endpoint: str) -> dict[tuple[int, int], str]:
     """Run a process until it acknowledged so many records, kill it, and return what it acknowledged."""
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-c", _CHILD, str(path), url, endpoint],
         stdout=subprocess.PIPE,
         cwd=ROOT,

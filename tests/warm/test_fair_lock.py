@@ -17,6 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests import forked
 from tiered.errors import StoreLocked
 from tiered.warm import fair_lock
 from tiered.warm.fair_lock import FairLock
@@ -137,7 +138,7 @@ with lock.turn(wait):
 
 
 def child(directory: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-c", CHILD, str(directory)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip

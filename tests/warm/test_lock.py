@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tiered.errors import ConfigError, StoreLocked, TieredError
 from tiered.warm.lock import FileLock, directory_lock, facts_of_holder
 
@@ -32,7 +33,7 @@ sys.stdin.read()
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until its stdin closes."""
-    child = subprocess.Popen(
+    child = forked.Popen(
         [sys.executable, "-c", HOLD, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

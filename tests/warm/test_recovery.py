@@ -12,6 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from tests import forked
 from tests.format.blocks import crafted
 from tests.warm.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import APPENDING, BODY, append, body_of, header_of, read, values_of, write_segment
@@ -274,7 +275,7 @@ append(writer, b"b")
 writer.sync()
 print(read(writer.path))
 """
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout.splitlines()[0].startswith("no room on the local disk")
@@ -435,7 +436,7 @@ while True:
         writer.sync()
         print(number, flush=True)
 """
-    child = subprocess.Popen(
+    child = forked.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert child.stdout is not None
