@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 import tiered
 from tiered import Settings, Store, Topic
-from tiered.bundled import flights_path
+from tiered.demo.flights_file import flights_path
 
 # Names in the JSON values, and columns of the flights; the carrier is the key.
 _FIELDS = {

@@ -32,10 +32,10 @@ from rich.table import Table
 
 import tiered
 from tests.s3_server import S3Process, s3_process
-from tiered.cold.bucket import Bucket
-from tiered.cold.open import open_object_store
-from tiered.cold.options import ColdOptions
-from tiered.cold.partition import ColdPartition
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.options import ColdOptions
 from tiered.policies.cost import S3_STANDARD
 
 URL = "s3://bucket/bench"

@@ -15,12 +15,12 @@ import typer
 import tiered
 from tiered import errors
 from tiered.cli import app
-from tiered.metrics import METRICS
-from tiered.policies.rules import PRESETS, Policy
+from tiered.monitor.metrics import METRICS
+from tiered.monitor.status import PartitionStatus, TierHoldings
+from tiered.policies.policy import PRESETS, Policy
 from tiered.reader.scan import TierShare
-from tiered.settings import PRESETS_LEAVE, PolicyTable
+from tiered.settings.settings import PRESETS_LEAVE, PolicyTable
 from tiered.spark import TieredDataSource, session
-from tiered.status import PartitionStatus, TierHoldings
 from tiered.verify.report import Problem, Repair, Unknown
 
 DOCS = Path(__file__).resolve().parent
@@ -398,7 +398,7 @@ def _meaning(item: Any) -> str:
 _METRICS_INTRO = """
 # Metrics
 
-Generated from `tiered/metrics/catalogue.py` by `make docs`. The daemon serves them at `/metrics` of the address in
+Generated from `tiered/monitor/metrics/catalogue.py` by `make docs`. The daemon serves them at `/metrics` of the address in
 `daemon.metrics`; an application that keeps a store open mounts those of its own process:
 
 ```python

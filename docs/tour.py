@@ -17,7 +17,7 @@ import boto3
 from typer.testing import CliRunner
 
 from tiered.cli import app
-from tiered.endpoint import EmbeddedS3, environment
+from tiered.demo.embedded_s3 import EmbeddedS3, environment
 
 PAGE = Path(__file__).resolve().parent / "cli-tour.md"
 BUCKET = "my-bucket"

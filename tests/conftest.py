@@ -125,7 +125,7 @@ def aws_environment() -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # the discard port, until s3_endpoint is used
         # Half a second for each new bucket; tests/cold/test_probe.py and the contract hold the races.
-        patch.setattr("tiered.cold.probe.RACES", 0)
+        patch.setattr("tiered.cold.object_store.probe.RACES", 0)
         share_models()
         yield patch
 

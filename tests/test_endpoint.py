@@ -17,13 +17,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests import forked
-from tiered.endpoint import EmbeddedS3, environment
+from tiered.demo.embedded_s3 import EmbeddedS3, environment
 from tiered.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTER = """
 import sys, time
-from tiered.endpoint import EmbeddedS3
+from tiered.demo.embedded_s3 import EmbeddedS3
 with EmbeddedS3.start() as s3:
     print(s3.url, s3.pid, flush=True)
     {then}
@@ -101,7 +101,7 @@ def test_without_moto_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 def test_a_server_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "werkzeug.py").write_text("raise ImportError('werkzeug is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("tiered.endpoint._child_environment", lambda: dict(os.environ))
+    monkeypatch.setattr("tiered.demo.embedded_s3._child_environment", lambda: dict(os.environ))
     monkeypatch.chdir(ROOT)
     with EmbeddedS3.start() as s3, pytest.raises(ConfigError, match="did not start: .*werkzeug is broken"):
         _ = s3.url

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered import bundled
+from tiered.demo import flights_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tiered"
@@ -31,7 +32,42 @@ OPTIONAL = {
 # The second is imported only where the first is missing or wrong.
 ALTERNATIVES = {"fastcrc", "crc32c"}
 # A quarter of the time of `import tiered` and of a command's start, which the first URL that needs them pays instead.
-DEFERRED = {"boto3", "botocore.exceptions", "fsspec", ".fsspec_store", ".s3", ".s3_errors"}
+DEFERRED = {"boto3", "botocore.exceptions", "fsspec", ".fsspec_store", ".s3_store", ".s3_errors"}
+
+LOGGERS = {
+    "tiered",
+    "tiered.background",
+    "tiered.cache",
+    "tiered.claims",
+    "tiered.cold",
+    "tiered.cold.s3_upload",
+    "tiered.daemon",
+    "tiered.daemon.actions",
+    "tiered.daemon.notify",
+    "tiered.flight",
+    "tiered.hot",
+    "tiered.maintenance",
+    "tiered.passes",
+    "tiered.policies.executor",
+    "tiered.restore",
+    "tiered.scrub",
+    "tiered.spark.fast_table",
+    "tiered.spark.java",
+    "tiered.spark.options",
+    "tiered.spark.remote",
+    "tiered.spark.sink",
+    "tiered.spark.source",
+    "tiered.spark.stream",
+    "tiered.spark.table_leases",
+    "tiered.spark.tasks",
+    "tiered.staging",
+    "tiered.store",
+    "tiered.sweep",
+    "tiered.tierer",
+    "tiered.topic",
+    "tiered.verify",
+    "tiered.web",
+}
 
 
 def modules() -> list[Path]:
@@ -62,6 +98,89 @@ def test_a_tier_is_linked_from_the_top_level(name: str) -> None:
 
 def test_every_folder_with_code_is_a_package() -> None:
     assert [path for path in modules() if not (path.parent / "__init__.py").is_file()] == []
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def targets(path: Path) -> Iterator[tuple[str, str]]:
+    """Module, and name or "", of every import that a module makes in the package."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parts = path.relative_to(ROOT).parts[: -node.level]
+            module = ".".join([*parts, *(node.module.split(".") if node.module else [])])
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def test_few_modules_lie_at_the_root() -> None:
+    """The layers are the packages; the import contract in pyproject.toml has their order."""
+    assert sorted(path.stem for path in PACKAGE.glob("*.py")) == [
+        "__init__",
+        "__main__",
+        "errors",
+        "opening",
+        "version",
+    ]
+
+
+def test_a_package_says_which_of_its_modules_others_import() -> None:
+    names = {module_name(path) for path in modules()}
+    packages = {module_name(path): path for path in modules() if path.name == "__init__.py"}
+    used: dict[str, set[str]] = {package: set() for package in packages}
+    for path in modules():
+        for module, name in targets(path):
+            parts = (f"{module}.{name}" if f"{module}.{name}" in names else module).split(".")
+            for count in range(2, len(parts)):
+                package = ".".join(parts[:count])
+                if package in used and not f"{module_name(path)}.".startswith(f"{package}."):
+                    used[package].add(parts[count])
+    said = {}
+    for package, path in packages.items():
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        _, _, listed = text.partition("Other packages import ")
+        said[package] = set(re.findall(r"`(\w+)`", listed))
+    assert said == used
+
+
+def test_no_module_imports_from_the_front_of_its_own_package() -> None:
+    """That is a circle, which the import contract does not see. Its modules are no part of the front."""
+    names = {module_name(path) for path in modules()}
+    assert [
+        f"{path.relative_to(ROOT)} {module} {name}"
+        for path in modules()
+        for module, name in targets(path)
+        if f"{module_name(path)}.".startswith(f"{module}.") and f"{module}.{name}" not in names
+    ] == ["tiered/flight/client/discovery.py tiered.flight open_noticed"]  # left of before
+
+
+def test_no_module_bears_the_name_of_a_public_attribute_of_its_package() -> None:
+    """The import of one would put it in the attribute's place."""
+    for path in modules():
+        if path.name == "__init__.py":
+            children = {child.stem for child in path.parent.iterdir() if child.suffix in ("", ".py")}
+            tree = ast.parse(path.read_text())
+            public = {
+                constant.value
+                for node in tree.body
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+                for constant in ast.walk(node.value)
+                if isinstance(constant, ast.Constant)
+            }
+            # Bound eagerly, and after their modules.
+            public -= {"app", "session"}
+            assert children & public == set(), path
+
+
+def test_loggers_have_names_that_users_know() -> None:
+    """A name is written out, so that it stays where its module moves; levels and filters are set by it."""
+    found = {
+        ast.unparse(node.args[0])
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger" and node.args
+    }
+    assert found - {"_ROOT"} == {repr(name) for name in LOGGERS}
 
 
 def test_imports_inside_the_package_are_relative() -> None:
@@ -98,7 +217,7 @@ def test_tools_see_the_package_and_not_the_links() -> None:
 
 
 def test_the_example_data_is_found_in_a_checkout() -> None:
-    assert bundled.flights_path() == ROOT / "examples" / "flights.parquet"
+    assert flights_file.flights_path() == ROOT / "examples" / "flights.parquet"
 
 
 def test_the_package_needs_no_extra() -> None:

@@ -121,7 +121,7 @@ def test_an_installed_wheel_works_from_anywhere(built: dict[str, Path], tmp_path
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     (tmp_path / "hot.py").write_text("raise ImportError('the user\\'s own module was imported')")
     program = (
-        "import sys, tiered.hot, tiered.warm, tiered.cold, tiered.policies, tiered.bundled as bundled;"
+        "import sys, tiered.hot, tiered.warm, tiered.cold, tiered.policies, tiered.demo.flights_file as bundled;"
         "import importlib.metadata as metadata;"
         "assert metadata.version('tiered') == '0.1.0';"
         "assert bundled.flights_path().stat().st_size == 3_150_723;"
@@ -129,7 +129,7 @@ def test_an_installed_wheel_works_from_anywhere(built: dict[str, Path], tmp_path
     )
     printed = run(python, "-c", program, cwd=tmp_path, PYTHONPATH="").split("\n")
     assert [Path(line) for line in printed if line] == [
-        (site / "tiered" / "bundled.py").resolve(),
+        (site / "tiered" / "demo" / "flights_file.py").resolve(),
         (site / "tiered" / "_data" / "flights.parquet").resolve(),
     ]
 

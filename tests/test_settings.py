@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tiered.cold.options import ColdOptions
-from tiered.errors import ConfigError
-from tiered.places import cold_options
-from tiered.policies.rules import PRESETS, Policy
-from tiered.settings import Settings
-from tiered.toml_lines import key_lines
-from tiered.units import (
+from tiered.base.units import (
     approximate_size,
     format_duration,
     format_size,
@@ -27,7 +21,13 @@ from tiered.units import (
     parse_size,
     to_us,
 )
-from tiered.warm.cold_url import ColdPlace
+from tiered.cold.object_store.options import ColdOptions
+from tiered.engine.locations import cold_options
+from tiered.errors import ConfigError
+from tiered.policies.policy import PRESETS, Policy
+from tiered.settings.settings import Settings
+from tiered.settings.toml_lines import key_lines
+from tiered.warm.bucket_binding import ColdPlace
 
 EXAMPLE = """
 [store]

@@ -1,6 +1,7 @@
 """An append-only log store whose data moves by itself from memory to local segments to object storage."""
 
-from .cold.sweep import PartSweep, SweepReport
+from .cold.upkeep.sweep import PartSweep, SweepReport
+from .engine.records import Appended, OffsetRange, Record
 from .errors import (
     Backpressure,
     ColdStorageError,
@@ -24,18 +25,17 @@ from .errors import (
     UnsupportedFormat,
 )
 from .flight import Server
+from .monitor.status import StoreStatus
 from .opening import open_store as open  # noqa: A004
 from .policies.executor import TierReport
 from .policies.plan import Plan
-from .producer import Producer
 from .reader.scan import Scan, ScanObject, ScanPlan
 from .reader.splits import Split
-from .records import Appended, OffsetRange, Record
-from .restore import restore
-from .settings import Settings
-from .status import StoreStatus
-from .store import Store
-from .topic import Topic
+from .recovery.restore import restore
+from .settings.settings import Settings
+from .store.local_producer import Producer
+from .store.local_store import Store
+from .store.local_topic import Topic
 from .verify.report import VerifyReport
 from .version import VERSION
 

@@ -7,24 +7,24 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from .background import Ticker
-from .catalogs import BucketCatalog
-from .cold.bucket import Bucket
+from .base.ticker import Ticker
+from .cold.manifest.store_documents import Bucket
+from .engine.catalog import BucketCatalog
+from .engine.host import Host
+from .engine.locations import cache_options, check_cold, check_no_copy, cold_options, cold_place, places_of
+from .engine.writers import flush_in_background
 from .errors import ConfigError
-from .host import Host
-from .in_process import listen
-from .network import network
-from .passes import Passes
-from .places import cache_options, check_cold, check_no_copy, cold_options, cold_place, places_of
-from .reader.access import Places, TierAccess
-from .schedules import first_seconds, schedule_of
-from .settings import SERVED, Settings
-from .store import Store
+from .monitor.views import listen
+from .reader.tiers import Places, TierAccess
+from .settings.schedule import first_seconds, schedule_of
+from .settings.settings import SERVED, Settings
+from .store.local_store import Store
+from .store.network import network
+from .tiering.pass_loop import Passes
+from .warm.bucket_binding import ColdPlace, read_cold_place
 from .warm.catalog import Catalog
-from .warm.cold_url import ColdPlace, read_cold_place
-from .warm.lock import FileLock
-from .warm.mounts import check_local
-from .writers import flush_in_background
+from .warm.file_lock import FileLock
+from .warm.mount_check import check_local
 
 WRITER_LOCK = "writer.lock"
 

@@ -12,14 +12,14 @@ from uuid import uuid4
 
 import tiered
 from tests.s3_server import S3Process, s3_process
-from tiered.cold.commit import Committer
-from tiered.cold.layout import ObjectName
-from tiered.cold.partition import ENTRIES_CACHED_MAX, ColdPartition
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import ObjectName
+from tiered.cold.manifest.partition_manifest import ENTRIES_CACHED_MAX, ColdPartition
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_page, encode_head
-from tiered.gather import LocalSegments, partition_facts, read_published
 from tiered.policies.facts import StoreFacts
 from tiered.policies.plan import make_plan
+from tiered.survey.partition_survey import LocalSegments, partition_facts, read_published
 
 from ..harness import Bench, Case, Sample, Target, Variant
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 
 import tiered
-from tiered.cold.counters import BucketCounts
-from tiered.cold.object_store import Bytes, ObjectInfo
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.parquet_format import object_schema
-from tiered.cold.parquet_object import write_object
-from tiered.cold.s3 import S3Store
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo
+from tiered.cold.object_store.request_counters import BucketCounts
+from tiered.cold.object_store.s3_store import S3Store
+from tiered.cold.parquet.layout import object_schema
+from tiered.cold.parquet.writer import write_object
 from tiered.policies.cost import PRICES_AS_OF, Requests, estimate
-from tiered.tier_actions import _rows
+from tiered.tiering.local_actions import _rows
 from tiered.warm.segment_reader import SegmentFile
 
 from ..data import open_topic, segments, settings

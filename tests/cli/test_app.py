@@ -15,8 +15,8 @@ import typer.main
 
 import tiered
 from tests.cli.conftest import PROGRAM
-from tiered.bundled import flights_path
 from tiered.cli import app
+from tiered.demo.flights_file import flights_path
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 Run = Callable[..., Any]

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.cli.test_app import one_error
-from tiered.bundled import flights_path
 from tiered.cli.sources import PIECE_BYTES, find_source, read_csv, read_lines
+from tiered.demo.flights_file import flights_path
+from tiered.engine.ingest import partition_of
 from tiered.errors import RecordTooLarge
-from tiered.ingest import partition_of
 
 Run = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.test_app import one_error
-from tiered import bench
+from tiered.cli import quick_bench
 
 Run = Callable[..., Any]
 
@@ -42,7 +42,7 @@ def test_ctrl_c_ends_it_quietly_and_nothing_is_left(started: Run, data: Path) ->
 
 
 def test_a_nearly_full_disk_is_left_alone(tiered_: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(bench, "_FREE_BYTES_MIN", 1 << 62)
+    monkeypatch.setattr(quick_bench, "_FREE_BYTES_MIN", 1 << 62)
     assert "MiB free" in one_error(tiered_("bench", "--path", tmp_path, store=False))
     assert list(tmp_path.iterdir()) == []
 

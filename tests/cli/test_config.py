@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.test_app import one_error
-from tiered.settings import Settings, Sources
-from tiered.settings_sources import provenance
-from tiered.toml_lines import key_lines
+from tiered.settings.provenance import provenance
+from tiered.settings.settings import Settings, Sources
+from tiered.settings.toml_lines import key_lines
 
 Run = Callable[..., Any]
 

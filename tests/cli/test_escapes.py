@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import tiered
 from tests import forked
 from tests.store.helpers import HOUR_US
+from tiered.base.units import shown, shown_json
 from tiered.cli.output import error_line, print_facts, print_table, say
 from tiered.daemon.logs import HumanLine, JsonLine
-from tiered.units import shown, shown_json
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eorders\u2066\x7f\r"

@@ -14,8 +14,8 @@ import pytest
 import tiered
 from tests.cli.test_app import one_error
 from tests.conftest import Clock
-from tiered.explaining import explain_topic
-from tiered.host import Host
+from tiered.engine.host import Host
+from tiered.monitor.explain import explain_topic
 
 Run = Callable[..., Any]
 

@@ -16,9 +16,9 @@ import tiered
 from tests.cli.test_app import one_error
 from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, open_store, tier
-from tiered.cold.parquet_format import object_schema, with_field_ids
-from tiered.cold.parquet_object import write_object
-from tiered.export import export_iceberg, iceberg_schema
+from tiered.cold.parquet.layout import object_schema, with_field_ids
+from tiered.cold.parquet.writer import write_object
+from tiered.export.iceberg import export_iceberg, iceberg_schema
 
 pytest.importorskip("pyiceberg")
 Run = Callable[..., Any]
@@ -139,7 +139,7 @@ def test_metadata_does_not_grow_with_each_export(
     offload(writer, clock, range(4, 8))
     export(writer, catalog)
     assert len(catalog.load_table("logs.wide").snapshots()) == 2
-    monkeypatch.setattr("tiered.export._SNAPSHOTS_AGE_MAX", timedelta(days=-1))
+    monkeypatch.setattr("tiered.export.iceberg._SNAPSHOTS_AGE_MAX", timedelta(days=-1))
     offload(writer, clock, range(8, 12))
     export(writer, catalog)
     assert len(catalog.load_table("logs.wide").snapshots()) == 1

@@ -12,7 +12,7 @@ import pytest
 import tiered
 from tests.cli.test_app import one_error
 from tests.format.manifest_values import empty_head, entry
-from tiered.bundled import flights_path
+from tiered.demo.flights_file import flights_path
 from tiered.format.manifest_codec import encode_head, encode_page
 
 Run = Callable[..., Any]

@@ -14,11 +14,11 @@ import tiered
 from tests.cli.conftest import ROOT
 from tests.cli.test_app import one_error
 from tests.warm.disks import ForgetfulDisk, Killed, MortalDisk
+from tiered.engine.host import Host
 from tiered.format.document import decode_document
-from tiered.host import Host
 from tiered.opening import open_store
-from tiered.pauses import PAUSED_FILE, Pauses
-from tiered.settings import Settings
+from tiered.settings.settings import Settings
+from tiered.tiering.pauses import PAUSED_FILE, Pauses
 from tiered.warm.filesystem import OsFileSystem
 
 Run = Callable[..., Any]

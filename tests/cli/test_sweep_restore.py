@@ -14,8 +14,8 @@ import pytest
 
 import tiered
 from tests.cli.test_app import one_error
-from tiered.cold.lease import Lease
-from tiered.cold.open import open_object_store
+from tiered.cold.manifest.leases import Lease
+from tiered.cold.object_store.connect import open_object_store
 
 Run = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import boto3
 import pytest
 
-from tiered.cold.options import ColdOptions
+from tiered.cold.object_store.options import ColdOptions
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tiered.cold import probe
-from tiered.cold.object_store import KeepsUnfinished, ObjectStore
+from tiered.cold.object_store import probe
+from tiered.cold.object_store.protocol import KeepsUnfinished, ObjectStore
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
 ODD_KEYS = [

@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from tiered.cold.object_store import Bytes, ObjectInfo, Versioned
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo, Versioned
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
 

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tiered.cold.open import ColdOptions, open_object_store
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
 
 ETAG = {"ETag": '"e"', "Last-Modified": "Wed, 01 Jan 2025 00:00:00 GMT"}
 

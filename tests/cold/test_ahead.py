@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 
 from tests.hot.test_interrupts import Interrupted, interrupting
-from tiered.cold import ahead
-from tiered.cold.ahead import read_ahead
+from tiered.base import read_ahead as ahead
+from tiered.base.read_ahead import read_ahead
 
 
 def threads() -> list[str]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.cold.memory_store import MemoryStore
 from tests.cold.test_parquet_object import facts_for, rows, topic_schema
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
-from tiered.cold.layout import (
+from tiered.cold.fetch.object_reader import read_object
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import (
     ObjectName,
     PartitionKeys,
     page_name,
@@ -25,11 +25,11 @@ from tiered.cold.layout import (
     topic_key,
     topic_of_folder,
 )
-from tiered.cold.open import open_object_store
-from tiered.cold.parquet_inspect import rebuild_entry, verify_object
-from tiered.cold.parquet_object import write_object
-from tiered.cold.parquet_reader import read_object
-from tiered.cold.partition import ColdPartition
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.parquet.inspect import rebuild_entry, verify_object
+from tiered.cold.parquet.writer import write_object
 from tiered.errors import (
     ColdStorageError,
     ConfigError,

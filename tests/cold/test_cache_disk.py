@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiered.cold import cache_disk
-from tiered.cold.cache_disk import DiskCache
+from tiered.cold.fetch import disk_cache
+from tiered.cold.fetch.disk_cache import DiskCache
 from tiered.errors import DiskFull
 from tiered.warm.filesystem import OsFileSystem
 
@@ -186,7 +186,7 @@ def test_a_disk_that_refuses_costs_the_entry_and_one_line(
 
 def test_nobody_waits_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes while too much is waiting to be written is not kept."""
-    monkeypatch.setattr(cache_disk, "_PENDING_BYTES_MAX", 3 * PAGE)
+    monkeypatch.setattr(disk_cache, "_PENDING_BYTES_MAX", 3 * PAGE)
     stuck, go = threading.Event(), threading.Event()
 
     class Slow(OsFileSystem):

@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.cold.memory_store import MemoryStore
 from tests.format.manifest_values import STORE, TOPIC, entry
-from tiered.cold.commit import Committer
-from tiered.cold.layout import PartitionKeys, parse_object_name, parse_page_name
-from tiered.cold.partition import ColdPartition
-from tiered.cold.rebuild import publish_rebuilt
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.upkeep.rebuild import publish_rebuilt
 from tiered.errors import ColdStorageError, CorruptionError, Fenced
 from tiered.format import manifest
 from tiered.format.manifest import (

@@ -12,12 +12,12 @@ import pytest
 
 from tests.cold.memory_store import MemoryStore
 from tests.cold.test_parquet_object import KEY, rows, topic_schema, write
-from tiered.cold.decode_ahead import DecodeAhead
-from tiered.cold.fetch import Fetcher
-from tiered.cold.fetch_plan import Unit
-from tiered.cold.parquet_reader import Bounds, ObjectRead
-from tiered.cold.ranges import SparseFile
-from tiered.cold.worker_pool import WorkerPool
+from tiered.base.worker_pool import WorkerPool
+from tiered.cold.fetch.decode_ahead import DecodeAhead
+from tiered.cold.fetch.fetcher import Fetcher
+from tiered.cold.fetch.object_reader import Bounds, ObjectRead
+from tiered.cold.fetch.plan import Unit
+from tiered.cold.object_store.ranges import SparseFile
 from tiered.errors import CorruptionError
 
 MIB = 1 << 20

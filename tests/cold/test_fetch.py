@@ -13,11 +13,11 @@ import pytest
 from crc32c import crc32c
 
 from tests.cold.memory_store import MemoryStore
-from tiered.cold.cache_disk import DiskCache
-from tiered.cold.cache_memory import Ident
-from tiered.cold.fetch import Admission, Fetcher
-from tiered.cold.fetch_plan import Piece
-from tiered.cold.local_copies import LocalCopies
+from tiered.cold.fetch.disk_cache import DiskCache
+from tiered.cold.fetch.fetcher import Admission, Fetcher
+from tiered.cold.fetch.local_copies import LocalCopies
+from tiered.cold.fetch.memory_cache import Ident
+from tiered.cold.fetch.plan import Piece
 from tiered.errors import Backpressure, ColdStorageError, CorruptionError, DiskFull
 from tiered.warm.filesystem import OsFileSystem
 

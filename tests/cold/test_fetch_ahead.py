@@ -12,10 +12,10 @@ import pytest
 
 from tests.cold.memory_store import MemoryStore
 from tests.hot.test_interrupts import Interrupted, interrupting
-from tiered.cold import fetch_ahead
-from tiered.cold.fetch import Fetcher
-from tiered.cold.fetch_ahead import FetchAhead
-from tiered.cold.fetch_plan import Unit
+from tiered.cold.fetch import prefetch
+from tiered.cold.fetch.fetcher import Fetcher
+from tiered.cold.fetch.plan import Unit
+from tiered.cold.fetch.prefetch import FetchAhead
 from tiered.errors import ColdStorageError
 
 MIB = 1 << 20
@@ -39,8 +39,8 @@ class FakeRead:
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_ahead, "_FIRST_BYTES", 2 * MIB)
-    monkeypatch.setattr(fetch_ahead, "_STEP_BYTES", MIB)
+    monkeypatch.setattr(prefetch, "_FIRST_BYTES", 2 * MIB)
+    monkeypatch.setattr(prefetch, "_STEP_BYTES", MIB)
 
 
 def fetcher_of(ahead_mib: int = 8, threads: int = 4) -> Fetcher:

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from tiered.cold import fetch_hedge
-from tiered.cold.fetch_counters import FetchCounters
-from tiered.cold.fetch_hedge import Hedge
+from tiered.cold.fetch import hedge as fetch_hedge
+from tiered.cold.fetch.counters import FetchCounters
+from tiered.cold.fetch.hedge import Hedge
 from tiered.errors import ColdStorageError, ObjectNotFound
 
 

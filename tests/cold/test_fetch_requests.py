@@ -20,13 +20,14 @@ import tiered
 from tests.cold.small_server import Answer, Request, refusal
 from tests.conftest import ROOT
 from tests.s3_server import S3, s3_thread
-from tiered.cold import parquet_object, parquet_reader
+from tiered.cold.fetch import object_reader
+from tiered.cold.parquet import writer
 from tiered.format import manifest
 from tiered.format.manifest_codec import decode_head, encode_head
-from tiered.reader.access import TierAccess
 from tiered.reader.read import read_split
 from tiered.reader.rows import Query
 from tiered.reader.splits import ColdSource
+from tiered.reader.tiers import TierAccess
 
 ROWS, SEGMENTS = 3000, 4
 GROUP_BYTES = 256 << 10
@@ -96,10 +97,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     log, folder = Log([]), tmp_path_factory.mktemp("requests")
     with pytest.MonkeyPatch.context() as patch, s3_thread(S3(fault=log)) as (endpoint, server):
         patch.setattr(manifest, "INLINE_ENTRIES_MAX", 2)
-        patch.setitem(parquet_object.write_object.__kwdefaults__, "row_group_bytes", GROUP_BYTES)
-        patch.setattr(parquet_reader, "SMALL_OBJECT_BYTES", 10_000)
-        patch.setattr(parquet_reader, "FETCH_BYTES", 2 * GROUP_BYTES)
-        patch.setattr(parquet_reader, "_GAP_BYTES", 1000)
+        patch.setitem(writer.write_object.__kwdefaults__, "row_group_bytes", GROUP_BYTES)
+        patch.setattr(object_reader, "SMALL_OBJECT_BYTES", 10_000)
+        patch.setattr(object_reader, "FETCH_BYTES", 2 * GROUP_BYTES)
+        patch.setattr(object_reader, "_GAP_BYTES", 1000)
         made = World(folder, endpoint, server, log)
         with tiered.open(folder / "data", cold="s3://bucket/p", settings=made.settings()) as store:
             schema = pa.schema([("small", pa.int64()), ("body", pa.binary())])

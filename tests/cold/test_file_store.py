@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered.cold.file_store import FileStore
-from tiered.cold.open import ColdOptions
+from tiered.cold.object_store.connect import ColdOptions
+from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import Backpressure, ColdStorageError, DiskFull, PreconditionFailed
 from tiered.warm.filesystem import OsFileSystem
 

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.cold.contract import ObjectStoreContract
 from tests.s3_server import s3_thread
-from tiered.cold.open import ColdOptions, open_object_store
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
 from tiered.errors import ColdStorageError
 
 

@@ -9,10 +9,10 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tiered.cold.file_store import FileStore
-from tiered.cold.fsspec_store import FsspecStore
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.s3 import S3Store
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.file_store import FileStore
+from tiered.cold.object_store.fsspec_store import FsspecStore
+from tiered.cold.object_store.s3_store import S3Store
 from tiered.errors import ColdStorageError, ConfigError
 
 

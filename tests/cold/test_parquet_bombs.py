@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tiered.cold.parquet_pages as pages
+import tiered.cold.parquet.page_memory as pages
 from tests.cold.memory_store import MemoryStore
 from tests.cold.test_parquet_object import facts_for
-from tiered.cold.parquet_format import make_entry
-from tiered.cold.parquet_object import write_object
-from tiered.cold.parquet_pages import decode, reckon
-from tiered.cold.parquet_reader import read_object
+from tiered.cold.fetch.object_reader import read_object
+from tiered.cold.parquet.layout import make_entry
+from tiered.cold.parquet.page_memory import decode, reckon
+from tiered.cold.parquet.writer import write_object
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.checksum import crc32c
 from tiered.format.manifest import ObjectEntry, RowGroup

@@ -23,18 +23,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cold.memory_store import MemoryStore, MemoryUpload
-from tiered.cold import parquet_reader
-from tiered.cold.object_store import ObjectInfo
-from tiered.cold.parquet_footer import FooterCache
-from tiered.cold.parquet_format import column_chunks, object_schema
-from tiered.cold.parquet_inspect import read_facts, rebuild_entry, verify_object
-from tiered.cold.parquet_object import write_object
-from tiered.cold.parquet_reader import read_object
-from tiered.cold.ranges import SparseFile, coalesce
+from tiered.cold.fetch import object_reader
+from tiered.cold.fetch.object_reader import read_object
+from tiered.cold.object_store.protocol import ObjectInfo
+from tiered.cold.object_store.ranges import SparseFile, coalesce
+from tiered.cold.parquet.footer import FooterCache
+from tiered.cold.parquet.inspect import read_facts, rebuild_entry, verify_object
+from tiered.cold.parquet.layout import column_chunks, object_schema
+from tiered.cold.parquet.writer import write_object
 from tiered.errors import ColdStorageError, CorruptionError, SchemaMismatch
-from tiered.format.facts import ProducerState, SegmentFacts
 from tiered.format.manifest import ObjectEntry, check_object
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
+from tiered.format.segment_facts import ProducerState, SegmentFacts
 
 KEY = "t/0/data/x.parquet"
 BASE = 1000
@@ -116,9 +116,9 @@ def read(store: MemoryStore, entry: ObjectEntry, schema: pa.Schema, **how: objec
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat every object as a large one, a row group a fetch."""
-    monkeypatch.setattr(parquet_reader, "SMALL_OBJECT_BYTES", 0)
-    monkeypatch.setattr(parquet_reader, "FETCH_BYTES", 1)
-    monkeypatch.setattr(parquet_reader, "_GAP_BYTES", 0)
+    monkeypatch.setattr(object_reader, "SMALL_OBJECT_BYTES", 0)
+    monkeypatch.setattr(object_reader, "FETCH_BYTES", 1)
+    monkeypatch.setattr(object_reader, "_GAP_BYTES", 0)
 
 
 EVERY_TYPE: dict[str, tuple[pa.DataType, object]] = {
@@ -244,15 +244,15 @@ def test_a_read_is_the_filter_it_asks_for(data: st.DataObject) -> None:
     expected = model.filter(keep)
     if how["columns"] is not None:
         expected = expected.select(how["columns"])
-    small, fetch = parquet_reader.SMALL_OBJECT_BYTES, parquet_reader.FETCH_BYTES
-    parquet_reader.SMALL_OBJECT_BYTES = data.draw(st.sampled_from([0, small]))
-    parquet_reader.FETCH_BYTES = data.draw(st.sampled_from([1, 9000, fetch]))
+    small, fetch = object_reader.SMALL_OBJECT_BYTES, object_reader.FETCH_BYTES
+    # Drawn before anything is changed: a draw may end the test.
+    limits = data.draw(st.tuples(st.sampled_from([0, small]), st.sampled_from([1, 9000, fetch])))
+    footers = data.draw(st.sampled_from([None, CACHE]))
     try:
-        batches = list(
-            read_object(store, KEY, entry, grown, footers=data.draw(st.sampled_from([None, CACHE])), **how)
-        )
+        object_reader.SMALL_OBJECT_BYTES, object_reader.FETCH_BYTES = limits
+        batches = list(read_object(store, KEY, entry, grown, footers=footers, **how))
     finally:
-        parquet_reader.SMALL_OBJECT_BYTES, parquet_reader.FETCH_BYTES = small, fetch
+        object_reader.SMALL_OBJECT_BYTES, object_reader.FETCH_BYTES = small, fetch
     assert all(0 < batch.num_rows <= how["batch_rows"] for batch in batches)
     assert pa.Table.from_batches(batches, schema=expected.schema).equals(expected)
 

@@ -15,8 +15,8 @@ from tests import forked
 from tests.cold.contract import RACES
 from tests.cold.small_server import Answer, Request, refusal, store_at
 from tests.s3_server import S3, Refused, s3_thread
-from tiered.cold import probe
-from tiered.cold.probe import RACERS, Verdict, check_conditional_writes
+from tiered.cold.object_store import probe
+from tiered.cold.object_store.probe import RACERS, Verdict, check_conditional_writes
 from tiered.errors import ColdStorageError, ConfigError, PreconditionFailed
 
 PROBE = re.compile(r"bucket/prefix/probe/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from tests.cold.memory_store import MemoryStore
-from tiered.cold.bucket import Bucket
-from tiered.cold.intent import BELIEVED_SECONDS_MAX, HOLDS_SECONDS, intent_of
-from tiered.cold.layout import STORE_KEY
-from tiered.cold.restoring import LOOK_AGAIN_SECONDS, LOOK_SECONDS, RENEW_SECONDS, Restores, Restoring
+from tiered.cold.manifest.keys import STORE_KEY
+from tiered.cold.manifest.restore_intent import BELIEVED_SECONDS_MAX, HOLDS_SECONDS, intent_of
+from tiered.cold.manifest.restores import LOOK_AGAIN_SECONDS, LOOK_SECONDS, RENEW_SECONDS, Restores, Restoring
+from tiered.cold.manifest.store_documents import Bucket
 from tiered.errors import Fenced, RestoreUnderWay, StoreLocked
 from tiered.format.document import decode_document, encode_document
 

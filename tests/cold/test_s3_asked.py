@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.s3_server import S3, s3_thread
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.options import check_encryption, check_tags
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.options import check_encryption, check_tags
 from tiered.errors import ColdStorageError, ConfigError
 
 MIB = 1 << 20

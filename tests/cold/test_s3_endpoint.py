@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.cold.small_server import ETAG, Answer, options, refusal, serving, store_at
-from tiered.cold import s3_client
-from tiered.cold.open import ColdOptions, open_object_store
+from tiered.cold.object_store import s3_client
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
 from tiered.errors import ColdStorageError, ConfigError
 
 

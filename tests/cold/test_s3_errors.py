@@ -7,7 +7,7 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import ProtocolError
 
-from tiered.cold.s3_errors import translate
+from tiered.cold.object_store.s3_errors import translate
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
 ENDPOINT = "http://127.0.0.1:9"

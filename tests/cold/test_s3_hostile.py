@@ -12,8 +12,8 @@ import pytest
 from crc32c import crc32c
 
 from tests.cold.small_server import ETAG, Answer, options, refusal, serving, store_at
-from tiered.cold.open import open_object_store
-from tiered.cold.probe import check_conditional_writes
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.probe import check_conditional_writes
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 
 MIB = 1 << 20
@@ -35,7 +35,7 @@ def listing(*names: str) -> Answer:
 
 def test_a_document_of_gigabytes_is_not_read(monkeypatch):
     """Its length comes before it."""
-    monkeypatch.setattr("tiered.cold.s3_client.GET_BYTES_MAX", 4)
+    monkeypatch.setattr("tiered.cold.object_store.s3_client.GET_BYTES_MAX", 4)
     with serving(lambda request: Answer(200, b"data" if "small" in request.path else b"large", ETAG)) as (
         endpoint,
         _,

@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from tests.cold.small_server import options, store_at
-from tiered.cold.object_store import ObjectStore
-from tiered.cold.open import open_object_store
-from tiered.cold.s3_patience import Budget, TooSlow
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.protocol import ObjectStore
+from tiered.cold.object_store.s3_deadline import Budget, TooSlow
 from tiered.errors import ColdStorageError
 
 MIB = 1 << 20

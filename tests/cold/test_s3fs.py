@@ -14,9 +14,9 @@ import pytest
 from tests.cold.contract import ObjectStoreContract
 from tests.cold.small_server import Answer, Request, refusal, serving
 from tests.s3_server import s3_thread
-from tiered.cold.fsspec_store import FsspecStore
-from tiered.cold.open import ColdOptions
-from tiered.cold.s3 import S3Store
+from tiered.cold.object_store.connect import ColdOptions
+from tiered.cold.object_store.fsspec_store import FsspecStore
+from tiered.cold.object_store.s3_store import S3Store
 from tiered.errors import ColdStorageError, ObjectNotFound
 
 pytest.importorskip("s3fs")

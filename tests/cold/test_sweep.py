@@ -12,13 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.cold.memory_store import MemoryStore
 from tests.format.manifest_values import STORE, TOPIC, MemoryPages, empty_head, entry
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
-from tiered.cold.layout import ObjectName, PartitionKeys, topic_key
-from tiered.cold.object_store import ObjectInfo
-from tiered.cold.open import open_object_store
-from tiered.cold.partition import ColdPartition
-from tiered.cold.sweep import (
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import ObjectName, PartitionKeys, topic_key
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.protocol import ObjectInfo
+from tiered.cold.upkeep.sweep import (
     PartitionSweeper,
     PartSweep,
     SweepRules,
@@ -344,7 +344,7 @@ def test_a_sweeper_that_stalled_deletes_nothing_more(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others claimed meanwhile: it stops before its next batch, and what it had deleted was an orphan."""
-    monkeypatch.setattr("tiered.cold.sweep._BATCH", 1)
+    monkeypatch.setattr("tiered.cold.upkeep.sweep._BATCH", 1)
     one.grace = 0.0
     orphans = [one.upload() for _ in range(3)]
     one.committer.release([item.name for item in orphans])
@@ -372,7 +372,7 @@ def test_an_object_that_may_not_be_deleted_holds_up_no_other(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As under a legal hold. In a busy partition the others' grace began again at every run."""
-    monkeypatch.setattr("tiered.cold.sweep._BATCH", 1)
+    monkeypatch.setattr("tiered.cold.upkeep.sweep._BATCH", 1)
     held = one.upload()
     one.committer.release([held.name])
 

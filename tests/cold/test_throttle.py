@@ -12,8 +12,8 @@ import pytest
 
 from tests.cold.small_server import refusal
 from tests.s3_server import S3, s3_thread
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.throttle import AdaptivePace, Brakes, PacedBody, TokenBucket
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.throttle import AdaptivePace, Brakes, PacedBody, TokenBucket
 from tiered.errors import ColdStorageError
 
 MIB = 1 << 20

@@ -11,13 +11,13 @@ import tiered
 from tests.cold.small_server import refusal
 from tests.format.manifest_values import STORE, TOPIC
 from tests.s3_server import S3, Unfinished, s3_thread
-from tiered.cold.commit import Committer
-from tiered.cold.layout import ObjectName, PartitionKeys
-from tiered.cold.object_store import UnfinishedUpload
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.partition import ColdPartition
-from tiered.cold.sweep import PartSweep, SweepRules
-from tiered.cold.unfinished import plan_aborts, sweep_uploads, sweep_uploads_of_deleted
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import ObjectName, PartitionKeys
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.protocol import UnfinishedUpload
+from tiered.cold.upkeep.multipart_uploads import plan_aborts, sweep_uploads, sweep_uploads_of_deleted
+from tiered.cold.upkeep.sweep import PartSweep, SweepRules
 from tiered.errors import Fenced
 
 KEYS = PartitionKeys.of("t", TOPIC, 0)

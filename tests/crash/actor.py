@@ -13,8 +13,8 @@ from tests.crash.model import Expected, Log, Model, TopicModel, Violation, survi
 from tests.crash.recording import Recorder
 from tests.hot.writers import batch_of
 from tests.store.helpers import stepwise
+from tiered.engine.host import Host
 from tiered.format.block import encode_body
-from tiered.host import Host
 from tiered.policies.actions import Expire
 
 COLD = "s3://bucket/prefix"

@@ -14,7 +14,7 @@ from typing import Any
 import tiered
 from tests import forked
 from tests.conftest import ROOT
-from tiered.host import Host
+from tiered.engine.host import Host
 
 SETTINGS: dict[str, Any] = {
     "store": {"sync": "never", "sync_interval": "1h", "block_bytes": "64KiB"},

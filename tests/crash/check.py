@@ -20,7 +20,7 @@ from tests.store.helpers import EVICT_US, OFFLOAD_US
 from tiered.format.manifest import covers
 from tiered.format.manifest_codec import decode_head
 from tiered.format.segment import decode_segment_header
-from tiered.warm.directory import START_FILE, SegmentName
+from tiered.warm.partition_directory import START_FILE, SegmentName
 
 
 @dataclass(frozen=True, slots=True)

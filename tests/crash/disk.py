@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tiered.errors import CorruptionError
 from tiered.format.document import decode_document, encode_document
-from tiered.warm.cold_url import COLD_FILE
+from tiered.warm.bucket_binding import COLD_FILE
 
 SECTOR_BYTES = 512
 ROOT = 0

@@ -9,12 +9,12 @@ from typing import Any
 from unittest import mock
 
 from tests.crash.recording import Recorder
-from tiered import gather
 from tiered.format.manifest import ObjectEntry
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.same_log import Likeness, SameLog
-from tiered.tier_actions import TierActions
-from tiered.warm import filesystem, rewrite
+from tiered.survey import partition_survey
+from tiered.tiering.local_actions import TierActions
+from tiered.warm import filesystem, reencode
 from tiered.warm.catalog import Catalog
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -50,7 +50,7 @@ def _write_atomically_without(*names: str) -> Any:
 
     filesystem_write = filesystem.write_atomically
     with ExitStack() as stack:
-        for module in ("directory", "catalog", "cold_url"):
+        for module in ("partition_directory", "catalog", "bucket_binding"):
             stack.enter_context(mock.patch(f"tiered.warm.{module}.write_atomically", changed))
         yield
 
@@ -72,9 +72,9 @@ def _method_without(cls: type, name: str, *operations: str) -> Mutation:
 
 def _rewrite_without(*names: str) -> Mutation:
     def changed(fs: Any, *args: Any, **options: Any) -> Any:
-        return rewrite.rewrite_segment(Without(fs, *names), *args, **options)
+        return reencode.rewrite_segment(Without(fs, *names), *args, **options)
 
-    return lambda: mock.patch("tiered.tier_actions.rewrite_segment", changed)
+    return lambda: mock.patch("tiered.tiering.local_actions.rewrite_segment", changed)
 
 
 def _show_what_is_not_durable() -> AbstractContextManager[object]:
@@ -115,11 +115,11 @@ def evict_by_offsets() -> Any:
         return replace(fact, in_manifest=fact.sealed and found)
 
     everything: list[ObjectEntry] = []
-    real_by_segment, segment_fact = gather._by_segment, gather._segment_fact
+    real_by_segment, segment_fact = partition_survey._by_segment, partition_survey._segment_fact
     with (
-        mock.patch.object(gather, "_by_segment", by_segment),
-        mock.patch.object(gather, "_segment_fact", fact_of),
-        mock.patch("tiered.cold.partition.covers", covered),
+        mock.patch.object(partition_survey, "_by_segment", by_segment),
+        mock.patch.object(partition_survey, "_segment_fact", fact_of),
+        mock.patch("tiered.cold.manifest.partition_manifest.covers", covered),
         mock.patch.object(SameLog, "of", return_value=Likeness.SAME),
         mock.patch.object(SameLog, "at_end", return_value=Likeness.SAME),
     ):
@@ -142,7 +142,7 @@ def retry_failed_sync() -> AbstractContextManager[object]:
 
 def cut_at_any_damage() -> AbstractContextManager[object]:
     """Whatever does not verify is taken for a torn tail."""
-    return mock.patch("tiered.warm.scan._refuse_proven_damage", return_value=None)
+    return mock.patch("tiered.warm.segment_scan._refuse_proven_damage", return_value=None)
 
 
 MUTATIONS: dict[str, Mutation] = {

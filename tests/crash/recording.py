@@ -35,8 +35,8 @@ from tests.crash.disk import (
     Write,
     numbered,
 )
-from tiered.cold.object_store import Bytes, ObjectInfo, Versioned
-from tiered.cold.options import ColdOptions
+from tiered.cold.object_store.options import ColdOptions
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo, Versioned
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 from tiered.warm.filesystem import OsFileSystem
 

@@ -22,7 +22,7 @@ from tests.crash.recording import Recorder
 from tests.crash.workload import record
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
 from tiered.format.segment import decode_footer, decode_segment_header
-from tiered.warm.scan import scan_blocks
+from tiered.warm.segment_scan import scan_blocks
 
 
 def started(folder: Path, sync: str = "interval") -> Actor:

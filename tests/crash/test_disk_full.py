@@ -20,8 +20,8 @@ from tests.conftest import ROOT, Clock
 from tests.crash.conftest import SmallDisk
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
 from tests.tally import tally
-from tiered.warm.cold_url import read_cold_place
-from tiered.warm.directory import read_lineage
+from tiered.warm.bucket_binding import read_cold_place
+from tiered.warm.partition_directory import read_lineage
 
 ONE = bytes(900)
 

@@ -14,7 +14,7 @@ import tiered
 from tests.crash.beside import Beside, settings_of
 from tests.crash.conftest import SmallDisk
 from tests.tally import tally
-from tiered.host import Host
+from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 PIECE = 150_000

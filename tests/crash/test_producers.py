@@ -14,9 +14,9 @@ from tests.conftest import Clock
 from tests.crash.disk import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
 from tests.crash.recording import Recorder
 from tests.store.helpers import COMPRESS_US, stepwise, tier, values
-from tiered.host import Host
-from tiered.idempotent import last_sequence
-from tiered.producer import Producer
+from tiered.engine.append_numbered import last_sequence
+from tiered.engine.host import Host
+from tiered.store.local_producer import Producer
 
 KEYS = (b"a", b"b", b"c", None)
 CALL = [b"call:%d" % i + b"." * 200 for i in range(12)]

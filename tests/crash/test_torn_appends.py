@@ -12,8 +12,8 @@ from tests.crash.recording import Recorder
 from tests.tally import tally
 from tests.warm.segments import append, body_of, header_of, read
 from tiered.errors import DiskFull
-from tiered.warm.directory import list_segments
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 

@@ -14,8 +14,8 @@ from tests.crash.recording import Recorder
 from tests.hot.writers import read_partition, writing
 from tests.store.helpers import stepwise, values
 from tests.warm.segments import values_of, write_segment
+from tiered.engine.host import Host
 from tiered.errors import CorruptionError
-from tiered.host import Host
 from tiered.warm.segment_reader import SegmentFile
 
 VALUES = [b"one", b"two", b"three"]

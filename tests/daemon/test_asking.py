@@ -13,12 +13,12 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, local_segments, open_store, stepwise, values
+from tiered.engine.writers import flush_in_background
 from tiered.errors import CorruptionError
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.splits import Tier
-from tiered.warm.asking import ASKED_FILE, Asked, ask, take_asked
 from tiered.warm.filesystem import OsFileSystem
-from tiered.writers import flush_in_background
+from tiered.warm.writer_requests import ASKED_FILE, Asked, ask, take_asked
 
 FS = OsFileSystem()
 ROLL = {"roll": {"bytes": "256MiB", "age": "1h"}}

@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.conftest import Clock
-from tiered.cold.throttle import Brakes, PacedBody
+from tiered.cold.object_store.throttle import Brakes, PacedBody
 from tiered.daemon.health import Health
 from tiered.daemon.logs import Repeats, log_outcome, set_up_logging, take_down_logging
 from tiered.daemon.notify import Notifier
 from tiered.daemon.reload import check_can_change
 from tiered.daemon.service import Daemon
+from tiered.monitor.http import read_token
 from tiered.policies.actions import WHOLE_STORE, Offload, Sweep
 from tiered.policies.executor import Outcome
-from tiered.schedules import first_seconds, schedule_of
-from tiered.settings import DaemonSettings
-from tiered.warm.cold_url import COLD_FILE
-from tiered.web import read_token
+from tiered.settings.schedule import first_seconds, schedule_of
+from tiered.settings.settings import DaemonSettings
+from tiered.warm.bucket_binding import COLD_FILE
 
 
 def us(text: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 import tiered
 from tests.daemon.conftest import EAGER, Site, wait_until
-from tiered.cold.open import open_object_store
+from tiered.cold.object_store.connect import open_object_store
 
 
 def acknowledged(site: Site) -> dict[int, bytes]:

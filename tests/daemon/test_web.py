@@ -17,9 +17,9 @@ import pytest
 
 import tiered
 from tests.daemon.conftest import wait_until
-from tiered import web
 from tiered.daemon import Daemon
-from tiered.web import Views, Web
+from tiered.monitor import http as web
+from tiered.monitor.http import Views, Web
 
 
 class Answers:

@@ -22,16 +22,16 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+from tiered.host import Host
+from tiered.warm.cold_url import ColdPlace, write_cold_place
+from tiered.warm.directory import list_segments, write_fence, write_lineage
+from tiered.warm.rewrite import rewrite_segment
 
 import tiered
 from tiered.format.codec import Codec
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import encode_head, encode_page
-from tiered.host import Host
-from tiered.warm.cold_url import ColdPlace, write_cold_place
-from tiered.warm.directory import list_segments, write_fence, write_lineage
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.rewrite import rewrite_segment
 
 NOW_US = 1_750_000_000_000_000
 NOW = datetime.fromtimestamp(NOW_US / 1e6, UTC)

@@ -10,8 +10,8 @@ from botocore.retries.quota import RetryQuota
 from botocore.retries.standard import ExponentialBackoff
 
 from tests.tally import tally
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.store_documents import Bucket
 from tiered.format import manifest
 from tiered.policies.executor import Executor
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TypeVar
 
-from tiered.cold.object_store import Bytes, ObjectInfo, ObjectStore, Upload, Versioned
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo, ObjectStore, Upload, Versioned
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.budget import LONG_RUN, rounds, scaled, seconds_of
 from tests.faults.faulty_store import FAULTS, FaultyStore, Operation
 from tests.faults.workload import Life, Violation
-from tiered.cold.open import open_object_store
+from tiered.cold.object_store.connect import open_object_store
 from tiered.format.manifest_codec import decode_head
 
 SETTLED_BY_READING = ("answer lost", "repeated", "late by 1", "late by 3", "late by 9")

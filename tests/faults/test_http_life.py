@@ -14,8 +14,8 @@ from tests.budget import rounds, seconds_of, thinned
 from tests.faults.proxy import STRIKES, Proxy, Rule, proxying
 from tests.faults.workload import Life
 from tests.s3_server import s3_process
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.s3 import S3Store
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.s3_store import S3Store
 
 BUCKET = f"life-{uuid4().hex}"
 HEAD, DATA, PAGE = r"head\.json", r"/data/.*parquet", r"/pages/"

@@ -13,13 +13,13 @@ import pytest
 from tests.faults.faulty_store import Operation
 from tests.faults.test_faulty_store import check_published_once, live
 from tests.faults.workload import Violation
-from tiered.cold import commit
-from tiered.cold.commit import Committer
-from tiered.cold.fsspec_store import _SpooledUpload
-from tiered.cold.layout import ObjectName
-from tiered.cold.partition import ColdPartition
+from tiered.cold.manifest import commit
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import ObjectName
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.object_store.fsspec_store import _SpooledUpload
 from tiered.errors import ColdStorageError
-from tiered.tier_actions import TierActions
+from tiered.tiering.local_actions import TierActions
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import tiered
 from tests.conftest import Clock
 from tests.faults.faulty_store import FaultyStore
 from tests.store.helpers import EVICT_US, OFFLOAD_US, stepwise, values
-from tiered.cold.fsspec_store import FsspecStore
+from tiered.cold.object_store.fsspec_store import FsspecStore
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError, ObjectNotFound
-from tiered.figures import look
-from tiered.host import Host
+from tiered.monitor.figures import look
 
 
 class Ailing(FaultyStore):

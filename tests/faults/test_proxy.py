@@ -14,8 +14,8 @@ import boto3
 import pytest
 
 from tests.faults.proxy import STRIKES, Proxy, Rule, proxying
-from tiered.cold.open import ColdOptions, open_object_store
-from tiered.cold.s3 import S3Store
+from tiered.cold.object_store.connect import ColdOptions, open_object_store
+from tiered.cold.object_store.s3_store import S3Store
 from tiered.errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
 
 SECRET = "hush-hush-secret"

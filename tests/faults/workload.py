@@ -13,18 +13,18 @@ import pyarrow as pa
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import EVICT_US, OFFLOAD_US, stepwise
-from tiered.cold.layout import PartitionKeys, parse_object_name, parse_page_name
-from tiered.cold.object_store import ObjectStore
-from tiered.cold.parquet_reader import read_object
-from tiered.cold.partition import ColdPartition
+from tiered.cold.fetch.object_reader import read_object
+from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.object_store.protocol import ObjectStore
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError, Fenced, ObjectNotFound, TieredError
 from tiered.format.manifest import check_entries, check_head
 from tiered.format.manifest_codec import decode_head
 from tiered.format.schema import RECORD_SCHEMA
-from tiered.host import Host
-from tiered.reader.access import OpenBucket
-from tiered.warm.directory import read_start_offset
+from tiered.reader.tiers import OpenBucket
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import read_start_offset
 from tiered.warm.segment_reader import SegmentFile
 
 TAIL_US = 60_000_000

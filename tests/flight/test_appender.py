@@ -12,10 +12,10 @@ import pytest
 
 import tiered
 from tiered.errors import DiskFull, ServerUnavailable
-from tiered.flight import appending
-from tiered.flight import kept as kept_module
-from tiered.flight.connection import Connection
-from tiered.flight.put_stream import PutStream
+from tiered.flight.client import replay_buffer as kept_module
+from tiered.flight.client.connection import Connection
+from tiered.flight.client.put_stream import PutStream
+from tiered.flight.server import append as appending
 
 
 def lose(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *calls: int) -> None:

@@ -13,8 +13,8 @@ import pytest
 import tiered
 from tests.format.garbage import LONG, NULL_VIEWS, views_with
 from tiered.errors import SchemaMismatch
-from tiered.flight.batch_size import check_columns, plain_bytes
-from tiered.flight.safe_batch import safe_batch
+from tiered.flight.server.safe_batch import safe_batch
+from tiered.flight.wire.batch_size import check_columns, plain_bytes
 
 VALUES = [b"x" * 100, None, b"", b"longer than what fits into a view", b"yy"]
 LARGE = pa.array([bytes(10 << 20)])

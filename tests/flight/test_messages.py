@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 import tiered
 from tests.format.manifest_values import entry
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, OffsetOutOfRange, TieredError
-from tiered.flight.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
-from tiered.flight.options import ConnectOptions
-from tiered.flight.put_messages import Ack, BatchInfo, PutCommand
-from tiered.flight.staging import StageClient
-from tiered.flight.wire import decode_action, decode_answer, encode_json
-from tiered.flight.wire_errors import decode_error, encode_error
+from tiered.flight.server.staging import StageClient
+from tiered.flight.wire.errors import decode_error, encode_error
+from tiered.flight.wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
+from tiered.flight.wire.options import ConnectOptions
+from tiered.flight.wire.put_messages import Ack, BatchInfo, PutCommand
+from tiered.flight.wire.values import decode_action, decode_answer, encode_json
 from tiered.reader.splits import Tier
 from tiered.staging.stage_file import Staged
 

@@ -15,10 +15,10 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
-from tiered.flight.connection import Connection
-from tiered.flight.messages import ScanCommand, Ticket
-from tiered.flight.options import ConnectOptions
-from tiered.flight.remote_scan import RemoteSplit, read_remote_split
+from tiered.flight.client.connection import Connection
+from tiered.flight.client.remote_scan import RemoteSplit, read_remote_split
+from tiered.flight.wire.messages import ScanCommand, Ticket
+from tiered.flight.wire.options import ConnectOptions
 from tiered.reader.read import read_split
 from tiered.reader.rows import Query
 

@@ -16,11 +16,12 @@ import pytest
 import tiered
 from tests.hot.test_interrupts import Interrupted, interrupting
 from tiered.errors import DiskFull, StoreClosed
-from tiered.flight import appender, appending, kept, remote_producer
-from tiered.flight.appender import PILE_BYTES_MIN, Appender
-from tiered.flight.connection import Connection
-from tiered.flight.put_stream import PutStream
-from tiered.flight.streams import cut_connections
+from tiered.flight.client import appender, remote_producer, replay_buffer
+from tiered.flight.client.appender import PILE_BYTES_MIN, Appender
+from tiered.flight.client.connection import Connection
+from tiered.flight.client.put_stream import PutStream
+from tiered.flight.server import append as appending
+from tiered.flight.server.streams import cut_connections
 from tiered.format import producers
 from tiered.hot.partition_writer import PartitionWriter
 
@@ -426,7 +427,7 @@ def test_what_nobody_flushes_is_not_kept_for_ever(
 ) -> None:
     """Sent again when many others have come meanwhile, it would be appended again."""
     monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(kept, "KEPT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(replay_buffer, "KEPT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
     topic = remote.create_topic("orders")
     assert topic.append(b"mine").offset == 0

@@ -12,8 +12,8 @@ import pytest
 
 import tiered
 from tiered.errors import ServerUnavailable
-from tiered.flight import remote_reads
-from tiered.flight.connection import Connection
+from tiered.flight.client import follow as remote_reads
+from tiered.flight.client.connection import Connection
 from tiered.reader import rows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)

@@ -22,17 +22,17 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
+from tiered.engine.host import Host
 from tiered.errors import ServerUnavailable, TieredError
-from tiered.flight import streams
-from tiered.flight.appending import append_stream
-from tiered.flight.connection import Connection
-from tiered.flight.flight_errors import from_flight
-from tiered.flight.options import ConnectOptions, ServeOptions
-from tiered.flight.put_messages import PutCommand
-from tiered.flight.remote_store import RemoteStore, open_remote
-from tiered.flight.server import FlightServer
-from tiered.flight.streams import Streams, connections
-from tiered.host import Host
+from tiered.flight.client.connection import Connection
+from tiered.flight.client.remote_store import RemoteStore, open_remote
+from tiered.flight.server import streams
+from tiered.flight.server.append import append_stream
+from tiered.flight.server.server import FlightServer
+from tiered.flight.server.streams import Streams, connections
+from tiered.flight.wire.flight_errors import from_flight
+from tiered.flight.wire.options import ConnectOptions, ServeOptions
+from tiered.flight.wire.put_messages import PutCommand
 
 from .conftest import SERVER, eventually
 

@@ -18,12 +18,12 @@ import pytest
 
 import tiered
 from tiered.errors import ConfigError, ServerUnavailable
-from tiered.flight import safe_batch
-from tiered.flight import staging as module
-from tiered.flight.options import ConnectOptions, ServeOptions
-from tiered.flight.put_messages import PutCommand
-from tiered.flight.server import FlightServer
-from tiered.flight.staging import StageClient, stage_stream
+from tiered.flight.server import safe_batch
+from tiered.flight.server import staging as module
+from tiered.flight.server.server import FlightServer
+from tiered.flight.server.staging import StageClient, stage_stream
+from tiered.flight.wire.options import ConnectOptions, ServeOptions
+from tiered.flight.wire.put_messages import PutCommand
 
 from .conftest import eventually
 
@@ -33,7 +33,7 @@ Start = Callable[..., subprocess.Popen[str]]
 SERVER = """
 import os, signal, sys, tiered
 from tiered.staging.ledger import Ledger
-from tiered.topic import Topic
+from tiered.store.local_topic import Topic
 
 def killed_after(owner, name, first=lambda self, *arguments: None):
     real = getattr(owner, name)

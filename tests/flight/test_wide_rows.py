@@ -17,7 +17,7 @@ WIDE = pa.schema([(f"c{i}", pa.decimal128(18, 2)) for i in range(500)])
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tiered.Store]:
     """One that takes few rows at once."""
-    monkeypatch.setattr("tiered.flight.safe_batch.BATCH_BYTES_MAX", 256 << 10)
+    monkeypatch.setattr("tiered.flight.server.safe_batch.BATCH_BYTES_MAX", 256 << 10)
     settings = tiered.Settings.model_validate({"store": {"block_bytes": "64KiB"}})
     with tiered.open(tmp_path / "data", settings=settings) as found:
         yield found
@@ -39,7 +39,7 @@ def test_narrow_values_go_in_batches_that_the_server_takes(
     remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server counts a byte for each boolean and each struct, of which Arrow needs a bit or none."""
-    monkeypatch.setattr("tiered.flight.remote_topic.PILE_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("tiered.flight.client.remote_topic.PILE_BYTES_MAX", 64 << 10)
     kind = pa.list_(pa.struct([("a", pa.bool_()), ("b", pa.bool_())]))
     topic = remote.create_topic("t", schema=pa.schema([("c", kind)]))
     value = [{"a": True, "b": None}] * 1000

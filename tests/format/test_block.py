@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.format.arrow_values import INT64, bodies
 from tests.format.blocks import SEGMENT, Crafted, block_of, crafted, decode_block, encode_block
+from tiered.engine.ingest import body_pieces, joined
 from tiered.errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from tiered.format.block import (
     MARK,
@@ -27,10 +28,9 @@ from tiered.format.block import (
     timestamp_bounds,
     verify_chunks,
 )
+from tiered.format.block_pieces import encode_blocks, split_batch
 from tiered.format.codec import Codec, compress, decompress
-from tiered.format.pieces import encode_blocks, split_batch
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
-from tiered.ingest import body_pieces, joined
 
 CODECS = list(Codec)
 RECORD_BODY = body_schema(RECORD_SCHEMA)

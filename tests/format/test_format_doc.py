@@ -13,18 +13,20 @@ import pytest
 
 from tests.cold.memory_store import MemoryStore
 from tests.format.manifest_values import empty_head, entry
-from tiered.cold import object_store, parquet_format, parquet_pages
-from tiered.cold.intent import Intent
-from tiered.cold.lease import Lease
-from tiered.cold.merge import merged_facts
-from tiered.flight.notice import Notice
+from tiered.cold.manifest.leases import Lease
+from tiered.cold.manifest.restore_intent import Intent
+from tiered.cold.object_store import protocol
+from tiered.cold.parquet import layout as parquet_format
+from tiered.cold.parquet import page_memory
+from tiered.cold.upkeep.merge import merged_facts
+from tiered.flight.client.discovery import Notice
 from tiered.format import block, manifest, manifest_codec, schema, segment
 from tiered.format.codec import Codec
-from tiered.format.facts import ProducerState, SegmentFacts
-from tiered.scrub_state import Damage, ScrubState
+from tiered.format.segment_facts import ProducerState, SegmentFacts
+from tiered.survey.scrub_state import Damage, ScrubState
 from tiered.warm import catalog
+from tiered.warm.bucket_binding import ColdPlace
 from tiered.warm.catalog import TopicMeta
-from tiered.warm.cold_url import ColdPlace
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
@@ -252,11 +254,11 @@ def test_limits() -> None:
         "partitions of a topic": catalog.PARTITIONS_MAX,
         "entries inline in a head": manifest.INLINE_ENTRIES_MAX,
         "raw bytes of a page": manifest_codec.PAGE_RAW_BYTES_MAX,
-        "bytes of a document, head or page": object_store.GET_BYTES_MAX,
+        "bytes of a document, head or page": protocol.GET_BYTES_MAX,
         "records of a row group": manifest.GROUP_RECORDS_MAX,
         "bytes of a row group, or of a tail": manifest.PIECE_BYTES_MAX,
-        "bytes of values of a row group": parquet_pages.VALUES_BYTES_MAX,
-        "bytes of elements in lists of a row group": parquet_pages.ELEMENTS_BYTES_MAX,
+        "bytes of values of a row group": page_memory.VALUES_BYTES_MAX,
+        "bytes of elements in lists of a row group": page_memory.ELEMENTS_BYTES_MAX,
     }
     assert schema.COLUMNS_MAX < block.CHUNKS_MAX
 

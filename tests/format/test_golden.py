@@ -18,8 +18,8 @@ import tiered
 from tiered.format.block import FLAG_MARK, decode_header
 from tiered.format.document import decode_document
 from tiered.format.manifest_codec import decode_head, decode_page
-from tiered.warm.cold_url import ColdPlace, read_cold_place
-from tiered.warm.directory import list_segments, read_fence, read_lineage, read_start_offset
+from tiered.warm.bucket_binding import ColdPlace, read_cold_place
+from tiered.warm.partition_directory import list_segments, read_fence, read_lineage, read_start_offset
 from tiered.warm.segment_reader import SegmentFile
 
 V1 = Path(__file__).resolve().parents[1] / "data" / "v1"

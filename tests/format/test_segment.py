@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.format.arrow_values import INT64, plain_types, schemas
 from tiered.errors import CorruptionError, SchemaMismatch, UnsupportedFormat
 from tiered.format import segment as fmt
-from tiered.format.facts import ProducerState, SegmentFacts
 from tiered.format.producers import PRODUCERS_MAX
 from tiered.format.schema import COLUMNS_MAX, RECORD_SCHEMA, body_schema, normalize_schema
 from tiered.format.segment import (
@@ -27,6 +26,7 @@ from tiered.format.segment import (
     encode_footer,
     encode_segment_header,
 )
+from tiered.format.segment_facts import ProducerState, SegmentFacts
 
 U32 = st.integers(0, 2**32 - 1)
 HASHES = st.just("") | st.binary(min_size=16, max_size=16).filter(any).map(bytes.hex)

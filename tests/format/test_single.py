@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tiered.format.block import encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
-from tiered.format.single import SINGLE_BYTES_MAX, encode_single
+from tiered.format.single_record import SINGLE_BYTES_MAX, encode_single
 
 SCHEMA = body_schema(RECORD_SCHEMA)
 SHORT = (

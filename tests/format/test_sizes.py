@@ -17,7 +17,7 @@ from tiered.format.codec import Codec
 from tiered.format.schema import body_schema, normalize_schema
 from tiered.format.segment import SCHEMA_BYTES_MAX
 from tiered.format.sizes import largest_record, reckoned_bytes, row_bytes
-from tiered.hot.rows import RowChecker
+from tiered.hot.row_checks import RowChecker
 
 
 def node_count(kind: pa.DataType) -> int:

@@ -16,11 +16,10 @@ import zstandard
 from tests.cold.memory_store import MemoryStore
 from tests.format.blocks import SEGMENT, encode_block
 from tests.format.manifest_values import MemoryPages, empty_head, entry
-from tiered.cold.parquet_format import object_schema
-from tiered.cold.parquet_object import write_object
+from tiered.cold.parquet.layout import object_schema
+from tiered.cold.parquet.writer import write_object
 from tiered.format.block import MARK, OFFSET_FIELD, encode_body
 from tiered.format.codec import Codec, compress
-from tiered.format.facts import ProducerState, SegmentFacts
 from tiered.format.manifest import ObjectEntry, add_objects
 from tiered.format.manifest_codec import encode_head
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
@@ -30,6 +29,7 @@ from tiered.format.segment import (
     encode_footer,
     encode_segment_header,
 )
+from tiered.format.segment_facts import ProducerState, SegmentFacts
 from tiered.warm.catalog import TopicMeta
 
 ROWS = 3

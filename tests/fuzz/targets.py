@@ -27,10 +27,10 @@ from tests.format.blocks import Chunk, Crafted
 from tests.fuzz import seeds
 from tests.fuzz.mutations import mutate, mutate_json
 from tests.fuzz.repair import repair_block, repair_document, repair_object, repair_segment
-from tiered.cold import parquet_reader
-from tiered.cold.parquet_footer import parse_footer
-from tiered.cold.parquet_format import column_chunks, facts_of, object_schema
-from tiered.cold.parquet_inspect import read_facts, rebuild_entry, verify_object
+from tiered.cold.fetch import object_reader
+from tiered.cold.parquet.footer import parse_footer
+from tiered.cold.parquet.inspect import read_facts, rebuild_entry, verify_object
+from tiered.cold.parquet.layout import column_chunks, facts_of, object_schema
 from tiered.errors import CorruptionError, UnsupportedFormat
 from tiered.format.block import decode_body, decode_header, verify_chunks
 from tiered.format.codec import Codec, compress, decompress
@@ -39,11 +39,11 @@ from tiered.format.manifest_codec import decode_head, decode_page, encode_head, 
 from tiered.format.schema import schema_from_text
 from tiered.format.segment import FIXED_BYTES, decode_footer, decode_segment_header, encode_segment_header
 from tiered.warm import segment_reader
+from tiered.warm.bucket_binding import read_cold_place
 from tiered.warm.catalog import Catalog, TopicMeta
-from tiered.warm.cold_url import read_cold_place
-from tiered.warm.directory import read_fence, read_lineage, read_marks, read_start_offset
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.scan import scan_blocks
+from tiered.warm.partition_directory import read_fence, read_lineage, read_marks, read_start_offset
+from tiered.warm.segment_scan import scan_blocks
 
 BAD_DATA = (CorruptionError, UnsupportedFormat)
 # A user's code meets these in values: text that is no UTF-8, a time that Python's datetime does not hold.
@@ -309,9 +309,9 @@ def fuzz_object(data: bytes) -> None:
     """A Parquet object; the first byte chooses which one it is a mutation of, and how it is read."""
     choice, data = data[0] if data else 0, data[1:]
     _, entry, schema = seeds.objects()[choice % 2]
-    small = parquet_reader.SMALL_OBJECT_BYTES
-    parquet_reader.SMALL_OBJECT_BYTES = 0 if choice & 2 else small
-    parquet_reader._GAP_BYTES = 0 if choice & 2 else 256 * 1024
+    small = object_reader.SMALL_OBJECT_BYTES
+    object_reader.SMALL_OBJECT_BYTES = 0 if choice & 2 else small
+    object_reader._GAP_BYTES = 0 if choice & 2 else 256 * 1024
     columns = [[schema.names[choice // 4 % len(schema)], "offset"], None][choice & 1]
     try:
         _both(
@@ -320,7 +320,7 @@ def fuzz_object(data: bytes) -> None:
             lambda one: _try_object(one, entry, schema, columns),
         )
     finally:
-        parquet_reader.SMALL_OBJECT_BYTES = small
+        object_reader.SMALL_OBJECT_BYTES = small
 
 
 def _try_object(data: bytes, entry: ObjectEntry, schema: pa.Schema, columns: list[str] | None) -> None:
@@ -348,7 +348,7 @@ def repair_entry(entry: ObjectEntry, data: bytes) -> ObjectEntry:
 
 def _read(store: MemoryStore, entry: ObjectEntry, schema: pa.Schema, columns: list[str] | None) -> None:
     for bounds in ({}, {"start_offset": 1, "start_timestamp_us": 1}):
-        for batch in parquet_reader.read_object(store, KEY, entry, schema, columns=columns, **bounds):
+        for batch in object_reader.read_object(store, KEY, entry, schema, columns=columns, **bounds):
             assert batch.schema.equals(
                 object_schema(schema)
                 if columns is None

@@ -29,8 +29,8 @@ from tests.format.garbage import (
 from tests.fuzz.mutations import mutate
 from tests.fuzz.spoilt_wire import SpoiltWire
 from tests.tally import tally
-from tiered.flight.put_messages import PutCommand
-from tiered.flight.wire_errors import decode_error
+from tiered.flight.wire.errors import decode_error
+from tiered.flight.wire.put_messages import PutCommand
 from tiered.format.schema import normalize_schema
 
 STREAMS = 250

@@ -25,8 +25,8 @@ from tests.fuzz import seeds
 from tests.fuzz.child import CORPUS, Current
 from tests.fuzz.targets import TARGETS, check_arrays
 from tests.tally import tally
-from tiered.cold import parquet_footer
-from tiered.cold.parquet_reader import read_object
+from tiered.cold.fetch.object_reader import read_object
+from tiered.cold.parquet import footer
 from tiered.format.block import decode_body, decode_header
 from tiered.format.manifest_codec import decode_head
 from tiered.warm.segment_reader import SegmentFile
@@ -172,16 +172,16 @@ def test_the_child_reports_what_it_must(fault: str, tmp_path: Path) -> None:
 
 def test_a_footer_that_was_parsed_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader that looks at its column chunks is given up in the middle of a read, and must not stay for ever."""
-    files: list[weakref.ref[parquet_footer._Nothing]] = []
+    files: list[weakref.ref[footer._Nothing]] = []
 
-    class Watched(parquet_footer._Nothing):
+    class Watched(footer._Nothing):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             files.append(weakref.ref(self))
 
-    monkeypatch.setattr(parquet_footer, "_Nothing", Watched)
+    monkeypatch.setattr(footer, "_Nothing", Watched)
     for tail in TARGETS["tail"].inputs():
-        parquet_footer.parse_footer(memoryview(tail), where="object")
+        footer.parse_footer(memoryview(tail), where="object")
     gc.collect()
     assert files
     assert not any(file() for file in files)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.format.schema import RECORD_SCHEMA, body_schema
-from tiered.hot.buffer import RecordBuffer
+from tiered.hot.row_buffer import RecordBuffer
 
 missing_or_bytes = st.none() | st.binary(max_size=3)
 headers = st.none() | st.lists(st.tuples(st.text(max_size=2), missing_or_bytes), max_size=2)

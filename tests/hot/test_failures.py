@@ -24,8 +24,8 @@ from tests.hot.writers import (
 from tests.warm.disks import BrokenDisk, FailingDisk, FullDisk, Killed, MortalDisk
 from tiered.errors import DiskFull, PartitionPoisoned
 from tiered.hot.partition_writer import FULL, PartitionWriter
-from tiered.warm.directory import list_segments
-from tiered.warm.lock import FileLock
+from tiered.warm.file_lock import FileLock
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 

@@ -31,15 +31,15 @@ from tests.hot.writers import (
 )
 from tests.warm.disks import FailingDisk
 from tests.warm.segments import APPENDING
+from tiered.base.condition import News
 from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
-from tiered.hot.buffer import RecordBuffer, RowBuffer
 from tiered.hot.group_commit import GroupCommit
-from tiered.hot.news import News
 from tiered.hot.partition_writer import FULL, HotView, PartitionWriter
-from tiered.hot.recent import RecentBlocks
-from tiered.warm.directory import list_segments
-from tiered.warm.lock import FileLock
+from tiered.hot.recent_blocks import RecentBlocks
+from tiered.hot.row_buffer import RecordBuffer, RowBuffer
+from tiered.warm.file_lock import FileLock
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -201,7 +201,7 @@ def test_a_numbered_batch_that_is_interrupted_anywhere_is_completed_by_a_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exhaustive, over runs of several blocks and a roll between them: each row is there once, in its order."""
-    monkeypatch.setattr("tiered.hot.numbered.RUN_BYTES_MAX", 1_500)
+    monkeypatch.setattr("tiered.hot.producer_rows.RUN_BYTES_MAX", 1_500)
     rows = [b"%02d" % number + b"." * 100 for number in range(12)]
     pieces = [batch_of(rows[at : at + 2]) for at in range(0, 12, 2)]
     numbers = [np.arange(at, at + 2) for at in range(0, 12, 2)]

@@ -24,10 +24,11 @@ from tests.hot.writers import (
     writing,
 )
 from tests.warm.disks import FailingDisk
+from tiered.engine.host import Host
 from tiered.errors import Fenced, StoreClosed, StoreLocked
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.warm.directory import write_fence
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import write_fence
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,7 +138,7 @@ def test_a_child_forked_in_the_middle_of_a_flush_is_not_stuck(tmp_path: Path) ->
             assert go_on.wait(30)
 
     armed = False
-    host = tiered.host.Host(fs=FailingDisk(hold))
+    host = Host(fs=FailingDisk(hold))
     with tiered.open(tmp_path, host=host) as store:
         topic = store.create_topic("orders")
         topic.append(b"a", sync=True)

@@ -12,7 +12,7 @@ from tests.warm.disks import FullDisk
 from tiered.errors import DiskFull, Fenced
 from tiered.format.producers import PRODUCERS_MAX, ProducerTable, producer_number
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.warm.directory import list_segments
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 
 

@@ -28,9 +28,9 @@ from tests.hot.writers import (
 from tests.warm.disks import FailingDisk
 from tiered.format.block import RAW_BYTES_MAX, encode_body
 from tiered.format.schema import body_schema
-from tiered.hot.pending import CLOCK_BEHIND_SECONDS
-from tiered.hot.recent import HotMemory
-from tiered.warm.directory import list_segments
+from tiered.hot.pending_rows import CLOCK_BEHIND_SECONDS
+from tiered.hot.recent_blocks import HotMemory
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 
 # -- offsets -------------------------------------------------------------------------------------

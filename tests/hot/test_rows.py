@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tiered.errors import SchemaMismatch
-from tiered.hot.rows import RowChecker
+from tiered.hot.row_checks import RowChecker
 
 MOMENT = datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 MOMENT_US = 1_704_164_645_000_006

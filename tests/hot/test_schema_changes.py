@@ -12,8 +12,8 @@ from tests.hot.writers import (
     append_row,
     writing,
 )
-from tiered.hot.pending import SchemaGrew
-from tiered.warm.directory import list_segments
+from tiered.hot.pending_rows import SchemaGrew
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 
 GROWN = TYPED.with_columns(pa.schema([("c", pa.int8())]))

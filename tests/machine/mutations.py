@@ -9,10 +9,10 @@ from unittest import mock
 
 from tests.crash import mutations as crash_mutations
 from tests.crash.mutations import Mutation
-from tiered.claims import Claims
-from tiered.cold import sweep
-from tiered.cold.sweep import SweepPlan
+from tiered.cold.upkeep import sweep
+from tiered.cold.upkeep.sweep import SweepPlan
 from tiered.reader import read
+from tiered.tiering.claims import Claims
 
 
 def sweep_live_objects() -> AbstractContextManager[object]:
@@ -27,7 +27,7 @@ def sweep_live_objects() -> AbstractContextManager[object]:
 
 def reuse_offsets() -> AbstractContextManager[object]:
     """A restored partition goes on one offset too early."""
-    restore = import_module("tiered.restore")._Restore
+    restore = import_module("tiered.recovery.restore")._Restore
     segment = restore._segment
 
     def changed(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.crash.disk import Delete, Image, Objects, Put, Sync
 from tests.crash.recording import Recorder, RecordingBucket
-from tiered.cold.object_store import Bytes, ObjectInfo
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo
 from tiered.errors import ColdStorageError
 
 _etags = itertools.count(1)

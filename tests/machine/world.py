@@ -23,9 +23,9 @@ from tests.crash.model import TopicModel, Violation
 from tests.machine.held import HeldScan
 from tests.machine.life import Life, Published
 from tests.machine.shared_bucket import Cloud
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
-from tiered.cold.layout import STORE_KEY
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import STORE_KEY
+from tiered.cold.manifest.store_documents import Bucket
 from tiered.format import manifest
 from tiered.policies.executor import Executor
 from tiered.warm import segment_reader, tail

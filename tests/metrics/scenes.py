@@ -12,9 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import tiered
 from tests.conftest import Clock
 from tests.s3_server import S3Process
-from tiered.host import Host
-from tiered.metrics import exposition, registry_for
-from tiered.passes import Passes, every
+from tiered.engine.host import Host
+from tiered.monitor.metrics import exposition, registry_for
+from tiered.tiering.pass_loop import Passes, every
 
 POLICY = {
     "roll": {"bytes": "256MiB", "age": "off"},

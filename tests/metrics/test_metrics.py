@@ -14,12 +14,12 @@ import tiered
 from tests.conftest import Clock
 from tests.metrics.scenes import families, requests_of, run, scene, scraped
 from tests.s3_server import S3Process
-from tiered.durations import Durations
-from tiered.metrics import METRICS
-from tiered.pass_history import RECENT_ERRORS_MAX, PassHistory
-from tiered.pass_state import PassEvent
+from tiered.base.histogram import Durations
+from tiered.monitor.metrics import METRICS
 from tiered.policies.cost import Requests, estimate
 from tiered.policies.executor import TierReport
+from tiered.tiering.pass_history import RECENT_ERRORS_MAX, PassHistory
+from tiered.tiering.reports import PassEvent
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUR = 3600.0

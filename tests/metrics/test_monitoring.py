@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tiered.metrics import METRICS, Metric
+from tiered.monitor.metrics import METRICS, Metric
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "monitoring"
 ALERTS, DASHBOARD = FOLDER / "alerts.yml", FOLDER / "grafana-dashboard.json"

@@ -15,8 +15,8 @@ from tests.conftest import Clock
 from tests.metrics import chromium
 from tests.metrics.scenes import requests_of, run, scene
 from tests.s3_server import S3Process
-from tiered.status_page import page, page_state
-from tiered.web import Views, Web
+from tiered.monitor.http import Views, Web
+from tiered.monitor.status_page import page, page_state
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from tiered.base.units import Floor
 from tiered.policies import (
     Action,
     ChangeClass,
@@ -33,13 +34,12 @@ from tiered.policies import (
     StoreFacts,
     Sweep,
 )
-from tiered.policies.rules import Compress as CompressRule
-from tiered.policies.rules import LocalRetention, Pin, Retention, Roll, StorageClass
-from tiered.policies.rules import Merge as MergeRule
-from tiered.policies.rules import Offload as OffloadRule
-from tiered.policies.rules import Promote as PromoteRule
-from tiered.policies.rules import Scrub as ScrubRule
-from tiered.units import Floor
+from tiered.policies.policy import Compress as CompressRule
+from tiered.policies.policy import LocalRetention, Pin, Retention, Roll, StorageClass
+from tiered.policies.policy import Merge as MergeRule
+from tiered.policies.policy import Offload as OffloadRule
+from tiered.policies.policy import Promote as PromoteRule
+from tiered.policies.policy import Scrub as ScrubRule
 
 SECOND = 1_000_000
 NOW = 1_000_000 * SECOND

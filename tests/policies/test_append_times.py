@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.append_times import believed
+from tiered.policies.rules.append_times import believed
 
 NOW = 1000
 

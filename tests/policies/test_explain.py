@@ -34,9 +34,9 @@ from tiered.policies import (
     StoreFacts,
     make_plan,
 )
-from tiered.policies.explain import Explanation, Piece, explain
-from tiered.policies.rules import Compress, LocalRetention, Offload, Retention, Scrub
-from tiered.policies.rules import Merge as MergeRule
+from tiered.policies.forecast.explain import Explanation, Piece, explain
+from tiered.policies.policy import Compress, LocalRetention, Offload, Retention, Scrub
+from tiered.policies.policy import Merge as MergeRule
 
 HOUR = 3600 * SECOND
 

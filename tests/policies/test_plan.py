@@ -21,6 +21,7 @@ from tests.policies.policy_model import (
     segment,
     store,
 )
+from tiered.base.units import Floor
 from tiered.policies import (
     PRESETS,
     Action,
@@ -45,14 +46,13 @@ from tiered.policies import (
     make_plan,
 )
 from tiered.policies.cost import COMMIT, estimate, upload_requests
-from tiered.policies.promoting import Copies
-from tiered.policies.rules import Compress as CompressRule
-from tiered.policies.rules import LocalRetention, Pin, Retention, Roll, StorageClass
-from tiered.policies.rules import Merge as MergeRule
-from tiered.policies.rules import Offload as OffloadRule
-from tiered.policies.rules import Promote as PromoteRule
-from tiered.policies.rules import Scrub as ScrubRule
-from tiered.units import Floor
+from tiered.policies.policy import Compress as CompressRule
+from tiered.policies.policy import LocalRetention, Pin, Retention, Roll, StorageClass
+from tiered.policies.policy import Merge as MergeRule
+from tiered.policies.policy import Offload as OffloadRule
+from tiered.policies.policy import Promote as PromoteRule
+from tiered.policies.policy import Scrub as ScrubRule
+from tiered.policies.rules.promote import Copies
 
 HOUR = timedelta(hours=1)
 INERT = Policy(

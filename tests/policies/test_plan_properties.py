@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policies.policy_model import NOW, SECOND, active, apply, partition, policies, store, stores
+from tiered.base.units import to_us
 from tiered.policies import (
     ChangeClass,
     Compress,
@@ -32,10 +33,9 @@ from tiered.policies import (
     Sweep,
     make_plan,
 )
-from tiered.policies.classes import BYTES_PER_PASS
-from tiered.policies.merging import GROWTH, SEGMENTS_MAX
-from tiered.policies.rules import Merge as MergeRule
-from tiered.units import to_us
+from tiered.policies.policy import Merge as MergeRule
+from tiered.policies.rules.change_class import BYTES_PER_PASS
+from tiered.policies.rules.merge import GROWTH, SEGMENTS_MAX
 
 # A merge can wait for the pass after an offload, and what it makes for the one after that.
 ROUNDS_MAX = 6

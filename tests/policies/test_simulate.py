@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.policies.policy_model import NOW, SECOND, active, partition, policies, segment, store, stores
 from tiered.policies import Policy, StoreFacts, make_plan
-from tiered.policies.rules import Compress, LocalRetention, Merge, Offload, Retention, Roll, Scrub
-from tiered.policies.simulate import simulate
+from tiered.policies.forecast.simulate import simulate
+from tiered.policies.policy import Compress, LocalRetention, Merge, Offload, Retention, Roll, Scrub
 
 HOUR_US = 3600 * SECOND
 HOUR = timedelta(hours=1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.tails import FANOUT, Tail, joined_base, unpublished
+from tiered.policies.rules.ship_tail import FANOUT, Tail, joined_base, unpublished
 
 HUGE = 1 << 60
 

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.protocol.explorer import OK, Footprint, Request, World
-from tiered.cold.object_store import Bytes, ObjectInfo, Versioned
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo, Versioned
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
 TIMEOUT, OWN_412, TWICE, BUSY, KILLED = "timeout", "own 412", "twice", "busy", "killed"

@@ -26,38 +26,39 @@ from uuid import UUID
 
 import pytest
 
-import tiered.claims
-import tiered.tier_actions
 from tests.protocol.bucket import CLOCK, SimBucket, SimStore
 from tests.protocol.explorer import Footprint, Request, World
-from tiered.claims import Claims
-from tiered.cold import bucket as bucket_module
-from tiered.cold import commit, partition, restoring
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
-from tiered.cold.layout import PartitionKeys
-from tiered.cold.options import ColdOptions
-from tiered.cold.restoring import Restores, Restoring
-from tiered.cold.sweep import PartitionSweeper, PartSweep, SweepRules
+from tiered.cold.manifest import commit, partition_manifest
+from tiered.cold.manifest import restores as restoring
+from tiered.cold.manifest import store_documents as bucket_module
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import PartitionKeys
+from tiered.cold.manifest.restores import Restores, Restoring
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.options import ColdOptions
+from tiered.cold.upkeep.sweep import PartitionSweeper, PartSweep, SweepRules
 from tiered.errors import TieredError
 from tiered.format import manifest
-from tiered.format.facts import SegmentFacts
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
-from tiered.gather import LocalSegments
-from tiered.hot import opening
+from tiered.format.segment_facts import SegmentFacts
+from tiered.hot import recovery
 from tiered.policies.actions import Action, EvictLocal, Expire, Offload, ShipTail
 from tiered.policies.executor import Executor
-from tiered.reader import access as access_module
 from tiered.reader import read, snapshot
-from tiered.reader.access import Places, TierAccess
+from tiered.reader import tiers as access_module
 from tiered.reader.rows import Query
 from tiered.reader.same_log import SameLog
-from tiered.restore import _look, _Restore
-from tiered.tier_actions import TierActions
-from tiered.warm.directory import Listing, SegmentName
+from tiered.reader.tiers import Places, TierAccess
+from tiered.recovery.restore import _look, _Restore
+from tiered.survey.partition_survey import LocalSegments
+from tiered.tiering import claims as claims_module
+from tiered.tiering import local_actions
+from tiered.tiering.claims import Claims
+from tiered.tiering.local_actions import TierActions
+from tiered.warm.partition_directory import Listing, SegmentName
 
 STORE, TOPIC = UUID(int=1), UUID(int=2)
-_RESTORE = import_module("tiered.restore")  # the package has a function of that name
+_RESTORE = import_module("tiered.recovery.restore")  # the package has a function of that name
 NAME = "t"
 CLOCK_US = 1_000_000
 
@@ -664,10 +665,10 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         # A pass logs each failure, and here most passes have some.
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
-        for module in (commit, partition, opening):
+        for module in (commit, partition_manifest, recovery):
             patch.setattr(module, "uuid4", lambda: _current[-1].world.uuid())
         patch.setattr(commit, "threading", SimpleNamespace(RLock=ModelLock))
-        patch.setattr(tiered.claims, "threading", SimpleNamespace(Lock=ModelLock, RLock=ModelLock))
+        patch.setattr(claims_module, "threading", SimpleNamespace(Lock=ModelLock, RLock=ModelLock))
         patch.setitem(Committer.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setitem(Committer.__init__.__kwdefaults__, "attempts", 2)
         # A claim gives up after as many attempts: how often it came second before does not matter to anybody.
@@ -680,7 +681,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setitem(Bucket.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setattr(bucket_module, "_ATTEMPTS", 2)
         _remember(patch)
-        actions = tiered.tier_actions
+        actions = local_actions
         patch.setattr(actions, "write_object", write_object)
         patch.setattr(actions, "object_schema", lambda schema: None)
         patch.setattr(
@@ -691,14 +692,14 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
             ],
         )
         patch.setattr(actions, "local_segments", _local_segments)
-        patch.setattr(tiered.claims, "check_owner", lambda segment, meta: None)
+        patch.setattr(claims_module, "check_owner", lambda segment, meta: None)
         for module in (actions, _RESTORE):
             patch.setattr(module, "schema_to_text", lambda schema: schema)
         for module in (actions, access_module, snapshot):
             patch.setattr(module, "list_segments", _listing)
         for module in (actions, snapshot):
             patch.setattr(module, "read_start_offset", lambda directory: _disk(directory).read_start())
-        claims = tiered.claims
+        claims = claims_module
         patch.setattr(claims, "read_lineage", _get("lineage"))
         patch.setattr(claims, "write_lineage", _set("lineage"))
         patch.setattr(claims, "write_fence", _set("fence"))
@@ -730,10 +731,13 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
 
 def _remember(patch: pytest.MonkeyPatch) -> None:
     """Decode the same bytes once: decoding is a function of them, and the search repeats itself a lot."""
-    head, page = lru_cache(100_000)(partition.decode_head), lru_cache(100_000)(partition.decode_page)
+    head, page = (
+        lru_cache(100_000)(partition_manifest.decode_head),
+        lru_cache(100_000)(partition_manifest.decode_page),
+    )
     patch.setattr(commit, "encode_head", _encode_head)
-    patch.setattr(partition, "decode_head", lambda data, *, where: head(data, where=where))
-    patch.setattr(partition, "decode_page", lambda data, ref, *, where: page(data, ref, where=where))
+    patch.setattr(partition_manifest, "decode_head", lambda data, *, where: head(data, where=where))
+    patch.setattr(partition_manifest, "decode_page", lambda data, ref, *, where: page(data, ref, where=where))
     patch.setattr(
         bucket_module, "decode_document", lambda data, *, where: json.loads(_decode_document(data, where))
     )

@@ -11,8 +11,8 @@ from functools import lru_cache
 from tests.protocol.bucket import Sent
 from tests.protocol.engine import META, Meta, Model, ModelAccess, Process, Segment, read_all, records_of
 from tests.protocol.explorer import OK, Violation
-from tiered.cold.layout import PartitionKeys, parse_object_name, topic_key
-from tiered.cold.partition import ColdPartition
+from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, topic_key
+from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.errors import (
     ColdStorageError,
     CorruptionError,

@@ -20,11 +20,11 @@ from tests.protocol.engine import (
 )
 from tests.protocol.explorer import World
 from tests.protocol.invariants import GRACE, Watch, head_of, hold
-from tiered.cold.bucket import DELETED, Bucket
-from tiered.cold.commit import Committer
-from tiered.cold.intent import BELIEVED_SECONDS_MAX
-from tiered.cold.partition import ColdPartition
-from tiered.cold.sweep import SweepRules, sweep_deleted_topic
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.restore_intent import BELIEVED_SECONDS_MAX
+from tiered.cold.manifest.store_documents import DELETED, Bucket
+from tiered.cold.upkeep.sweep import SweepRules, sweep_deleted_topic
 from tiered.errors import ColdStorageError, Fenced, TieredError
 from tiered.policies.actions import ShipTail
 

@@ -11,9 +11,9 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, let_intent_lapse, open_store, stepwise, tier, values
-from tiered.cold.open import open_object_store
+from tiered.cold.object_store.connect import open_object_store
+from tiered.engine.host import Host
 from tiered.errors import ObjectNotFound
-from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 

@@ -12,15 +12,15 @@ from tests.protocol import scenarios
 from tests.protocol.engine import engine, small_pages
 from tests.protocol.explorer import World, explore
 from tests.tally import tally
-from tiered.cold import bucket, commit
-from tiered.cold.commit import Committer
-from tiered.cold.layout import ObjectName
-from tiered.cold.partition import ColdPartition
-from tiered.cold.restoring import Restores, Restoring
-from tiered.cold.sweep import PartitionSweeper
+from tiered.cold.manifest import commit, store_documents
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.keys import ObjectName
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.restores import Restores, Restoring
+from tiered.cold.upkeep.sweep import PartitionSweeper
 from tiered.errors import ColdStorageError, PreconditionFailed
 from tiered.reader.same_log import Likeness, SameLog
-from tiered.tier_actions import TierActions
+from tiered.tiering.local_actions import TierActions
 
 
 @pytest.fixture
@@ -178,14 +178,14 @@ def test_a_store_that_believes_an_intent_for_ever(patch: pytest.MonkeyPatch) -> 
 
 
 def test_a_store_that_is_fenced_by_a_restore_that_only_began(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(bucket, "intent_of", lambda values, lineage: None)
+    patch.setattr(store_documents, "intent_of", lambda values, lineage: None)
     found("nobody is in charge", scenarios.restore_that_dies, faults=1)
 
 
 @pytest.mark.slow
 def test_a_store_that_goes_on_without_a_word_to_the_restore(patch: pytest.MonkeyPatch) -> None:
     """What stood still goes on, and does not know of the topic that was announced meanwhile."""
-    patch.setattr(bucket, "given_up", lambda values, intent: values)
+    patch.setattr(store_documents, "given_up", lambda values, intent: values)
     found("P9", scenarios.announced_beside_a_restore)
 
 

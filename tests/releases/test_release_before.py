@@ -20,10 +20,10 @@ import pytest
 
 from tests.releases import life
 from tests.store.helpers import let_intent_lapse
-from tiered.cold.bucket import Bucket
-from tiered.cold.open import open_object_store
-from tiered.cold.restoring import Restoring
-from tiered.warm.cold_url import read_cold_place, write_cold_place
+from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.warm.bucket_binding import read_cold_place, write_cold_place
 from tiered.warm.filesystem import OsFileSystem
 
 BEFORE = "f388993"

@@ -15,11 +15,11 @@ from pyspark.sql import types as st
 
 import tiered
 from tests.conftest import Clock
+from tiered.engine.host import Host
 from tiered.format.schema import HEADERS_TYPE
-from tiered.host import Host
 from tiered.spark.columns import BATCH_ROWS_MAX, spark_schema, spark_type
 from tiered.spark.source import TieredDataSource, TieredPartition
-from tiered.store import Store
+from tiered.store.local_store import Store
 
 RECORDS = ["key", "value", "topic", "partition", "offset", "timestamp"]
 HOUR = 3600

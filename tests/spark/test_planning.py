@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiered.format.manifest import ObjectEntry, RowGroup
 from tiered.reader.splits import ColdSource, Split, Tier, WarmSource
-from tiered.spark.planning import Task, plan_tasks
+from tiered.spark.read.planning import Task, plan_tasks
 
 MIB = 1 << 20
 

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 
 from tests.spark.stores import ORIGIN_MS, Place, direct, expected, in_spark
 from tiered.spark import TieredDataSource
-from tiered.spark.pushdown import Narrowing, narrowing_of
+from tiered.spark.read.pushdown import Narrowing, narrowing_of
 from tiered.spark.source import PushdownReader, TieredReader
 
 AT = datetime(2025, 1, 1, tzinfo=UTC)

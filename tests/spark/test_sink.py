@@ -19,8 +19,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as st
 
 from tests.spark.stores import schema_of
-from tiered.flight.options import ServeOptions
-from tiered.flight.server import FlightServer
+from tiered.flight.server.server import FlightServer
+from tiered.flight.wire.options import ServeOptions
 from tiered.spark.source import TieredDataSource
 from tiered.staging.ledger import Commit, Ledger
 from tiered.warm.filesystem import OsFileSystem
@@ -269,7 +269,7 @@ def test_other_mistakes_of_a_write_are_named(served: Served) -> None:
 def test_a_server_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Of retry_seconds: a server that is gone is not waited for.
     monkeypatch.setattr(
-        "tiered.flight.options.ConnectOptions.__init__.__defaults__", (None, None, 1.0, 0.0, None)
+        "tiered.flight.wire.options.ConnectOptions.__init__.__defaults__", (None, None, 1.0, 0.0, None)
     )
     with pytest.raises(ServerUnavailable, match="127.0.0.1:1"):
         TieredDataSource({"path": "grpc://127.0.0.1:1", "topic": "t"}).writer(

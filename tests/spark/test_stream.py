@@ -25,11 +25,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from tests.conftest import Clock as WallClock
 from tests.spark.stores import HOUR, ORIGIN_MS, Place, assert_same, expected
-from tiered.host import Host
+from tiered.engine.host import Host
 from tiered.spark.options import parse_options
 from tiered.spark.source import TieredDataSource
-from tiered.spark.stream import TieredStreamReader
-from tiered.spark.stream_offsets import ration
+from tiered.spark.stream.offsets import ration
+from tiered.spark.stream.stream import TieredStreamReader
 
 
 class Clock:
@@ -190,7 +190,7 @@ def test_a_stream_that_lives_on_holds_no_file_that_is_gone(
     small: tuple[tiered.Store, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk space of what was evicted since would never come free."""
-    monkeypatch.setattr("tiered.reader.access.REMOVED_SECONDS", 0.0)
+    monkeypatch.setattr("tiered.reader.tiers.REMOVED_SECONDS", 0.0)
     store, path = small
     stream = Stream(path, "t", startingOffsets="earliest")
     start = stream.initial()
@@ -587,7 +587,7 @@ def test_a_query_that_looks_at_a_bucket_in_the_middle_of_a_restore_sees_what_it_
         read = stream.latest(read)
         return rewound(*arguments)
 
-    module: Any = sys.modules["tiered.restore"]  # the package has the function by this name
+    module: Any = sys.modules["tiered.recovery.restore"]  # the package has the function by this name
     rewound = module.rewound
     monkeypatch.setattr(module, "rewound", looked_at)
     at = (clock.now_us - 150_000_000) // 1000
@@ -650,7 +650,7 @@ def test_options_that_a_stream_cannot_have_are_refused(options: dict[str, Any], 
 def test_an_older_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches go on with it."""
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
-    monkeypatch.delitem(sys.modules, "tiered.spark.stream")
+    monkeypatch.delitem(sys.modules, "tiered.spark.stream.stream")
     source = TieredDataSource({"path": "/x", "topic": "t"})
     assert source.reader(schema=None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"PySpark 4\.2"):

@@ -30,12 +30,13 @@ from tests.spark.stores import (
     flight,
     in_spark,
 )
-from tiered.cold.lease import Lease
-from tiered.cold.open import open_object_store
-from tiered.cold.options import ColdOptions
-from tiered.spark import fast_table, table
-from tiered.spark.connector import Connector, find_connector
-from tiered.spark.table_leases import LeaseKeeper, lease_keeper
+from tiered.cold.manifest.leases import Lease
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.options import ColdOptions
+from tiered.spark import table
+from tiered.spark.parquet_table import fast_table
+from tiered.spark.parquet_table.connector import Connector, find_connector
+from tiered.spark.parquet_table.leases import LeaseKeeper, lease_keeper
 
 
 def plan_of(frame: Any) -> str:

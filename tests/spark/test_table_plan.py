@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.spark.test_planning import MIB, cold, snapshots, warm
-from tiered.cold.options import ColdOptions
+from tiered.cold.object_store.options import ColdOptions
 from tiered.reader.splits import ColdSource, Extent, Split
-from tiered.spark.connector import Connector, remote_options, s3a_options
-from tiered.spark.table_plan import TablePlan, cold_first, plan_table
+from tiered.spark.parquet_table.connector import Connector, remote_options, s3a_options
+from tiered.spark.parquet_table.plan import TablePlan, cold_first, plan_table
 
 Objects = dict[tuple[int, str], tuple[int, int]]
 

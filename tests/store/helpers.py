@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
-from tiered.cold.intent import HOLDS_SECONDS
-from tiered.host import Host
+from tiered.cold.manifest.restore_intent import HOLDS_SECONDS
+from tiered.engine.host import Host
 
 HOUR_US = 3_600_000_000
 

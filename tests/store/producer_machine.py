@@ -21,9 +21,9 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
 from tests.store.test_machine import WithoutSyncs
+from tiered.engine.host import Host
 from tiered.format.producers import RUNS_MAX, UNKNOWN_OFFSET
-from tiered.host import Host
-from tiered.producer import Producer
+from tiered.store.local_producer import Producer
 
 TAIL_US = 20_000_000
 SETTINGS = stepwise({"block_bytes": 700, "hot_bytes": 3000}, offload={"after": "4h", "tail_interval": "10s"})

@@ -21,7 +21,7 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.watched import URL, WatchedBucket
-from tiered.host import Host
+from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 PATIENCE_SECONDS = 20.0

@@ -20,7 +20,7 @@ from tests.store.helpers import COMPRESS_US, open_store, stepwise, tier
 from tiered.format import block
 from tiered.format.codec import Codec
 from tiered.format.schema import TIMESTAMP, body_schema, normalize_schema, nulls
-from tiered.hot.rows import RowChecker
+from tiered.hot.row_checks import RowChecker
 
 BLOCK_BYTES_MAX = 32 << 10
 RECORD_BYTES_MAX = 16 << 10
@@ -33,9 +33,9 @@ def small_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of the format that few rows come to."""
     for module, name, limit in (
         ("format.block", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
-        ("hot.pending", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
-        ("format.pieces", "PIECE_BYTES_MAX", BLOCK_BYTES_MAX // 4),
-        ("ingest", "PIECE_BYTES_MAX", BLOCK_BYTES_MAX // 4),
+        ("hot.pending_rows", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
+        ("format.block_pieces", "PIECE_BYTES_MAX", BLOCK_BYTES_MAX // 4),
+        ("engine.ingest", "PIECE_BYTES_MAX", BLOCK_BYTES_MAX // 4),
     ):
         monkeypatch.setattr(f"tiered.{module}.{name}", limit)
 

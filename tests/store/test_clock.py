@@ -9,9 +9,9 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, local_segments, open_store, stepwise, tier, values
-from tiered.host import Host
-from tiered.hot import pending
-from tiered.writers import flush_in_background
+from tiered.engine.host import Host
+from tiered.engine.writers import flush_in_background
+from tiered.hot import pending_rows
 
 YEAR = 365 * 86_400.0
 
@@ -19,7 +19,7 @@ YEAR = 365 * 86_400.0
 def put_right(store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the clock back by a year, and let the time pass after which it is believed."""
     clock.advance(-YEAR)
-    monkeypatch.setattr(pending, "CLOCK_BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr(pending_rows, "CLOCK_BEHIND_SECONDS", 0.0)
     for _ in range(2):
         flush_in_background(store)
 

@@ -15,9 +15,9 @@ import tiered
 from tests.cold.small_server import Answer, Request, refusal, serving
 from tests.conftest import Clock
 from tests.store.helpers import EVICT_US, OFFLOAD_US, local_segments, open_store, stepwise, tier, values
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
-from tiered.host import Host
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.engine.host import Host
 
 SECONDS_MAX = 30.0
 

@@ -16,10 +16,10 @@ from tests.s3_server import s3_process
 from tests.store.helpers import open_store, values
 from tests.store.watched import Killed, WatchedBucket, away, host
 from tiered.cli.verify import _access
-from tiered.cold.local_copies import LocalCopies
-from tiered.cold.options import ColdOptions
-from tiered.policies.rules import Policy
-from tiered.verify.repair import repair_store
+from tiered.cold.fetch.local_copies import LocalCopies
+from tiered.cold.object_store.options import ColdOptions
+from tiered.policies.policy import Policy
+from tiered.repair.repair import repair_store
 
 VALUES = [os.urandom(1000) for _ in range(300)]
 
@@ -323,7 +323,7 @@ def test_a_long_pass_on_a_short_disk_evicts_what_it_has_published(
         total, free = 1 << 30, 1 << 20
 
     seconds = [0.0]
-    monkeypatch.setattr("tiered.policies.outdated.time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr("tiered.policies.replan.time", SimpleNamespace(monotonic=lambda: seconds[0]))
     bucket = Bucket()
     chosen = settings(local_retention={"free_disk": "10%"})
     its = replace(host(bucket, clock), open_bucket=bucket.connect, disk_usage=lambda _: Disk())

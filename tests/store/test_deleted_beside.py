@@ -25,13 +25,13 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered import finding, tier_actions, tierer
-from tiered.cold.commit import Committer
-from tiered.cold.partition import ColdPartition
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.scrubbing import PartitionScrub
-from tiered.tier_actions import TierActions
-from tiered.warm import catalog, directory, rewrite
+from tiered.tiering import local_actions, store_survey, tierer
+from tiered.tiering.local_actions import TierActions
+from tiered.tiering.scrubber import PartitionScrub
+from tiered.warm import catalog, partition_directory, reencode
 
 
 def once(
@@ -61,7 +61,7 @@ DAY_US = 24 * HOUR_US
     ("owner", "name", "ahead_us", "settings"),
     [
         (Committer, "claim", OFFLOAD_US, RULES),
-        (rewrite, "SegmentName", COMPRESS_US, RULES),
+        (reencode, "SegmentName", COMPRESS_US, RULES),
         (ColdPartition, "covers", EVICT_US, UNCOMPRESSED),
         (TierActions, "_check_lineage", 61 * DAY_US, RULES),
         (PartitionScrub, "_gone", 31 * DAY_US, RULES),
@@ -123,7 +123,7 @@ def test_a_fence_of_a_deleted_topic_fences_not_the_one_that_has_its_name(
             store.delete_topic("t")
             store.create_topic("t").append(b"new", sync=True)
 
-        once(monkeypatch, finding.Finder, "published", begun_anew)
+        once(monkeypatch, store_survey.Finder, "published", begun_anew)
         store.tier()
         store.topic("t").append(b"newer", sync=True)
         assert values(store.topic("t")) == [b"new", b"newer"]
@@ -166,7 +166,7 @@ def test_a_topic_of_which_nothing_can_be_read_holds_up_no_other(
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             return path.read_bytes()
 
-        for module in (catalog, directory):
+        for module in (catalog, partition_directory):
             monkeypatch.setattr(module, "read_whole", read_whole)
         report, problems = store._tierer.full_pass((clock() + OFFLOAD_US) // 1000)
         assert ["Input/output error" in str(problem) for problem in problems] == [True]
@@ -205,7 +205,7 @@ def test_what_a_pass_meets_of_a_topic_deleted_meanwhile_is_no_failure(
         deleted_at(store._tierer._unpublished, "look")
         report = store._tierer.tail_pass()
         assert (report.problems, report.report.failed) == ({}, ())
-        deleted_at(tier_actions, "rewrite_segment")
+        deleted_at(local_actions, "rewrite_segment")
         store.topic("t").roll()
         with caplog.at_level(logging.WARNING):
             compressed = tier(store, clock, COMPRESS_US)

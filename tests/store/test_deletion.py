@@ -21,9 +21,10 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered import finding, statuses
-from tiered.host import Host
+from tiered.engine.host import Host
+from tiered.monitor import status_survey
 from tiered.policies.actions import Seal
+from tiered.tiering import store_survey
 from tiered.warm.catalog import TopicMeta
 from tiered.warm.filesystem import OsFileSystem
 
@@ -123,7 +124,7 @@ def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
     """Neither of a flush of the store, nor of its status, its plan and its passes."""
     for name in ("a", "b"):
         store.create_topic(name).append(name.encode(), sync=name == "a")
-    gathered = finding.read_scrub_state
+    gathered = store_survey.read_scrub_state
 
     def deleted(directory: Path) -> Any:
         if directory.parent.name == "a" and "a" in store.topics():
@@ -131,7 +132,7 @@ def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
         return gathered(directory)
 
     calls: list[tuple[Any, Callable[[], object]]]
-    calls = [(finding, store.plan), (finding, store.tier), (statuses, store.status)]
+    calls = [(store_survey, store.plan), (store_survey, store.tier), (status_survey, store.status)]
     for module, call in calls:
         if "a" not in store.topics():
             store.create_topic("a").append(b"a", sync=True)

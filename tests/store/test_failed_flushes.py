@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tests.store.helpers import stepwise
-from tiered.hot.buffer import RecordBuffer, RowBuffer
+from tiered.hot.row_buffer import RecordBuffer, RowBuffer
 
 SCHEMA = pa.schema([("n", pa.int64())])
 SAID = r"offsets 1 to 3 of partition 1 of topic 't' could not be written \(\w+: by the test\)"

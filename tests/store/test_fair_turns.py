@@ -17,12 +17,12 @@ from tests import forked
 from tests.conftest import Clock
 from tests.store.helpers import stepwise
 from tests.store.watched import WatchedBucket, open_at, settings
-from tiered import tierer as tierer_module
 from tiered.daemon.health import Health
-from tiered.daemon.watched import WatchedWork
-from tiered.passes import Passes, every
+from tiered.daemon.pass_watch import WatchedWork
+from tiered.tiering import tierer as tierer_module
+from tiered.tiering.pass_loop import Passes, every
 from tiered.warm.fair_lock import FairLock
-from tiered.warm.lock import FileLock
+from tiered.warm.file_lock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = """

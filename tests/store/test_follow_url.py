@@ -13,9 +13,9 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, open_store, stepwise
-from tiered.cold.open import open_object_store
+from tiered.cold.object_store.connect import open_object_store
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
-from tiered.host import Host
 
 TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 
@@ -199,7 +199,7 @@ def test_retention_that_overtakes_is_said(scene: Scene) -> None:
 def test_closing_the_store_ends_it_at_once(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.reads._FOLLOW_BUCKET_SECONDS", 120)
+    monkeypatch.setattr("tiered.engine.read._FOLLOW_BUCKET_SECONDS", 120)
     url = f"file://{tmp_path}/bucket"
     with open_store(tmp_path / "data", url, clock, settings=TAILS) as writer:
         writer.create_topic("t").append(b"0")

@@ -12,14 +12,14 @@ import tiered
 from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import open_store, stepwise
-from tiered.warm import mapping
+from tiered.warm import file_map
 
 # In processes of their own: to touch what a mapped file does not have ends one by SIGBUS.
 HELD = """
 import sys
 import pyarrow as pa, tiered
-from tiered import tier_actions
-from tiered.flight import reading
+from tiered.tiering import local_actions as tier_actions
+from tiered.flight.server import read as reading
 
 def full(store):  # three blocks, which no memory holds
     store.create_topic("t").append_batch(pa.table({"value": [bytes(1000)] * 3000}), sync=True)
@@ -95,7 +95,7 @@ def test_without_maps_nothing_is_mapped(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the segment that its own writer appends to either: errors of the device are errors then, not signals."""
-    monkeypatch.setattr(mapping, "_Mapping", None)
+    monkeypatch.setattr(file_map, "_Mapping", None)
     settings = stepwise({"mmap": False}, offload={"after": "4h", "tail_interval": "1s"})
     with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock, settings=settings) as store:
         topic = store.create_topic("t")

@@ -17,7 +17,7 @@ import pytest
 
 import tiered
 from tests.store.helpers import HOUR_US, values
-from tiered.cold.restoring import Restoring
+from tiered.cold.manifest.restores import Restoring
 from tiered.format.document import decode_document, encode_document
 from tiered.format.manifest import GROUP_RECORDS_MAX, Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_head, encode_head

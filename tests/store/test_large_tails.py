@@ -16,11 +16,11 @@ import tiered
 from tests.conftest import Clock
 from tests.store.test_passes import Loop
 from tests.store.watched import URL, WatchedBucket, host, open_at, published, settings
-from tiered.cold.parquet_inspect import read_facts_of_entry
+from tiered.cold.parquet.inspect import read_facts_of_entry
 from tiered.daemon.health import Health
-from tiered.daemon.watched import WatchedWork
-from tiered.format.facts import SegmentFacts
-from tiered.host import Host
+from tiered.daemon.pass_watch import WatchedWork
+from tiered.engine.host import Host
+from tiered.format.segment_facts import SegmentFacts
 
 BLOCK = os.urandom(1 << 20)
 

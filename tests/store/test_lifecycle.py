@@ -24,10 +24,10 @@ import tiered
 from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import OFFLOAD_US, evict_all, open_store, stepwise, tier, values
+from tiered.engine.host import Host
+from tiered.engine.writers import flush_in_background
 from tiered.errors import DiskFull
-from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
-from tiered.writers import flush_in_background
 
 
 def script(text: str, *arguments: object) -> list[str]:
@@ -332,7 +332,7 @@ def test_a_disk_that_became_read_only_leaves_no_lock_held(
 
     store.flush()
     with monkeypatch.context() as patch:
-        patch.setattr("tiered.warm.lock.os.ftruncate", refuse)
+        patch.setattr("tiered.warm.file_lock.os.ftruncate", refuse)
         patch.setattr(OsFileSystem, "truncate", lambda *_: None)
         store.close()
     with tiered.open(tmp_path / "data") as store:
@@ -473,7 +473,7 @@ def test_a_closed_store_refuses_records_before_it_looks_at_them(
     store, _ = counted(tmp_path)
     topic = store.create_topic("t")
     store.close()
-    monkeypatch.setattr("tiered.appends.values_batch", lambda *_: pytest.fail("an array was made"))
+    monkeypatch.setattr("tiered.engine.append.values_batch", lambda *_: pytest.fail("an array was made"))
     with pytest.raises(tiered.StoreClosed):
         topic.append_many([b"v"] * 500)
 
@@ -615,7 +615,7 @@ def test_a_store_that_was_not_closed_is_flushed_at_exit(tmp_path: Path) -> None:
     text = """
         import sys, tiered
         from tiered.errors import DiskFull
-        from tiered.host import Host
+        from tiered.engine.host import Host
         from tiered.warm.filesystem import OsFileSystem
         class Disk(OsFileSystem):
             full = False

@@ -33,7 +33,7 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
 from tests.tally import tally
-from tiered.host import Host
+from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import evict_all, local_segments, open_store, stepwise
+from tiered.engine.writers import flush_in_background
 from tiered.format import segment
-from tiered.hot.recent import RecentBlock
-from tiered.writers import flush_in_background
+from tiered.hot.recent_blocks import RecentBlock
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:

@@ -15,18 +15,18 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, open_store, stepwise, tier
 from tiered.cli.verify import _access
-from tiered.cold.bucket import Bucket
-from tiered.cold.merge import merge_objects
-from tiered.cold.open import open_object_store
-from tiered.cold.parquet_inspect import read_facts, read_facts_of_entry
-from tiered.cold.parquet_object import write_object
-from tiered.cold.partition import ColdPartition
-from tiered.cold.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.parquet.inspect import read_facts, read_facts_of_entry
+from tiered.cold.parquet.writer import write_object
+from tiered.cold.upkeep.merge import merge_objects
+from tiered.cold.upkeep.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 from tiered.format.manifest import Head, ObjectEntry
-from tiered.host import Host
-from tiered.merging import merge as merge_and_publish
-from tiered.verify.repair import repair_store
+from tiered.repair.repair import repair_store
+from tiered.tiering.merger import merge as merge_and_publish
 
 PARTS = 8
 COLUMNS = pa.schema([("name", pa.string()), ("tags", pa.list_(pa.string())), ("amount", pa.float64())])
@@ -185,7 +185,7 @@ def test_a_merge_that_dies_before_its_commit_leaves_an_orphan_and_nothing_else(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("tiered.cold.commit.Committer.commit", killed)
+        patch.setattr("tiered.cold.manifest.commit.Committer.commit", killed)
         with pytest.raises(KilledError):
             store.tier((clock() + 5 * HOUR_US) // 1000)
     assert head_of(url) == head
@@ -239,7 +239,7 @@ def test_the_start_offset_may_move_while_a_merge_runs(
         before = bits(topic.scan())
         start = topic.offsets()[0].start
         with monkeypatch.context() as patch:
-            patch.setattr("tiered.maintenance.merge", meddling)
+            patch.setattr("tiered.tiering.object_actions.merge", meddling)
             store.tier((clock() + 5 * HOUR_US) // 1000)
         assert topic.offsets()[0].start == offset
         assert bits(topic.scan()) == before[offset - start :]
@@ -321,7 +321,7 @@ def test_a_merged_object_that_differs_from_what_it_was_made_of_is_not_published(
         less = facts.evolve(record_count=facts.record_count - (fault == "a row"))
         return write_object(upload, schema, spoilt(), less, **options)
 
-    monkeypatch.setattr("tiered.cold.merge.write_object", careless)
+    monkeypatch.setattr("tiered.cold.upkeep.merge.write_object", careless)
     ((action, message),) = store.tier((clock() + 5 * HOUR_US) // 1000).failed
     assert action.kind == "merge"
     assert message.startswith("CorruptionError: ")
@@ -446,7 +446,9 @@ def test_a_sweep_that_cannot_look_at_a_partition_fails_once_in_its_interval(
         def refuses(self: object) -> None:
             raise ColdStorageError("cannot list: 503", retryable=True)
 
-        monkeypatch.setattr("tiered.cold.sweep.PartitionSweeper.sweep", lambda self, committer: refuses(self))
+        monkeypatch.setattr(
+            "tiered.cold.upkeep.sweep.PartitionSweeper.sweep", lambda self, committer: refuses(self)
+        )
         report = store.tier((clock() + 30 * HOUR_US) // 1000)
         assert [(item.kind, message) for item, message in report.failed] == [
             ("sweep", "ColdStorageError: t/0: ColdStorageError: cannot list: 503")

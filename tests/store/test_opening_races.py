@@ -18,8 +18,8 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
 from tests.store.stepping import PATIENCE_SECONDS, Scene, Stopped
-from tiered.warm.directory import LOCK_FILE
-from tiered.warm.lock import FileLock
+from tiered.warm.file_lock import FileLock
+from tiered.warm.partition_directory import LOCK_FILE
 
 MANY = 100
 

@@ -20,9 +20,9 @@ import pytest
 
 import tiered
 from tests.store.helpers import HOUR_US, values
-from tiered.cold.cache_disk import DiskCache
-from tiered.cold.local_copies import LocalCopies
-from tiered.places import cache_options
+from tiered.cold.fetch.disk_cache import DiskCache
+from tiered.cold.fetch.local_copies import LocalCopies
+from tiered.engine.locations import cache_options
 
 WRITER, DAEMON, READER, STRANGER, GROUP = 60001, 60002, 60003, 65534, 60009
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")

@@ -12,8 +12,8 @@ import pytest
 import tiered
 from tests.store.helpers import stepwise
 from tests.warm.disks import FailingDisk
+from tiered.engine.host import Host
 from tiered.errors import DiskFull
-from tiered.host import Host
 
 ROWS = 60
 # Runs of the length of a segment, of a few blocks each.
@@ -159,7 +159,7 @@ def test_a_batch_of_a_producer_that_is_longer_than_a_run_names_what_stayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the same call again appends the rest."""
-    monkeypatch.setattr("tiered.hot.numbered.RUN_BYTES_MAX", 16 << 10)
+    monkeypatch.setattr("tiered.hot.producer_rows.RUN_BYTES_MAX", 16 << 10)
     disk = RunningOut()
     settings = stepwise({"block_bytes": "4KiB"})
     with tiered.open(tmp_path, settings=settings, host=Host(fs=disk)) as store:

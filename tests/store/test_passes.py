@@ -16,14 +16,14 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
 from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
-from tiered.background import Ticker
-from tiered.host import Host
-from tiered.pass_state import PassEvent
-from tiered.passes import Passes, every
+from tiered.base.ticker import Ticker
+from tiered.engine.host import Host
 from tiered.policies.actions import Expire
 from tiered.policies.executor import TierReport
-from tiered.policies.rules import Policy
-from tiered.warm import directory
+from tiered.policies.policy import Policy
+from tiered.tiering.pass_loop import Passes, every
+from tiered.tiering.reports import PassEvent
+from tiered.warm import partition_directory
 
 
 class Loop:
@@ -210,7 +210,7 @@ def test_a_disk_that_does_not_read_one_partition_holds_up_no_other(
                 raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
             return path.read_bytes()
 
-        monkeypatch.setattr(directory, "read_whole", read_whole)
+        monkeypatch.setattr(partition_directory, "read_whole", read_whole)
         loop.go(11)
         assert published(bucket, partition=1) == [b"1"]
         assert "Input/output error" in loop.events[-1].errors[0]

@@ -19,10 +19,10 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, OFFLOAD_US, let_intent_lapse, open_store, stepwise, values
 from tests.store.test_restore import Countdown, Killed, dying_host, head_of
-from tiered.cold.bucket import Bucket
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.engine.host import Host
 from tiered.format.manifest import Head, Origin
-from tiered.host import Host
-from tiered.point_in_time import Piece, View, view_at
+from tiered.recovery.point_in_time import Piece, View, view_at
 
 TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 

@@ -24,14 +24,14 @@ from tests.store.helpers import COMPRESS_US, OFFLOAD_US, open_store, stepwise, t
 from tests.store.producer_machine import ProducerMachine
 from tests.store.producing import SETTINGS, TOPIC, key_of
 from tiered.cli.verify import _access
+from tiered.engine.append_numbered import last_sequence
+from tiered.engine.ingest import partition_of
 from tiered.format import producers as remembered
-from tiered.format.facts import producers_from_json
 from tiered.format.producers import UNKNOWN_OFFSET
-from tiered.idempotent import last_sequence
-from tiered.ingest import partition_of
-from tiered.producer import resume_producer
-from tiered.verify.repair import repair_store
-from tiered.warm.directory import list_segments
+from tiered.format.segment_facts import producers_from_json
+from tiered.repair.repair import repair_store
+from tiered.store.local_producer import resume_producer
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 
 GOLDEN = ROOT / "tests" / "data" / "v1" / "store"
@@ -150,7 +150,7 @@ def test_a_call_cut_short_is_completed_by_the_same_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four runs of a block two are there; the same call adds the rest, and says where the whole lies."""
-    monkeypatch.setattr("tiered.hot.numbered.RUN_BYTES_MAX", 600)
+    monkeypatch.setattr("tiered.hot.producer_rows.RUN_BYTES_MAX", 600)
     rows = pa.table({"value": [b"%03d" % i + b"." * 100 for i in range(20)]})
     with open_store(tmp_path, None, Clock(), settings=stepwise({"block_bytes": 600})) as store:
         topic = store.create_topic("log")

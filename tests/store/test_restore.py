@@ -28,14 +28,14 @@ from tests.store.helpers import (
     values,
 )
 from tests.store.test_cold_trouble import refusing
-from tiered.cold.bucket import Bucket
-from tiered.cold.commit import Committer
-from tiered.cold.open import open_object_store
-from tiered.cold.partition import ColdPartition
-from tiered.host import Host
+from tiered.cold.manifest.commit import Committer
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.engine.host import Host
 from tiered.policies.actions import EvictLocal, Expire
-from tiered.warm.directory import read_lineage
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import read_lineage
 
 TYPED = pa.schema([("carrier", pa.string()), ("delay", pa.int64())])
 

@@ -17,13 +17,13 @@ from tests import forked
 from tests.conftest import ROOT, Clock
 from tests.store.helpers import let_intent_lapse, stepwise, values
 from tests.store.watched import URL, WatchedBucket, away, host, open_at, settings
-from tiered.cold.bucket import Bucket
-from tiered.cold.intent import HOLDS_SECONDS
-from tiered.cold.open import open_object_store
-from tiered.cold.restoring import LOOK_SECONDS, Restores, Restoring
+from tiered.cold.manifest.restore_intent import HOLDS_SECONDS
+from tiered.cold.manifest.restores import LOOK_SECONDS, Restores, Restoring
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.connect import open_object_store
+from tiered.engine.host import Host
 from tiered.errors import RestoreUnderWay
-from tiered.host import Host
-from tiered.publishing import LOCKED_SECONDS_MAX, Publisher
+from tiered.tiering.publisher import LOCKED_SECONDS_MAX, Publisher
 
 COLD = settings("cold", tail_interval="off")
 
@@ -170,8 +170,8 @@ def test_a_restore_comes_through_beside_threads_that_publish_back_to_back(
 DIES = """
 import os, signal, sys
 import tiered
-from tiered.cold.restoring import Restoring
-from tiered.cold.commit import Committer
+from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.commit import Committer
 from tests.store.helpers import stepwise
 
 owner, name = {"begin": (Restoring, "begin"), "claim": (Committer, "claim"), "finish": (Restoring, "finish")}[sys.argv[3]]
@@ -318,7 +318,7 @@ def test_a_restore_that_never_comes_first_says_what_to_do(
         topic = store.create_topic("t")
         topic.append(b"0")
         monkeypatch.setattr(Restores, "check", lambda *_: None)
-        monkeypatch.setattr("tiered.cold.commit.CLAIM_SECONDS", 0.05)
+        monkeypatch.setattr("tiered.cold.manifest.commit.CLAIM_SECONDS", 0.05)
         inside = False
 
         def before(request: str) -> None:

@@ -11,13 +11,13 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, evict_all, open_store, tier
-from tiered.reader import access
-from tiered.writers import flush_in_background
+from tiered.engine.writers import flush_in_background
+from tiered.reader import tiers
 
 
 @pytest.fixture(autouse=True)
 def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "REMOVED_SECONDS", 0.0)
+    monkeypatch.setattr(tiers, "REMOVED_SECONDS", 0.0)
 
 
 def segments(topic: tiered.Topic, count: int) -> None:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, open_store, tier
+from tiered.engine.host import Host
 from tiered.format.schema import HEADERS_TYPE
-from tiered.host import Host
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 MAP = pa.map_(pa.timestamp("us"), pa.string())

@@ -13,10 +13,10 @@ from tests.s3_server import s3_process
 from tests.store.helpers import HOUR_US, local_segments, open_store, tier
 from tests.store.test_merging import entries_of, fill, head_of, kinds, merging, names_in, offload_all
 from tiered.cli.verify import _access
-from tiered.cold.partition import ColdPartition
+from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.errors import ColdStorageError
 from tiered.policies.actions import Scrub
-from tiered.verify.repair import repair_store
+from tiered.repair.repair import repair_store
 
 DAY_US = 24 * HOUR_US
 PARTS = 5
@@ -89,7 +89,7 @@ def test_a_round_goes_on_where_the_last_pass_stopped(
     looked: list[str] = []
 
     def scrub(ahead_us: int = 30 * DAY_US, *, away: str = "") -> list[str]:
-        from tiered.cold import file_store
+        from tiered.cold.object_store import file_store
 
         stat = file_store.FileStore.stat
 
@@ -154,7 +154,7 @@ def test_an_object_that_is_replaced_while_it_is_scrubbed_is_no_problem(
     store: tiered.Store, tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention moves on, and a sweep deletes it, between the look at the manifest and the look at the object."""
-    from tiered import scrubbing as module
+    from tiered.tiering import scrubber as module
 
     scrub_object = module.scrub_object
 

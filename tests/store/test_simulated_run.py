@@ -14,8 +14,8 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import values
 from tests.store.watched import URL, WatchedBucket, away, host
-from tiered.host import Host
-from tiered.passes import Passes, every
+from tiered.engine.host import Host
+from tiered.tiering.pass_loop import Passes, every
 
 KIB = 1 << 10
 TICK_SECONDS = 30

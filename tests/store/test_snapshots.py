@@ -29,13 +29,14 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered.cold.commit import Committer
+from tiered.cold.manifest.commit import Committer
 from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
-from tiered.reader import access, snapshot
-from tiered.warm.directory import Listing, list_segments
+from tiered.reader import snapshot
+from tiered.reader import tiers as access
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.rewrite import rewrite_segment
+from tiered.warm.partition_directory import Listing, list_segments
+from tiered.warm.reencode import rewrite_segment
 
 SMALL = {"block_bytes": "32KiB", "hot_bytes": "64KiB"}
 ROWS = 3000  # of each segment; batches of a scan have at least 4096 rows

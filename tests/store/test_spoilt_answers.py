@@ -14,13 +14,13 @@ from tests.conftest import Clock
 from tests.faults.faulty_store import FaultyStore
 from tests.store.helpers import HOUR_US
 from tests.store.test_merging import bits, fill, merging, offload_all
-from tiered.cold.merge import merge_objects
-from tiered.cold.open import open_object_store
-from tiered.cold.partition import ColdPartition
-from tiered.cold.rebuild import plan_rebuild
-from tiered.cold.whole_object import verified_chunks
-from tiered.export import _footer
-from tiered.host import Host
+from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.upkeep.merge import merge_objects
+from tiered.cold.upkeep.rebuild import plan_rebuild
+from tiered.cold.upkeep.whole_object import verified_chunks
+from tiered.engine.host import Host
+from tiered.export.iceberg import _footer
 
 PARTS = 2
 # A listing has no checksum, and what a writer is told of its own upload makes it upload again.

@@ -21,6 +21,8 @@ from tests.conftest import Clock
 from tests.crash.disk import EVERYTHING, NAMES, NOTHING, Image, Loss, some
 from tests.crash.recording import Recorder
 from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
+from tiered.engine.append_numbered import last_sequence
+from tiered.engine.host import Host
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -32,13 +34,11 @@ from tiered.errors import (
 )
 from tiered.format import producers
 from tiered.format.schema import HEADERS_TYPE
-from tiered.host import Host
-from tiered.idempotent import last_sequence
-from tiered.staging import staging as module
+from tiered.staging import stage as module
 from tiered.staging.ledger import ONCE, Ledger
+from tiered.staging.stage import DONE_SECONDS, ROWS_SECONDS, Staging
 from tiered.staging.stage_file import Staged
-from tiered.staging.staging import DONE_SECONDS, ROWS_SECONDS, Staging
-from tiered.topic import Topic
+from tiered.store.local_topic import Topic
 
 Parts = Sequence[Sequence[bytes]]
 

@@ -16,10 +16,10 @@ import pytest
 import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, OFFLOAD_US, evict_all, open_store, stepwise, tier, values
-from tiered.cold.file_store import FileStore
-from tiered.cold.layout import ObjectName
+from tiered.cold.manifest.keys import ObjectName
+from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import ColdStorageError
-from tiered.warm.directory import read_marks
+from tiered.warm.partition_directory import read_marks
 
 
 def sweeping(grace: str = "0s", **sweep: Any) -> tiered.Settings:
@@ -122,7 +122,7 @@ def test_within_the_grace_nothing_goes_and_the_clock_of_this_machine_takes_no_pa
 def test_marks_survive_a_restart(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that `tiered sweep` from cron, a process each time, gets beyond the grace of a busy partition."""
     now = [1e9]
-    monkeypatch.setattr("tiered.sweeping.server_seconds", lambda store: now[0])
+    monkeypatch.setattr("tiered.tiering.store_sweep.server_seconds", lambda store: now[0])
     url = f"file://{tmp_path}/bucket"
     with busy_store(tmp_path / "data", url, clock):
         pass

@@ -25,15 +25,15 @@ from tests.conftest import ROOT, Clock
 from tests.s3_server import s3_process
 from tests.store.helpers import local_segments, values
 from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
-from tiered import finding, tier_actions
 from tiered.format.codec import Codec
 from tiered.policies.actions import ShipTail
-from tiered.publishing import Publisher
-from tiered.tierer import Tierer
-from tiered.warm.directory import Listing
+from tiered.tiering import local_actions, store_survey
+from tiered.tiering.publisher import Publisher
+from tiered.tiering.tierer import Tierer
 from tiered.warm.fair_lock import FairLock
-from tiered.warm.lock import FileLock
-from tiered.warm.rewrite import rewrite_segment
+from tiered.warm.file_lock import FileLock
+from tiered.warm.partition_directory import Listing
+from tiered.warm.reencode import rewrite_segment
 
 COLD = settings("cold", tail_interval="off")
 
@@ -68,7 +68,7 @@ def test_a_first_publication_beside_a_pass_is_no_lost_manifest(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock, settings=COLD) as store:
         topic = store.create_topic("t")
-        look = finding.read_published
+        look = store_survey.read_published
 
         def overtaken(*arguments: Any, **options: Any) -> Any:
             found = look(*arguments, **options)
@@ -76,7 +76,7 @@ def test_a_first_publication_beside_a_pass_is_no_lost_manifest(
             topic.append(b"first")
             return found
 
-        monkeypatch.setattr(finding, "read_published", overtaken)
+        monkeypatch.setattr(store_survey, "read_published", overtaken)
         assert store.tier().failed == ()
     assert published(bucket) == [b"first"]
 
@@ -268,18 +268,18 @@ def test_an_upload_that_came_to_nothing_is_no_acknowledgement(
     with open_at(tmp_path / "data", bucket, clock, settings=COLD) as store:
         topic = store.create_topic("t")
         topic.append(b"0")
-        list_segments = tier_actions.list_segments
+        list_segments = local_actions.list_segments
 
         def listed(directory: Path) -> Listing:
             found = list_segments(directory)
-            monkeypatch.setattr(tier_actions, "list_segments", list_segments)
+            monkeypatch.setattr(local_actions, "list_segments", list_segments)
             rewrite_segment(store._host.fs, directory / str(found.segments[0]), Codec.ZSTD, 3)
             return found
 
         def upload_late(action: ShipTail) -> int | None:
             monkeypatch.undo()
             topic.roll()
-            monkeypatch.setattr(tier_actions, "list_segments", listed)
+            monkeypatch.setattr(local_actions, "list_segments", listed)
             return store._tierer._actions.ship_tail(action)
 
         monkeypatch.setattr(store._tierer._actions, "ship_tail", upload_late)

@@ -26,9 +26,9 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered import reads
+from tiered.engine import read as reads
+from tiered.engine.host import Host
 from tiered.format.schema import HEADERS_TYPE
-from tiered.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 SCHEMA = pa.schema(

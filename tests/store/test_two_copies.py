@@ -16,14 +16,15 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, in_threads, local_segments, values
 from tests.store.watched import WatchedBucket, host, open_at, published, settings
-from tiered import gather, tier_actions
+from tiered.engine.host import Host
 from tiered.errors import Fenced
 from tiered.format.codec import Codec
-from tiered.host import Host
-from tiered.merging import merge
 from tiered.policies.actions import EvictLocal
 from tiered.reader.same_log import Likeness, SameLog
-from tiered.warm.rewrite import rewrite_segment
+from tiered.survey import partition_survey
+from tiered.tiering import local_actions
+from tiered.tiering.merger import merge
+from tiered.warm.reencode import rewrite_segment
 
 COLD = settings("cold", tail_interval="off")
 EVICTING = tiered.Settings.model_validate(
@@ -193,8 +194,10 @@ def test_what_the_other_copy_publishes_during_an_upload_is_neither_replaced_nor_
 
 def as_by_an_early_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tails be shipped without the hash at their end, as early releases did."""
-    facts = tier_actions._tail_facts
-    monkeypatch.setattr(tier_actions, "_tail_facts", lambda *arguments: facts(*arguments).evolve(end_hash=""))
+    facts = local_actions._tail_facts
+    monkeypatch.setattr(
+        local_actions, "_tail_facts", lambda *arguments: facts(*arguments).evolve(end_hash="")
+    )
 
 
 def evicted(store: tiered.Store) -> int | None:
@@ -354,7 +357,7 @@ def test_verify_finds_what_an_early_release_mixed(
         both.tier(both.a, 1.5)
         monkeypatch.setattr(SameLog, "by_hash", lambda *_: Likeness.SAME)
         monkeypatch.setattr(SameLog, "at_end", lambda *_: Likeness.SAME)
-        monkeypatch.setattr(gather, "_possible", lambda wholes, _: wholes)
+        monkeypatch.setattr(partition_survey, "_possible", lambda wholes, _: wholes)
         both.topics[1].append(b"b's next", sync=True)
         both.topics[1].roll()
         for hours in (3.0, 6.0, 9.0):

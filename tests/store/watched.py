@@ -11,9 +11,9 @@ from typing import Any
 import tiered
 from tests.cold.memory_store import MemoryStore, MemoryUpload
 from tests.conftest import Clock
-from tiered.cold.object_store import Bytes, ObjectInfo, Versioned
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo, Versioned
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
-from tiered.host import Host
 
 URL = "memory://watched"
 

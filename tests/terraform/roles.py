@@ -23,13 +23,14 @@ from tests.conftest import Clock
 from tests.s3_server import S3, s3_thread
 from tests.store.helpers import HOUR_US
 from tiered.cli.verify import _access
-from tiered.cold import probe, sweep
-from tiered.cold.layout import ObjectName
-from tiered.cold.lease import Lease
-from tiered.cold.open import open_object_store
+from tiered.cold.manifest.keys import ObjectName
+from tiered.cold.manifest.leases import Lease
+from tiered.cold.object_store import probe
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.upkeep import sweep
+from tiered.engine.host import Host
 from tiered.format import manifest
-from tiered.host import Host
-from tiered.verify.repair import repair_store
+from tiered.repair.repair import repair_store
 
 BUCKET, PREFIX = "recorded", "events"
 URL = f"s3://{BUCKET}/{PREFIX}"

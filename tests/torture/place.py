@@ -9,7 +9,7 @@ from typing import Any
 import tiered
 from tests.torture.crew import Child, Zygote
 from tests.torture.payload import small_settings
-from tiered.cold.open import open_object_store
+from tiered.cold.object_store.connect import open_object_store
 
 # What a store's directory may hold once nobody is at work in it.
 # What a reader that was killed had begun to cache stays for an hour: it may be another one's work.

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tiered.cold.open import open_object_store
-from tiered.host import Host
+from tiered.cold.object_store.connect import open_object_store
+from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
 
 _TRACED = {

@@ -17,9 +17,9 @@ from tiered.errors import TieredError
 from tiered.format import manifest
 from tiered.format.block import _ENTRY, HEADER_BYTES, padding
 from tiered.verify.report import VerifyReport
-from tiered.warm.cold_url import ColdPlace, write_cold_place
-from tiered.warm.directory import write_fence, write_marks
+from tiered.warm.bucket_binding import ColdPlace, write_cold_place
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import write_fence, write_marks
 from tiered.warm.segment_reader import SegmentFile
 
 PARTITIONS = 2

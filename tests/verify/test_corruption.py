@@ -274,7 +274,7 @@ def document(place: Place, name: str) -> Path:
 def verify_anyhow(place: Place) -> VerifyReport:
     """As the command does, which needs no store that can be opened."""
     from tiered.cli.verify import _access
-    from tiered.settings import Settings
+    from tiered.settings.settings import Settings
     from tiered.verify.verifier import verify_store
 
     return verify_store(_access(Settings.model_validate({"store": {"path": str(place.data)}})))

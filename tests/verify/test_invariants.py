@@ -11,8 +11,8 @@ import pytest
 
 import tiered
 from tests.verify.stores import Place
-from tiered.cold.open import open_object_store
-from tiered.cold.rebuild import Candidate, choose
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.upkeep.rebuild import Candidate, choose
 from tiered.format.manifest import ObjectEntry
 from tiered.verify import invariants
 from tiered.verify.invariants import INVARIANTS, PartitionFacts, check_partition

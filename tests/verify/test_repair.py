@@ -19,18 +19,18 @@ from tests.tally import tally
 from tests.verify.damage import Damage, cut, flipped, grown, missing, swapped, zeroed
 from tests.verify.stores import PARTITIONS, Place, read, segment_parts
 from tiered.cli.verify import _access
-from tiered.cold.bucket import Bucket
-from tiered.cold.file_store import FileStore
-from tiered.cold.restoring import Restoring
-from tiered.cold.second_look import LOOKS
+from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.object_store.file_store import FileStore
+from tiered.cold.object_store.second_look import LOOKS
 from tiered.errors import StoreLocked, TieredError
 from tiered.format.manifest_codec import decode_head
-from tiered.settings import Settings
-from tiered.verify.repair import repair_store
+from tiered.repair.repair import repair_store
+from tiered.settings.settings import Settings
 from tiered.verify.report import Item, Repair, VerifyReport
 from tiered.verify.verifier import verify_store
-from tiered.warm.directory import read_marks, write_marks
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import read_marks, write_marks
 
 
 def access_of(place: Place, **cold: str) -> Any:

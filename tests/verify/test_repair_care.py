@@ -19,15 +19,15 @@ from tests.store.test_point_in_time import History, State, state_of
 from tests.verify.damage import Damage, cut, flipped, missing
 from tests.verify.stores import Place, segment_parts
 from tests.verify.test_repair import access_of, check_whole, done, repair, spoil
-from tiered.cold.file_store import FileStore
+from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import ColdStorageError, CorruptionError, PreconditionFailed
 from tiered.format import manifest
 from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.format.schema import RECORD_SCHEMA
 from tiered.reader.same_log import segment_rows
-from tiered.verify.repair import repair_store
-from tiered.verify.repair_segments import _encoded
-from tiered.warm.directory import read_fence, read_lineage, read_start_offset
+from tiered.repair.repair import repair_store
+from tiered.repair.segments import _encoded
+from tiered.warm.partition_directory import read_fence, read_lineage, read_start_offset
 from tiered.warm.segment_reader import SegmentFile
 
 

@@ -21,17 +21,17 @@ from tests.verify.damage import damaged, flipped, missing
 from tests.verify.stores import Place, segment_parts
 from tests.warm.segments import BODY, header_of
 from tiered.cli import app
-from tiered.cold.file_store import FileStore
-from tiered.cold.open import open_object_store
+from tiered.cold.object_store.connect import open_object_store
+from tiered.cold.object_store.file_store import FileStore
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.block import Body, encode_body
-from tiered.host import Host
 from tiered.verify import partitions
 from tiered.verify.notes import Notes
 from tiered.verify.report import Item
 from tiered.verify.segments import look_at_segment
-from tiered.warm.directory import Listing, list_segments
 from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import Listing, list_segments
 from tiered.warm.segment_writer import SegmentWriter
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from tiered.format.block import Body, encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
 from tiered.format.segment import SegmentHeader
-from tiered.warm.directory import list_segments
 from tiered.warm.filesystem import FileSystem, OsFileSystem
+from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 from tiered.warm.tail import Tail

@@ -11,7 +11,7 @@ from tests.warm.segments import read, values_of, write_segment
 from tiered.errors import CorruptionError
 from tiered.format.codec import Codec
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.rewrite import rewrite_segment
+from tiered.warm.reencode import rewrite_segment
 from tiered.warm.segment_reader import SegmentFile
 
 VALUES = [b"one", b"two", b"three", b"four"]

@@ -24,9 +24,10 @@ from tiered.errors import (
 )
 from tiered.format.document import decode_document, encode_document
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
+from tiered.warm.bucket_binding import ColdPlace, read_cold_place, write_cold_place
 from tiered.warm.catalog import PARTITIONS_MAX, Catalog, TopicMeta
-from tiered.warm.cold_url import ColdPlace, read_cold_place, write_cold_place
-from tiered.warm.directory import (
+from tiered.warm.filesystem import OsFileSystem, write_atomically
+from tiered.warm.partition_directory import (
     START_FILE,
     SWEEP_FILE,
     SegmentName,
@@ -40,7 +41,6 @@ from tiered.warm.directory import (
     write_lineage,
     write_start_offset,
 )
-from tiered.warm.filesystem import OsFileSystem, write_atomically
 
 FS = OsFileSystem()
 
@@ -331,7 +331,7 @@ def test_a_directory_that_cannot_be_listed_for_lack_of_descriptors_is_not_empty(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch, pytest.raises(Backpressure):
-        patch.setattr("tiered.warm.directory.os.listdir", refuse)
+        patch.setattr("tiered.warm.partition_directory.os.listdir", refuse)
         list_segments(tmp_path)
 
 

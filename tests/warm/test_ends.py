@@ -12,7 +12,7 @@ from tests.conftest import Clock
 from tests.store.helpers import open_store
 from tiered.format.codec import Codec
 from tiered.warm.ends import SegmentEnds
-from tiered.warm.rewrite import rewrite_segment
+from tiered.warm.reencode import rewrite_segment
 from tiered.warm.segment_reader import SegmentFile
 
 

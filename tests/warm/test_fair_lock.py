@@ -21,7 +21,7 @@ from tests import forked
 from tiered.errors import StoreLocked
 from tiered.warm import fair_lock
 from tiered.warm.fair_lock import FairLock
-from tiered.warm.lock import FileLock
+from tiered.warm.file_lock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,13 +17,13 @@ import pytest
 
 from tests import forked
 from tiered.errors import ConfigError, StoreLocked, TieredError
-from tiered.warm.lock import FileLock, directory_lock, facts_of_holder
+from tiered.warm.file_lock import FileLock, directory_lock, facts_of_holder
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from tiered.warm.lock import FileLock, facts_of_holder
+from tiered.warm.file_lock import FileLock, facts_of_holder
 lock = FileLock.acquire(Path(sys.argv[1]), "the store")
 print("held", flush=True)
 sys.stdin.read()
@@ -286,7 +286,7 @@ def test_who_may_not_look_at_a_lock_is_told_so(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr("tiered.warm.lock.os.open", refuse)
+        patch.setattr("tiered.warm.file_lock.os.open", refuse)
         if told:
             with pytest.raises(PermissionError):
                 facts_of_holder(tmp_path / "lock")
@@ -316,7 +316,7 @@ def test_ctrl_c_while_a_lock_is_taken_leaves_it_free(tmp_path: Path, monkeypatch
 
     errors = []  # with their frames: the descriptor must not only be closed where nobody knows of it any more
     with monkeypatch.context() as patch:
-        patch.setattr("tiered.warm.lock.os.pwrite", interrupt)
+        patch.setattr("tiered.warm.file_lock.os.pwrite", interrupt)
         try:
             FileLock.acquire(tmp_path / "lock", "it")
         except KeyboardInterrupt as error:
@@ -332,6 +332,6 @@ def test_a_lock_on_a_broken_disk_is_no_question_of_rights(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output") as caught:
-        patch.setattr("tiered.warm.lock.os.open", fail)
+        patch.setattr("tiered.warm.file_lock.os.open", fail)
         FileLock.acquire(tmp_path / "lock", "it")
     assert not isinstance(caught.value, TieredError)

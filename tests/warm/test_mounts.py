@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.warm import mounts
+from tiered.warm import mount_check
 
 LINE = "36 35 {} / /mnt/some\\040where rw,noatime shared:1 - {} host:/export rw,vers=4.2\n"
 
@@ -16,7 +16,7 @@ LINE = "36 35 {} / /mnt/some\\040where rw,noatime shared:1 - {} host:/export rw,
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Say what `tmp_path` is mounted from: write its type to the file that is returned."""
-    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(mount_check, "MOUNTS", tmp_path / "mountinfo")
     return tmp_path / "mountinfo"
 
 
@@ -57,7 +57,7 @@ def test_others_and_those_that_are_not_known_are_taken(
 
 
 def test_this_systems_own_mounts_are_understood(tmp_path: Path) -> None:
-    if not mounts.MOUNTS.exists():
+    if not mount_check.MOUNTS.exists():
         pytest.skip("no Linux")
-    assert mounts.file_system(tmp_path / "not" / "there") in mounts.MOUNTS.read_text()
-    assert mounts.file_system(Path("/proc/self")) == "proc"
+    assert mount_check.file_system(tmp_path / "not" / "there") in mount_check.MOUNTS.read_text()
+    assert mount_check.file_system(Path("/proc/self")) == "proc"

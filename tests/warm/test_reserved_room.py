@@ -15,7 +15,7 @@ from tests.warm.segments import append, header_of, read, values_of, write_segmen
 from tiered.errors import Backpressure, CorruptionError
 from tiered.format.block import HEADER_BYTES
 from tiered.format.segment import BlockIndex
-from tiered.warm import mapping, scan, segment_reader
+from tiered.warm import file_map, segment_reader, segment_scan
 from tiered.warm.filesystem import OsFileSystem, sync_before_reading
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -133,10 +133,10 @@ def test_what_is_written_while_a_reader_looks_is_no_damage(
 ) -> None:
     """A block that was not there yet is looked at again, once a later one says that it was synced."""
     writer = writer_with_room(tmp_path / "0")
-    end, read_bytes = writer.position, scan.FileWindow._read
-    monkeypatch.setattr(scan, "_WINDOW_BYTES", HEADER_BYTES)
+    end, read_bytes = writer.position, segment_scan.FileWindow._read
+    monkeypatch.setattr(segment_scan, "_WINDOW_BYTES", HEADER_BYTES)
 
-    def read_slowly(window: scan.FileWindow, position: int, stop: int) -> bytes:
+    def read_slowly(window: segment_scan.FileWindow, position: int, stop: int) -> bytes:
         found = read_bytes(window, position, stop)
         if position == end == writer.position:
             append(writer, b"synced meanwhile")
@@ -144,7 +144,7 @@ def test_what_is_written_while_a_reader_looks_is_no_damage(
             append(writer, b"says so")
         return found
 
-    monkeypatch.setattr(scan.FileWindow, "_read", read_slowly)
+    monkeypatch.setattr(segment_scan.FileWindow, "_read", read_slowly)
     assert values_of(SegmentFile.open(writer.path))[3:] == [b"synced meanwhile", b"says so"]
 
 
@@ -153,9 +153,9 @@ def test_a_block_written_while_one_read_passes_it_is_no_damage(
 ) -> None:
     """One read has the place as it was, and behind it a block that says that the place was synced: read it anew."""
     writer = writer_with_room(tmp_path / "0")
-    end, read_bytes = writer.position, scan.FileWindow._read
+    end, read_bytes = writer.position, segment_scan.FileWindow._read
 
-    def read_torn(window: scan.FileWindow, position: int, stop: int) -> bytes:
+    def read_torn(window: segment_scan.FileWindow, position: int, stop: int) -> bytes:
         before = read_bytes(window, position, stop)
         if writer.position != end:
             return before
@@ -166,7 +166,7 @@ def test_a_block_written_while_one_read_passes_it_is_no_damage(
         after = read_bytes(window, position, stop)
         return before[: passed - position] + after[passed - position :]
 
-    monkeypatch.setattr(scan.FileWindow, "_read", read_torn)
+    monkeypatch.setattr(segment_scan.FileWindow, "_read", read_torn)
     assert values_of(SegmentFile.open(writer.path))[3:] == [b"synced meanwhile", b"says so"]
 
 
@@ -237,7 +237,7 @@ def test_no_map_left_is_backpressure(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     writer = writer_with_room(tmp_path / "0")
     view = SegmentFile.of_writer(writer.path, writer.header, writer.index.frozen(), writer.end_offset)
-    monkeypatch.setattr(mapping, "_Mapping", refuse)
+    monkeypatch.setattr(file_map, "_Mapping", refuse)
     for look in (lambda: SegmentFile.open(writer.path), lambda: values_of(view)):
         with pytest.raises(Backpressure, match="max_map_count"):
             look()

@@ -14,7 +14,7 @@ from tests.warm.disks import BrokenDisk, FailingDisk
 from tests.warm.segments import append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import DiskFull
 from tiered.format.block import HEADER_BYTES
-from tiered.warm import scan, segment_reader, tail
+from tiered.warm import segment_reader, segment_scan, tail
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -254,7 +254,7 @@ def test_who_polls_does_not_read_what_is_being_written(
         with path.open("ab") as file:
             file.write(bytes(HEADER_BYTES) + b"TBLK" * 1000)
         with monkeypatch.context() as patched:
-            patched.setattr(scan.FileWindow, "_read", None)
+            patched.setattr(segment_scan.FileWindow, "_read", None)
             assert SegmentFile.open(path, earlier=earlier) is earlier
         assert values_of(SegmentFile.open(path)) == [value for block in blocks for value in block]
 

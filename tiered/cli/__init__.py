@@ -11,9 +11,9 @@
 `explain`        ``explain``
 `pause`          ``pause``, ``resume``
 `config`         ``config``
-`bench`          ``bench``
+`bench`          ``bench``; what it measures is the business of `quick_bench`
 `inspection`     ``inspect``; what it finds is the business of `describe`
-`showcase`       ``demo``
+`demo`           ``demo``
 ===============  ==========================================================
 """
 

@@ -19,13 +19,14 @@ from typing import Annotated, Any, Never
 import typer
 from typer.core import TyperGroup
 
-from .. import __version__
 from ..errors import TieredError
+from ..version import VERSION
 from .append import append
 from .bench import bench
 from .changes import add_columns, add_partitions, delete, delete_before, roll
 from .config import config
 from .daemon import daemon
+from .demo import demo
 from .explain import explain
 from .export import export
 from .inspection import inspect
@@ -34,7 +35,6 @@ from .pause import pause, resume
 from .read import read
 from .restore import restore
 from .serve import serve
-from .showcase import demo
 from .sweep import sweep
 from .tiering import plan, status, tier
 from .topics import create, topics
@@ -85,7 +85,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"tiered {__version__}")
+        say(f"tiered {VERSION}")
         raise typer.Exit
 
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..base.units import approximate_size
+from ..engine.ingest import key_bytes, timestamp_us
 from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..format.schema import RECORD_SCHEMA, TIMESTAMP
-from ..ingest import key_bytes, timestamp_us
-from ..topic import Topic
-from ..units import approximate_size
+from ..store.local_topic import Topic
 from .options import (
     AsJson,
     ColdUrl,

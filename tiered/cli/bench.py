@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ..bench import VALUE_BYTES, Figure, measure, scratch
-from ..units import approximate_size
+from ..base.units import approximate_size
 from .options import AsJson, Verbose
 from .output import print_json, print_table, say, spinner
+from .quick_bench import VALUE_BYTES, Figure, measure, scratch
 
 
 def bench(

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ..base.units import shown
 from ..errors import ConfigError, OffsetOutOfRange
-from ..settings import Settings
-from ..store import Store
-from ..topic import Topic
-from ..units import shown
+from ..settings.settings import Settings
+from ..store.local_store import Store
+from ..store.local_topic import Topic
 from ..warm.catalog import STORE_FILE
 from .options import (
     AsJson,

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from ..daemon.service import DEFAULT_ADDRESS
-from ..flight.options import DEFAULT_LISTEN
+from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
-from ..settings import Settings, Sources, dotted
-from ..settings_sources import Setting, doubts, pattern_of, policy_provenance, provenance
-from ..warm.cold_url import COLD_FILE, ColdPlace, read_cold_place
+from ..settings.provenance import Setting, doubts, pattern_of, policy_provenance, provenance
+from ..settings.settings import Settings, Sources, dotted
+from ..warm.bucket_binding import COLD_FILE, ColdPlace, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
 from .output import count, print_json, print_table, say
 

@@ -13,7 +13,7 @@ from ..daemon import Daemon
 from ..daemon.logs import set_up_logging, take_down_logging
 from ..daemon.notify import Notifier
 from ..errors import ConfigError
-from ..settings import Settings
+from ..settings.settings import Settings
 from .options import ColdUrl, ConfigFile, StorePath, overrides_of
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..cold.object_store import ObjectStore
+from ..cold.object_store.protocol import ObjectStore
 from ..errors import ConfigError, CorruptionError, ObjectNotFound
 from ..format.block import FLAG_OFFSETS
 from ..format.codec import Codec
 from ..format.document import decode_document
-from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry
 from ..format.manifest_codec import decode_head, decode_page, unpack_page
 from ..format.schema import schema_from_text
+from ..format.segment_facts import SegmentFacts
 from ..warm.segment_reader import SegmentFile
 
 Row = dict[str, Any]

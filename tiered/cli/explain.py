@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ..explaining import explain_topic
-from ..policies.explain import Explanation, Piece
-from ..selecting import checked_partition
-from ..units import approximate_size, format_duration
+from ..base.units import approximate_size, format_duration
+from ..monitor.explain import explain_topic
+from ..policies.forecast.explain import Explanation, Piece
+from ..reader.query import checked_partition
 from .options import (
     AsJson,
     ColdUrl,

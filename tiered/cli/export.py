@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from ..errors import ConfigError
-from ..export import export_iceberg
+from ..export.iceberg import export_iceberg
 from ..opening import open_store
-from ..settings import Settings
-from ..store import Store
-from ..warm.cold_url import read_cold_place
+from ..settings.settings import Settings
+from ..store.local_store import Store
+from ..warm.bucket_binding import read_cold_place
 from .options import (
     AsJson,
     ColdUrl,

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from ..cold.object_store import ObjectStore
-from ..cold.open import open_object_store
-from ..cold.options import ColdOptions, check_url
+from ..base.units import shown_json
+from ..cold.object_store.connect import open_object_store
+from ..cold.object_store.options import ColdOptions, check_url
+from ..cold.object_store.protocol import ObjectStore
 from ..errors import ConfigError, ObjectNotFound
 from ..format.segment import MAGIC as SEGMENT_MAGIC
-from ..settings import Settings
-from ..units import shown_json
-from ..warm.cold_url import read_cold_place
+from ..settings.settings import Settings
+from ..warm.bucket_binding import read_cold_place
 from .describe import (
     Description,
     Row,

@@ -8,15 +8,15 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
+from ..base.units import shown
 from ..errors import StoreLocked, TieredError
 from ..flight import open_noticed
-from ..flight.notice import Notice, standing_notice
+from ..flight.client.discovery import Notice, standing_notice
 from ..opening import open_store
-from ..settings import Settings
-from ..store import Store
-from ..units import shown
+from ..settings.settings import Settings
+from ..store.local_store import Store
+from ..warm.bucket_binding import read_cold_place
 from ..warm.catalog import Catalog
-from ..warm.cold_url import read_cold_place
 from ..warm.filesystem import OsFileSystem
 from .output import say
 

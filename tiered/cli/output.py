@@ -20,8 +20,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from ..ingest import to_datetime
-from ..units import approximate_size, shown, shown_json
+from ..base.units import approximate_size, shown, shown_json
+from ..engine.ingest import to_datetime
 
 # Wide enough that a table in a pipe or a file keeps its lines whole.
 _PIPE_WIDTH = 240

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..store import Store
+from ..store.local_store import Store
 from .options import (
     AsJson,
     ColdUrl,

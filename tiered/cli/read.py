@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from ..base.units import parse_duration
 from ..errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ..reader.scan import Scan
-from ..store import Store
-from ..topic import Topic
-from ..units import parse_duration
+from ..store.local_store import Store
+from ..store.local_topic import Topic
 from .options import ColdUrl, ConfigFile, StorePath, TopicName, Verbose, load_settings, open_for_reading
 from .output import Escaping
 from .records import OutputFormat, RecordPrinter, printer_for

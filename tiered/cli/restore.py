@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..restore import restore as restore_store
-from ..settings import Settings
+from ..recovery.restore import restore as restore_store
+from ..settings.settings import Settings
 from .options import AsJson, ConfigFile, Verbose
 from .output import count, iso, print_json, say, spinner
 from .read import parse_moment

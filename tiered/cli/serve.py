@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from ..daemon.notify import Notifier
-from ..flight.options import read_token
-from ..settings import Settings
+from ..flight.wire.options import read_token
+from ..settings.settings import Settings
 from ..warm.catalog import STORE_FILE
 from .options import ColdUrl, ConfigFile, StorePath, Verbose, open_for_writing, overrides_of
 from .output import say

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..cold.sweep import SweepReport
-from ..units import approximate_size, format_duration
+from ..base.units import approximate_size, format_duration
+from ..cold.upkeep.sweep import SweepReport
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, open_for_tiering
 from .output import count, error_line, print_json, print_table, say, size, spinner
 

@@ -9,16 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
+from ..base.units import approximate_size, format_duration, parse_duration
+from ..engine.ingest import to_datetime
 from ..errors import ConfigError
-from ..ingest import to_datetime
+from ..monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ..policies.actions import Action
 from ..policies.cost import PRICES_AS_OF
 from ..policies.executor import TierReport
+from ..policies.forecast.simulate import Simulation
 from ..policies.outlook import TierBytes
 from ..policies.plan import Plan
-from ..policies.simulate import Simulation
-from ..status import PartitionStatus, StoreStatus, TierHoldings
-from ..units import approximate_size, format_duration, parse_duration
 from .options import (
     AsJson,
     ColdUrl,

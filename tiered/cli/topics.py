@@ -13,7 +13,7 @@ import typer
 
 from ..errors import ConfigError, CorruptionError, TopicExists, UnsupportedFormat
 from ..format.schema import RECORD_SCHEMA, TIMESTAMP, check_topic_name
-from ..topic_meta import check_partitions, checked_schema
+from ..format.topic_meta import check_partitions, checked_schema
 from .options import (
     AsJson,
     ColdUrl,

@@ -9,17 +9,17 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..base.units import approximate_size, shown
+from ..engine.locations import cold_options
 from ..errors import ConfigError, ReadOnly, TieredError
-from ..places import cold_options
-from ..reader.access import Places, TierAccess
-from ..settings import Settings
-from ..units import approximate_size, shown
-from ..verify.remembering import Memory
-from ..verify.repair import repair_store
+from ..reader.tiers import Places, TierAccess
+from ..repair.repair import repair_store
+from ..settings.settings import Settings
+from ..verify.damage_memory import Memory
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
+from ..warm.bucket_binding import ColdPlace, read_cold_place
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
-from ..warm.cold_url import ColdPlace, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, names_server
 from .output import count, error_line, print_json, print_table, say, stderr
 

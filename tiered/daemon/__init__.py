@@ -7,6 +7,8 @@
                  │          └─▶ watched ─▶ health             what was begun, what made progress, who answered
                  ├─▶ logs, notify                             lines on stderr, words for systemd
                  └─▶ web ◀─ health, metrics                   /healthz /readyz /metrics and the page
+
+Other packages import `logs`, `notify` and `service`.
 """
 
 from .service import Daemon

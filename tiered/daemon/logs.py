@@ -12,8 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from ..base.units import approximate_size, shown, shown_json
 from ..policies.executor import Outcome
-from ..units import approximate_size, shown, shown_json
 
 REPEAT_SECONDS = 300.0
 _REPEATS_KEPT_MAX = 1000

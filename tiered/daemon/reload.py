@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import ConfigError
-from ..settings import Settings
+from ..settings.settings import Settings
 
 _FIXED_SECTIONS = ("store", "cold")
 _FIXED_KEYS = (("daemon", "metrics"), ("daemon", "log"))

@@ -21,25 +21,25 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from ..cold.throttle import Brakes
+from ..base.units import format_duration
+from ..cold.object_store.throttle import Brakes
 from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
-from ..metrics import exposition, registry_for
+from ..monitor.http import Views, Web, read_token
+from ..monitor.metrics import exposition, registry_for
+from ..monitor.status_page import page, page_state
 from ..opening import open_store
-from ..passes import Backoff, Passes
-from ..policies.rules import Policy
-from ..schedules import first_seconds, schedule_of
-from ..settings import Settings
-from ..status_page import page, page_state
-from ..store import Store
-from ..units import format_duration
+from ..policies.policy import Policy
+from ..settings.schedule import first_seconds, schedule_of
+from ..settings.settings import Settings
+from ..store.local_store import Store
+from ..tiering.pass_loop import Backoff, Passes
 from ..warm.catalog import STORE_FILE
-from ..warm.lock import FileLock
-from ..web import Views, Web, read_token
+from ..warm.file_lock import FileLock
 from .health import Health
 from .logs import log_outcome
 from .notify import Notifier
+from .pass_watch import WatchedWork
 from .reload import check_can_change
-from .watched import WatchedWork
 
 log = logging.getLogger("tiered.daemon")
 

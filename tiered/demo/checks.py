@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..base.units import approximate_size
 from ..reader.scan import Scan, TierShare
-from ..store import Store
-from ..topic import Topic
-from ..units import approximate_size
+from ..store.local_store import Store
+from ..store.local_topic import Topic
 from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, TIMESTAMP, answers
 from .stage import Stage
 

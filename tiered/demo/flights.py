@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from ..bundled import flights_path
+from .flights_file import flights_path
 
 TIMESTAMP = "scheduled_departure"
 KEY = "carrier"

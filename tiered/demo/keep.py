@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..cold.file_store import FileStore
-from ..cold.open import open_object_store
-from ..cold.options import ColdOptions
-from ..warm.cold_url import ColdPlace, write_cold_place
+from ..cold.object_store.connect import open_object_store
+from ..cold.object_store.file_store import FileStore
+from ..cold.object_store.options import ColdOptions
+from ..warm.bucket_binding import ColdPlace, write_cold_place
 from ..warm.filesystem import OsFileSystem
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ..units import approximate_size
+from ..base.units import approximate_size
 
 _STEP_WIDTH = 10
 _TEXT_WIDTH = 58

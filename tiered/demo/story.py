@@ -15,15 +15,15 @@ from typing import Any
 
 from rich.console import Console
 
-from ..endpoint import EmbeddedS3, environment
+from ..base.units import format_duration, format_size, to_us
+from ..engine.host import Host
 from ..errors import ConfigError
-from ..host import Host
 from ..opening import open_store
 from ..policies.actions import Action, Compress, EvictLocal, Offload
-from ..settings import Settings
-from ..store import Store
-from ..units import format_duration, format_size, to_us
+from ..settings.settings import Settings
+from ..store.local_store import Store
 from .checks import check_across_tiers, print_where
+from .embedded_s3 import EmbeddedS3, environment
 from .flights import KEY, ORIGINS, ROW_COUNT, TIMESTAMP, arrivals, as_records, load_flights, months
 from .keep import keep_bucket
 from .spark_queries import check_in_spark

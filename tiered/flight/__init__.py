@@ -2,6 +2,8 @@
 
 Importing this gives `Store.serve` and ``tiered.open("grpc://…")`` what they need. pyarrow's Flight is loaded at the first
 use of either: some builds of pyarrow lack it, and most processes never speak it.
+
+Other packages import `client`, `server` and `wire`.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..network import Network, Server, use_network
+from ..store.network import Network, Server, use_network
 
 if TYPE_CHECKING:
-    from ..settings import Settings
-    from ..store import Store
-    from .notice import Notice
-    from .remote_store import RemoteStore
+    from ..settings.settings import Settings
+    from ..store.local_store import Store
+    from .client.discovery import Notice
+    from .client.remote_store import RemoteStore
 
 
 def _loaded(name: str) -> Any:
@@ -31,18 +33,18 @@ def _loaded(name: str) -> Any:
 
 
 def _serve(store: Store, listen: str, **options: Any) -> Server:
-    server: Server = _loaded(".serving").serve(store, listen, **options)
+    server: Server = _loaded(".server.serve").serve(store, listen, **options)
     return server
 
 
 def _connect(url: str, *arguments: Any, **options: Any) -> Store:
-    store: Store = _loaded(".remote_store").connect(url, *arguments, **options)
+    store: Store = _loaded(".client.remote_store").connect(url, *arguments, **options)
     return store
 
 
 def open_noticed(notice: Notice, settings: Settings, *, read_only: bool) -> RemoteStore:
     """See `remote_store.open_noticed`."""
-    store: RemoteStore = _loaded(".remote_store").open_noticed(notice, settings, read_only=read_only)
+    store: RemoteStore = _loaded(".client.remote_store").open_noticed(notice, settings, read_only=read_only)
     return store
 
 

@@ -65,7 +65,7 @@ import pyarrow.types as pt
 from ..errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from .checksum import crc32c
 from .codec import ZSTD_LEVEL, Codec, compress, decompress
-from .message import read_batch
+from .ipc_message import read_batch
 
 MAGIC = b"TBLK"
 VERSION = 1

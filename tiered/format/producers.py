@@ -19,7 +19,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from .block import BlockHeader
-from .facts import ProducerState
+from .segment_facts import ProducerState
 
 PRODUCERS_MAX = 1024
 LATEST_PARTS = 16

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import InvalidName, SchemaMismatch, UnsupportedFormat
-from .layouts import as_map, decoded, has, is_entries, is_list_view, leaves, text_parts
+from .arrow_layouts import as_map, decoded, has, is_entries, is_list_view, leaves, text_parts
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SYSTEM_FIELDS: tuple[pa.Field, ...] = (

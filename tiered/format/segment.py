@@ -72,8 +72,8 @@ import pyarrow as pa
 from ..errors import CorruptionError, InvalidName, SchemaMismatch, UnsupportedFormat
 from .block import HEADER_BYTES, BlockHeader, padding
 from .checksum import crc32c
-from .facts import ProducerState, SegmentFacts, producers_from_json
 from .schema import check_body_schema
+from .segment_facts import ProducerState, SegmentFacts, producers_from_json
 
 MAGIC = b"TSEG"
 FOOTER_MAGIC = b"TFTR"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .news import News
+from ..base.condition import News
 
 _GATHER_SECONDS_MAX = 0.002
 _GATHER_STEP_SECONDS = 0.00002

@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from ..base.condition import News
 from ..errors import Fenced, PartitionPoisoned, RecordTooLarge, StoreClosed, TieredError, TopicNotFound, again
 from ..format.block import Body
-from ..format.facts import ProducerState
 from ..format.segment import BlockIndex, SegmentHeader
-from ..warm.asking import drop_asked
+from ..format.segment_facts import ProducerState
 from ..warm.catalog import TopicMeta
-from ..warm.directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
-from ..warm.lock import FileLock
+from ..warm.file_lock import FileLock
+from ..warm.partition_directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
 from ..warm.segment_writer import SegmentWriter
+from ..warm.writer_requests import drop_asked
 from .group_commit import GroupCommit
-from .news import News
-from .numbered import NumberedRows
-from .opening import WriterOptions, open_active
-from .pending import SchemaGrew
-from .recent import RecentBlock
+from .pending_rows import SchemaGrew
+from .producer_rows import NumberedRows
+from .recent_blocks import RecentBlock
+from .recovery import WriterOptions, open_active
 
 FULL = -1
 """What an append returns instead of an offset where the pending rows must be written first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..durations import Durations
+from ..base.histogram import Durations
 
 SECONDS_BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,

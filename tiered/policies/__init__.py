@@ -1,7 +1,10 @@
 """When data moves: facts + rules + now -> plan (pure), and the executor that carries a plan out.
 
-``rules`` is what ``tiered.toml`` says of a topic, ``facts`` is what the store knows, ``plan`` decides,
+``policy`` is what ``tiered.toml`` says of a topic, ``facts`` is what the store knows, ``rules`` and ``plan`` decide,
 ``executor`` acts through a port that the store implements.
+
+Other packages import `actions`, `cost`, `executor`, `facts`, `forecast`, `outlook`, `plan`, `policy`,
+`replan`, `rules`, `running` and `shipping`.
 """
 
 from .actions import (
@@ -23,7 +26,7 @@ from .cost import Cost, Requests
 from .executor import ActionPort, Executor, TierReport
 from .facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, ScrubFact, SegmentFact, StoreFacts
 from .plan import Plan, make_plan
-from .rules import PRESETS, Policy
+from .policy import PRESETS, Policy
 
 __all__ = [
     "PRESETS",

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 from uuid import UUID
 
-from ..units import approximate_size
+from ..base.units import approximate_size
 from .cost import Requests
 
 WHOLE_STORE = ("", -1)

@@ -30,7 +30,7 @@ from .actions import (
 from .plan import Plan
 from .running import Running
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("tiered.policies.executor")
 
 
 class Stopping(StoreLocked):

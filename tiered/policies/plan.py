@@ -23,7 +23,7 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from ..units import approximate_size
+from ..base.units import approximate_size
 from .actions import (
     Action,
     ChangeClass,
@@ -32,11 +32,11 @@ from .actions import (
     ShipTail,
 )
 from .cost import PRICES_AS_OF, Cost, Requests, estimate, moving
-from .draft import Draft, promote, relieve_disk
 from .facts import StoreFacts
 from .outlook import TierBytes
-from .rules import Policy
-from .sweeping import sweep
+from .policy import Policy
+from .rules.partition_plan import Draft, promote, relieve_disk
+from .rules.sweep import sweep
 
 
 @dataclass(frozen=True, slots=True)

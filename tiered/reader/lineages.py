@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..cold.commit import FIRST_LINEAGE
+from ..cold.manifest.commit import FIRST_LINEAGE
 from ..format.lineages import WHOLLY, shared_end
 from ..warm.catalog import TopicMeta
-from ..warm.directory import read_lineage
-from .access import TierAccess
+from ..warm.partition_directory import read_lineage
+from .tiers import TierAccess
 
 
 def lineage_of(access: TierAccess, meta: TopicMeta, partition: int) -> int:

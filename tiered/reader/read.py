@@ -10,11 +10,11 @@ import pyarrow as pa
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
 from ..format.block import FLAG_OFFSETS
 from ..warm.catalog import TopicMeta
-from .access import TierAccess
-from .ahead import SplitsAhead
+from .prefetch import SplitsAhead
 from .rows import Query, RowAssembler
 from .snapshot import snapshot_partition
 from .splits import HotSource, Split, Tier, WarmSource
+from .tiers import TierAccess
 
 _MOVES_MAX = 8
 

@@ -19,16 +19,16 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..cold.compare import aligned
-from ..cold.parquet_format import object_schema
-from ..cold.parquet_inspect import read_facts_of_entry
-from ..cold.parquet_reader import read_object
-from ..cold.partition import ColdPartition
+from ..cold.fetch.object_reader import read_object
+from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.parquet.inspect import read_facts_of_entry
+from ..cold.parquet.layout import object_schema
 from ..errors import CorruptionError, ObjectNotFound
+from ..format.compare import aligned
 from ..format.manifest import Head, ObjectEntry
 from ..warm.catalog import TopicMeta
 from ..warm.ends import SegmentEnds
-from ..warm.rewrite import same_records
+from ..warm.reencode import same_records
 from ..warm.segment_reader import SegmentFile
 
 log = logging.getLogger("tiered.tierer")

@@ -12,11 +12,11 @@ import pyarrow as pa
 from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..warm.catalog import TopicMeta
-from .access import TierAccess
 from .read import read_splits
 from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot
 from .splits import ColdSource, Split, Tier
+from .tiers import TierAccess
 
 
 @dataclass(frozen=True, slots=True)

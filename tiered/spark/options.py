@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from ..base.units import parse_duration, parse_size
+from ..engine.ingest import timestamp_us
 from ..errors import ConfigError, SchemaMismatch
 from ..format.schema import check_topic_name
-from ..ingest import timestamp_us
-from ..settings import Settings
-from ..units import parse_duration, parse_size
+from ..settings.settings import Settings
 
 EARLIEST = -2
 LATEST = -1
@@ -31,7 +31,7 @@ LINEAGES = "@lineages"
 Lineages = Mapping[int, int] | None
 """Their epochs; None: not known."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("tiered.spark.options")
 
 _ACCEPTED = (
     "topic", "subscribe", "path", "cold", "config", "endpointUrl", "region",

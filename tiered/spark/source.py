@@ -21,15 +21,15 @@ from pyspark.sql.types import StructType
 from ..errors import ConfigError
 from .columns import choose_fields, project, spark_schema
 from .options import SourceOptions, parse_options
-from .planning import key_column_of, open_source, pinned_scan
-from .pushdown import narrowing_of
-from .sink import TieredStreamWriter, TieredWriter
-from .sink_options import parse_sink_options
-from .tasks import ShortErrors, TieredPartition, exempt_imports_from_collection, read_task, tasks_of
+from .read.planning import key_column_of, open_source, pinned_scan
+from .read.pushdown import narrowing_of
+from .read.tasks import ShortErrors, TieredPartition, exempt_imports_from_collection, read_task, tasks_of
+from .sink.options import parse_sink_options
+from .sink.sink import TieredStreamWriter, TieredWriter
 
 __all__ = ["TieredDataSource", "TieredPartition", "TieredReader"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("tiered.spark.source")
 
 
 class TieredDataSource(DataSource):
@@ -135,7 +135,7 @@ class TieredDataSource(DataSource):
             PySpark is older than 4.2, which first lets a source limit its micro-batches.
         """
         try:
-            stream = import_module(".stream", __package__)
+            stream = import_module(".stream.stream", __package__)
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] != "pyspark":
                 raise
@@ -191,7 +191,7 @@ class TieredReader(DataSourceReader):
 
 
 class PushdownReader(TieredReader):
-    """A reader that prunes by Spark's filters: right for one query a ``load()``; see `tiered.spark.pushdown`."""
+    """A reader that prunes by Spark's filters: right for one query a ``load()``; see `spark.read.pushdown`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take note of the filters, and have Spark apply all of them as well."""

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
-from ..warm.decisions import DECISION_FILE, STAGE_DIRECTORY
 from ..warm.filesystem import FileSystem, read_whole, write_atomically
+from ..warm.open_commits import DECISION_FILE, STAGE_DIRECTORY
 from .stage_file import Staged
 
 ONCE = "job:"

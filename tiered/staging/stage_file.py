@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ..errors import CorruptionError, SchemaMismatch
 from ..format.checksum import crc32c
-from ..format.message import read_batch
+from ..format.ipc_message import read_batch
 from ..warm.filesystem import FileSystem
 
 _MAGIC = b"TIERSTG1"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ..cold.bucket import DELETED, Bucket
-from ..cold.layout import STORE_KEY, topic_key
+from ..cold.manifest.keys import STORE_KEY, topic_key
+from ..cold.manifest.store_documents import DELETED, Bucket
 from ..errors import CorruptionError
 from ..format.document import decode_document
+from ..warm.bucket_binding import COLD_FILE, read_cold_place
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, TopicMeta
-from ..warm.cold_url import COLD_FILE, read_cold_place
 from .notes import Notes
 from .report import Item, Problem
 

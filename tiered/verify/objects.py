@@ -8,29 +8,22 @@ from itertools import pairwise
 
 import pyarrow.compute as pc
 
-from ..cold.compare import aligned
-from ..cold.fetch_plan import read_piece, tail_piece
-from ..cold.merge import merged_facts
-from ..cold.object_store import ObjectStore
-from ..cold.parquet_footer import Footer, parse_footer
-from ..cold.parquet_format import (
-    MAGIC,
-    as_in_manifest,
-    column_chunks,
-    facts_of,
-    make_entry,
-    object_schema,
-)
-from ..cold.parquet_reader import read_object
-from ..cold.partition import ColdPartition
-from ..cold.scrub import check_piece, check_size, pieces
-from ..cold.second_look import DAMAGED_OR_MISSING, sound
+from ..cold.fetch.object_reader import read_object
+from ..cold.fetch.plan import read_piece, tail_piece
+from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.object_store.protocol import ObjectStore
+from ..cold.object_store.second_look import DAMAGED_OR_MISSING, sound
+from ..cold.parquet.footer import Footer, parse_footer
+from ..cold.parquet.layout import MAGIC, as_in_manifest, column_chunks, facts_of, make_entry, object_schema
+from ..cold.upkeep.check import check_piece, check_size, pieces
+from ..cold.upkeep.merge import merged_facts
 from ..errors import CorruptionError
-from ..format.facts import SegmentFacts
+from ..format.compare import aligned
 from ..format.manifest import ObjectEntry, RowGroup
+from ..format.segment_facts import SegmentFacts
 from ..reader.same_log import segment_rows
 from ..warm.catalog import TopicMeta
-from ..warm.rewrite import same_records
+from ..warm.reencode import same_records
 from ..warm.segment_reader import SegmentFile
 from .notes import Notes
 from .report import Item, Problem

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from ..cold.object_store import ObjectStore
-from ..cold.partition import ColdPartition
+from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError, ObjectNotFound
-from ..format.facts import SegmentFacts
 from ..format.manifest import Head, ObjectEntry
-from ..scrub_state import read_scrub_state
+from ..format.segment_facts import SegmentFacts
+from ..survey.scrub_state import read_scrub_state
+from ..warm.bucket_binding import COLD_FILE
 from ..warm.catalog import TopicMeta
-from ..warm.cold_url import COLD_FILE
-from ..warm.directory import (
+from ..warm.partition_directory import (
     FENCED_FILE,
     LINEAGE_FILE,
     START_FILE,

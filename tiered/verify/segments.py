@@ -24,7 +24,6 @@ from ..format.block import (
     decode_header,
     verify_chunks,
 )
-from ..format.facts import ProducerState
 from ..format.producers import ProducerTable
 from ..format.segment import (
     FIXED_BYTES,
@@ -37,7 +36,8 @@ from ..format.segment import (
     decode_segment_header,
     read_footer,
 )
-from ..warm.directory import SegmentName
+from ..format.segment_facts import ProducerState
+from ..warm.partition_directory import SegmentName
 from .block_values import check_body
 from .notes import Gone, Notes
 from .report import Item, Problem

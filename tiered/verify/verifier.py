@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from ..cold.bucket import DELETED, Bucket
-from ..cold.layout import PartitionKeys, topic_key, topic_of_folder
-from ..cold.object_store import ObjectStore
+from ..cold.manifest.keys import PartitionKeys, topic_key, topic_of_folder
+from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError
-from ..reader.access import TierAccess
+from ..reader.tiers import TierAccess
 from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
-from ..warm.directory import list_segments
+from ..warm.partition_directory import list_segments
+from .damage_memory import Memory
 from .documents import (
     local_topic_names,
     look_at_bucket_document,
@@ -23,7 +24,6 @@ from .documents import (
 )
 from .notes import Gone, Notes, Progress
 from .partitions import Tiers, look_at_partition
-from .remembering import Memory
 from .report import Item, Problem, VerifyReport
 from .segments import look_at_segment
 

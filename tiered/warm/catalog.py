@@ -22,9 +22,9 @@ from ..format.schema import (
     schema_from_text,
     schema_to_text,
 )
-from .cold_url import read_cold_place
+from .bucket_binding import read_cold_place
+from .file_lock import directory_lock
 from .filesystem import FileSystem, read_whole, write_atomically
-from .lock import directory_lock
 from .rights import follow_root
 
 _CHANGE_SECONDS_MAX = 30.0

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from ..format.facts import ProducerState
 from ..format.producers import ProducerTable
 from ..format.segment import ContentHash, SegmentHeader
+from ..format.segment_facts import ProducerState
 from .segment_reader import SegmentFile
 
 _ENDS_KNOWN_MAX = 16

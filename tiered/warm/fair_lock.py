@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import DiskFull, StoreLocked
-from .lock import FileLock, facts_of_holder
+from .file_lock import FileLock, facts_of_holder
 
 
 class FairLock:

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from ..errors import CorruptionError, UnsupportedFormat
 from ..format.block import HEADER_BYTES, BlockHeader, decode_body, decode_header
-from ..format.facts import ProducerState, SegmentFacts
 from ..format.segment import (
     FIXED_BYTES,
     BlockIndex,
@@ -22,10 +21,11 @@ from ..format.segment import (
     read_footer,
     segment_header_length,
 )
-from .directory import SegmentName, list_segments
+from ..format.segment_facts import ProducerState, SegmentFacts
+from .file_map import map_bytes
 from .filesystem import NoRoom, sync_before_reading
-from .mapping import map_bytes
-from .scan import FileWindow, Scan, Source, scan_blocks
+from .partition_directory import SegmentName, list_segments
+from .segment_scan import FileWindow, Scan, Source, scan_blocks
 
 _BLOCKS_KNOWN_MAX = 1 << 16
 _Stored = bytes  # within the class, `bytes` is a property

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from ..errors import DiskFull
 from ..format.block import MARK, NO_NUMBERS, Body, Numbers, encode_header
-from ..format.facts import SegmentFacts
 from ..format.producers import PRODUCER_AGE_US, ProducerTable
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
-from .directory import SegmentName
+from ..format.segment_facts import SegmentFacts
 from .filesystem import FileSystem
-from .scan import Scan
+from .partition_directory import SegmentName
+from .segment_scan import Scan
 from .tail import Blocks, Tail
 
 

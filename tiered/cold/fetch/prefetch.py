@@ -1,0 +1,127 @@
+"""Fetching ahead of a reader, across the borders of row groups and objects, as far as its reading suggests.
+
+A reader asks for units in a known order. While it decodes one, the next are under way. How many grows with what it
+has asked for: a reader that takes one batch and goes costs little more than that batch, and one that goes on soon has
+as much under way as memory allows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from .fetcher import Fetcher, Reserved
+from .plan import Unit
+
+_FIRST_BYTES = 16 << 20
+_STEP_BYTES = 4 << 20
+
+Loaded_co = TypeVar("Loaded_co", covariant=True)
+
+
+class Read(Protocol[Loaded_co]):
+    """A read of one object: its units in the order of the reader, and how one is loaded, on any thread."""
+
+    @property
+    def units(self) -> list[Unit]: ...
+    def load(self, unit: Unit) -> Loaded_co: ...
+
+
+class FetchAhead(Generic[Loaded_co]):
+    """What one reader has under way; leave the context to give the rest up.
+
+    Parameters
+    ----------
+    reads
+        The objects that will be read, in order; taken from as far ahead as is fetched.
+    eager
+        Whether the reader said to want all of it. Otherwise nothing is fetched ahead for its first unit.
+    """
+
+    def __init__(self, fetcher: Fetcher, reads: Iterable[Read[Loaded_co]], *, eager: bool) -> None:
+        self._fetcher = fetcher
+        self._units = ((read, unit) for read in reads for unit in read.units)
+        self._ahead: deque[tuple[Read[Loaded_co], Unit, Future[Loaded_co]]] = deque()
+        self._reserved = Reserved()
+        self._window_bytes = _FIRST_BYTES if eager else 0
+        # Taken from the order, but not begun: it found no memory.
+        self._next: tuple[Read[Loaded_co], Unit] | None = None
+
+    def load(self, read: Read[Loaded_co], unit: Unit) -> Loaded_co:
+        """Return a unit's bytes, verified, and see to it that the next ones come.
+
+        Raises
+        ------
+        CorruptionError, ObjectNotFound, ColdStorageError
+        """
+        future = self._taken(unit)
+        self._go_ahead()
+        self._window_bytes = 2 * self._window_bytes or _STEP_BYTES
+        if future is None or future.cancel():
+            # Not begun: this thread does it sooner than a pool that is busy with other readers.
+            return read.load(unit)
+        return future.result()
+
+    def load_ready(self) -> tuple[Unit, Loaded_co] | None:
+        """Return the next unit in the order if it has come already; an error waits for its turn."""
+        if not self._ahead:
+            return None
+        read, unit, future = self._ahead[0]
+        # Cancelled by a store that was closed: who goes on reading fetches for itself, in its turn.
+        if not future.done() or future.cancelled() or future.exception() is not None:
+            return None
+        return unit, self.load(read, unit)
+
+    def _taken(self, unit: Unit) -> Future[Loaded_co] | None:
+        """Take a unit out of the order, and what the reader left out before it."""
+        while self._ahead:
+            _, first, future = self._ahead.popleft()
+            self._fetcher.release(self._reserved, first.bytes)
+            if first is unit:
+                return future
+            self._give_up(future)
+        while self._next is not None or self._advance():
+            assert self._next is not None
+            (_, item), self._next = self._next, None
+            if item is unit:
+                break
+        return None
+
+    def _go_ahead(self) -> None:
+        while self._next is not None or self._advance():
+            assert self._next is not None
+            read, unit = self._next
+            if self._reserved.bytes + unit.bytes > self._window_bytes:
+                return
+            if not self._fetcher.reserve(self._reserved, unit.bytes):
+                return
+            future = self._fetcher.submit(partial(read.load, unit))
+            if future is None:
+                self._fetcher.release(self._reserved, unit.bytes)
+                return
+            self._fetcher.counters.add(ahead=1)
+            self._ahead.append((read, unit, future))
+            self._next = None
+
+    def _advance(self) -> bool:
+        self._next = next(self._units, None)
+        return self._next is not None
+
+    def _give_up(self, future: Future[Loaded_co]) -> None:
+        self._fetcher.counters.add(ahead_unused=1)
+        future.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Also for what Ctrl-C kept from getting under way.
+        self._fetcher.release(self._reserved, self._reserved.bytes)
+        while self._ahead:
+            self._give_up(self._ahead.popleft()[2])

@@ -1,0 +1,98 @@
+"""From a URL to an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import ConfigError
+from .file_store import RESERVED as FILE_RESERVED
+from .file_store import FileStore
+from .options import URLS, ColdOptions, check_url
+from .protocol import ObjectStore
+
+# botocore and fsspec take a quarter of the time of `import tiered`: each is imported by the first URL that needs it.
+if TYPE_CHECKING:
+    from .s3_store import S3Store
+
+__all__ = ["ColdOptions", "open_object_store"]
+
+_DRIVERS = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+_READ_ONLY = {"http", "https", "data", "zip", "tar", "git", "github", "reference"}
+
+
+def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectStore:
+    """Return the object store at `url`; nothing is contacted before its first call.
+
+    Parameters
+    ----------
+    url
+        ``s3://bucket/prefix`` (``s3a://`` is the same), ``file:///absolute/directory``, ``memory://name``, or
+        any URL that fsspec has a driver for. Taken literally: ``%20`` is three characters.
+    options
+        How to reach it.
+
+    Raises
+    ------
+    ConfigError
+        The URL is not one, or its driver is not installed; the message says what to write or to install.
+    """
+    options = options or ColdOptions()
+    check_url(url)
+    scheme, _, rest = url.partition("://")
+    if any(part in (".", "..") for part in rest.split("/")):
+        raise ConfigError(f"{url!r} holds a dot name; write the directory it stands for")
+    if scheme in ("s3", "s3a"):
+        return _open_s3(url, rest, options)
+    _check_s3_alone(scheme, options)
+    if scheme == "file":
+        return _open_file(url, rest, options)
+    _check_driver(url, scheme)
+    from .fsspec_store import FsspecStore
+
+    return FsspecStore(url, options)
+
+
+def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not bucket:
+        raise ConfigError(f"{url!r} names no bucket; write s3://bucket/prefix")
+    if "//" in prefix:
+        raise ConfigError(f"{url!r}: the prefix holds an empty name; write one slash")
+    from .s3_store import S3Store
+
+    return S3Store(bucket, prefix, options)
+
+
+def _check_s3_alone(scheme: str, options: ColdOptions) -> None:
+    """Refuse what would be silently left out, and is asked for by those who must have it."""
+    for name, value, off in (("encryption", options.encryption, "off"), ("tags", options.tags, ())):
+        if value != off:
+            raise ConfigError(
+                f"cold.{name} is for s3:// alone, not for {scheme}://; leave it out and set the like of it on the bucket"
+            )
+
+
+def _open_file(url: str, rest: str, options: ColdOptions) -> FileStore:
+    path = Path(rest)
+    if not path.is_absolute() or path == Path("/"):
+        raise ConfigError(f"{url!r} names no absolute directory; write file:///absolute/directory")
+    if FILE_RESERVED in path.parts:
+        raise ConfigError(f"{url!r}: the name {FILE_RESERVED} is reserved")
+    return FileStore(path, options)
+
+
+def _check_driver(url: str, scheme: str) -> None:
+    if scheme in _READ_ONLY:
+        raise ConfigError(f"{url!r}: {scheme} is no object store; {URLS}")
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        package = _DRIVERS.get(scheme)
+        install = f"pip install {package}" if package else str(error)
+        raise ConfigError(f"{scheme}:// needs a driver that is not installed: {install}") from error
+    except ValueError as error:
+        raise ConfigError(f"nothing is known of {scheme}://; {URLS}") from error

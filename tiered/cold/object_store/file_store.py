@@ -1,0 +1,409 @@
+"""The object store in a local directory, with real compare-and-swap and the durability of a bucket.
+
+Every change happens under one lock file per root: write and sync a temporary file, make the target's
+directories durable, rename, sync the directory. So an object is there whole or not at all, and a reader
+who finds one syncs its directory before believing it: what a killed writer renamed may not be durable yet.
+
+    <root>/.tiered/lock            held for each change
+    <root>/.tiered/temporary/      unfinished files, each locked by its writer; the unlocked are leftovers
+    <root>/<key>                   objects
+
+The ETag is the file's modification time, inode and size. Each replacement is given a later time than what
+it replaces, so an ETag never returns to a key, whatever the resolution of the clock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from ...errors import ColdStorageError, TieredError
+from ...format.checksum import crc32c
+from ...warm.file_lock import FileLock
+from ...warm.filesystem import FileSystem, OsFileSystem
+from .keys import (
+    Children,
+    check_conditions,
+    check_key,
+    check_prefix,
+    check_range,
+    inhabited,
+    require,
+    too_large,
+    walk,
+)
+from .options import ColdOptions
+from .os_errors import translated
+from .protocol import GET_BYTES_MAX, Bytes, ObjectInfo, Upload, Versioned
+from .throttle import Brakes
+
+RESERVED = ".tiered"
+_KINDS = (OSError, TieredError)
+_READ_BYTES = 1 << 20
+
+
+class FileStore:
+    """See `ObjectStore`.
+
+    Parameters
+    ----------
+    root
+        An absolute path on a local file system; created, durably and for its owner alone, by the first write. Files
+        and directories below follow its mode and group.
+    fs
+        What changes the disk; tests replace it to stop between two steps.
+    """
+
+    conditional_writes = True
+
+    def __init__(self, root: Path, options: ColdOptions | None = None, fs: FileSystem | None = None) -> None:
+        self._root = root
+        self._options = options or ColdOptions()
+        self._fs = fs or OsFileSystem()
+        self._internal = root / RESERVED
+        self._temporary = self._internal / "temporary"
+        self._tidied = False
+        self._durable: set[tuple[Path, int]] = set()  # directories whose names were synced
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FileStore, (self._root, self._options)
+
+    def __repr__(self) -> str:
+        return f"FileStore({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """``file:///absolute/path``."""
+        return f"file://{self._root}"
+
+    def get(self, key: str) -> Versioned:
+        """See `ObjectStore.get`; the object is durable when this returns."""
+        path = self._path(key)
+        with translated("get", key, self.url, _KINDS), _opened(path) as (fd, found):
+            if found.st_size > GET_BYTES_MAX:
+                raise too_large(f"{self.url}/{key}", found.st_size)
+            data = _read(fd, 0, found.st_size)
+            self._fs.sync_directory(path.parent)
+            return Versioned(data, _etag(found))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        return self.get_ranges(key, [(start, length)])[0]
+
+    def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """See `ObjectStore.get_ranges`; one after the other, the disk gains nothing from threads."""
+        wanted = list(ranges)
+        for start, length in wanted:
+            check_range(start, length)
+        if not any(length for _, length in wanted):
+            return [b""] * len(wanted)
+        with translated("get", key, self.url, _KINDS), _opened(self._path(key)) as (fd, found):
+            results = [_read(fd, start, length) for start, length in wanted]
+        for (start, length), data in zip(wanted, results, strict=True):
+            if len(data) != length:
+                raise ColdStorageError(
+                    f"cannot get {self.url}/{key}: asked for bytes {start}-{start + length - 1}, it has only "
+                    f"{found.st_size}"
+                )
+        return results
+
+    def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
+        """See `ObjectStore.put`."""
+        path = self._path(key)
+        check_conditions(if_match, if_none_match)
+        with translated("put", key, self.url, _KINDS), self._new_file() as (fd, temporary):
+            self._fs.write(fd, 0, [data])
+            self._fs.sync(fd)
+            return self._publish(fd, temporary, path, if_match, if_none_match).etag
+
+    def upload(self, key: str) -> Upload:
+        """See `ObjectStore.upload`; an object that is there already is never replaced."""
+        return _FileUpload(self, key, self._path(key))
+
+    def stat(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.stat`."""
+        path = self._path(key)
+        with translated("stat", key, self.url, _KINDS), _opened(path) as (_, found):
+            return _info(key, found)
+
+    def folders(self, prefix: str) -> list[str]:
+        """See `ObjectStore.folders`; a directory without an object in it is none."""
+        return inhabited(check_prefix(prefix), self._children)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`."""
+        return walk(check_prefix(prefix), self._children)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`; directories that become empty go too."""
+        paths = [self._path(key) for key in dict.fromkeys(keys)]
+        with translated("delete", f"({len(paths)} objects)", self.url, _KINDS):
+            present = [path for path in paths if path.is_file()]
+            if not present:
+                return
+            self._make_internal(self._internal)
+            with self._locked():
+                for path in present:
+                    self._fs.unlink(path)
+                directories = {path.parent for path in present}
+                for directory in directories:
+                    self._fs.sync_directory(directory)
+                # Only then: an empty one takes those above it along, which may be among these.
+                for directory in directories:
+                    self._remove_empty(directory)
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def _path(self, key: str) -> Path:
+        if RESERVED in check_key(key).split("/"):
+            raise ValueError(f"{key!r}: the name {RESERVED} is reserved")
+        return self._root / key
+
+    def _children(self, prefix: str) -> Children:
+        found: Children = []
+        with translated("list", prefix, self.url, _KINDS):
+            try:
+                entries = os.scandir(self._root / prefix)
+            except (FileNotFoundError, NotADirectoryError):
+                return found
+            with entries:
+                for entry in entries:
+                    if entry.name == RESERVED:
+                        continue
+                    try:
+                        info = None if entry.is_dir() else _info(prefix + entry.name, entry.stat())
+                    except FileNotFoundError:  # deleted since; a bucket would not list it either
+                        continue
+                    found.append((entry.name, info))
+        return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = FileLock.acquire(
+            self._internal / "lock",
+            f"{self.url}",
+            wait_seconds=self._options.read_timeout_seconds,
+            nameless=True,  # a deletion makes room
+        )
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def _new_file(self) -> Iterator[tuple[int, Path]]:
+        """Yield a new temporary file, locked; it goes unless it was renamed."""
+        self._make_internal(self._temporary)
+        self._tidy()
+        fd, path = self._create_locked()
+        try:
+            try:
+                yield fd, path
+            finally:
+                self._fs.unlink(path)
+        finally:
+            self._fs.close(fd)
+
+    def _create_locked(self) -> tuple[int, Path]:
+        while True:
+            path = self._temporary / uuid4().hex
+            fd = self._fs.create(path)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd, path
+            # Another process tidied it away between its creation and its locking.
+            self._fs.close(fd)
+
+    def _make_internal(self, directory: Path) -> None:
+        self._fs.make_root(self._root)
+        self._fs.make_directory(directory)
+
+    def _tidy(self) -> None:
+        """Remove, once, what killed writers left: a file that nobody has locked."""
+        if self._tidied:
+            return
+        self._tidied = True
+        for path in sorted(self._temporary.iterdir()):
+            if path.is_symlink() or not path.is_file():
+                continue  # none of ours
+            try:
+                fd = self._fs.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._fs.unlink(path)
+            except BlockingIOError:
+                continue
+            finally:
+                self._fs.close(fd)
+
+    def _publish(
+        self, fd: int, temporary: Path, path: Path, if_match: str | None, if_none_match: bool
+    ) -> ObjectInfo:
+        """Give a synced temporary file its name, if the condition holds, durably."""
+        with self._locked():
+            replaced = _look(path)
+            etag = _etag(replaced) if replaced else None
+            require(f"{self.url}/{path.relative_to(self._root)}", etag, if_match, if_none_match)
+            self._make_directories(path.parent)
+            # It was written before the lock was had, or before this machine slept; ages count from now.
+            os.utime(fd)
+            if replaced:
+                _date_after(fd, replaced)
+            self._fs.rename(temporary, path)
+            self._fs.sync_directory(path.parent)
+            return _info(str(path.relative_to(self._root)), os.fstat(fd))
+
+    def _make_directories(self, directory: Path) -> None:
+        """Create `directory` and make every name on the way to it durable.
+
+        One that exists already may have been made by a writer that was killed before it synced.
+        """
+        self._fs.make_directory(directory)
+        while directory != self._root.parent:
+            # By inode: another process may remove an empty directory and make it again.
+            name = (directory, directory.stat().st_ino)
+            directory = directory.parent
+            if name not in self._durable and os.access(directory, os.R_OK):
+                self._fs.sync_directory(directory)
+                self._durable.add(name)
+
+    def _remove_empty(self, directory: Path) -> None:
+        while directory != self._root:
+            try:
+                self._fs.remove_directory(directory)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    return
+                raise
+            directory = directory.parent
+
+
+class _FileUpload:
+    """See `Upload`."""
+
+    def __init__(self, store: FileStore, key: str, path: Path) -> None:
+        self._store = store
+        self._key = key
+        self._path = path
+        self._size = 0
+        self._crc = 0
+        self._brakes = Brakes.shared(store.url, store._options.upload_bytes_per_second)
+        self._open = ExitStack()
+        with self._translated():
+            self._fd, self._temporary = self._open.enter_context(store._new_file())
+        self._ended = False
+
+    def write(self, data: Bytes) -> int:
+        """See `Upload.write`."""
+        self._check_open()
+        self._brakes.before_bytes(memoryview(data).nbytes)
+        with self._translated():
+            written: int = self._store._fs.write(self._fd, self._size, [data])
+        self._crc = crc32c(data, self._crc)
+        self._size += written
+        return written
+
+    def commit(self) -> ObjectInfo:
+        """See `Upload.commit`; what is on the disk is read again before it gets its name."""
+        self._check_open()
+        try:
+            with self._translated():
+                self._store._fs.sync(self._fd)
+                self._verify()
+                return self._store._publish(self._fd, self._temporary, self._path, None, True)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """See `Upload.abort`; may be called twice, and after `commit`."""
+        self._ended = True
+        with self._translated():
+            self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _verify(self) -> None:
+        size, crc = 0, 0
+        while data := _read(self._fd, size, _READ_BYTES):
+            crc = crc32c(data, crc)
+            size += len(data)
+        if (size, crc) != (self._size, self._crc):
+            raise ColdStorageError(
+                f"{self._store.url}/{self._key} was written damaged ({size} of {self._size} bytes); upload it again",
+                retryable=True,
+            )
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated("upload", self._key, self._store.url, _KINDS)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise ValueError(f"the upload of {self._key} has ended")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+    """Yield a descriptor and what it shows: one version of the object, whatever replaces it meanwhile."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        yield fd, found
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int, start: int, length: int) -> bytes:
+    """Read up to `length` bytes, fewer only at the end of the file."""
+    pieces: list[bytes] = []
+    while length and (piece := os.pread(fd, length, start)):
+        pieces.append(piece)
+        start += len(piece)
+        length -= len(piece)
+    return b"".join(pieces)
+
+
+def _look(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _date_after(fd: int, replaced: os.stat_result) -> None:
+    """Give an open file a later modification time than `replaced` has, however coarse the file system's."""
+    step_ns = 1
+    while os.fstat(fd).st_mtime_ns <= replaced.st_mtime_ns:
+        time_ns = replaced.st_mtime_ns + step_ns
+        os.utime(fd, ns=(time_ns, time_ns))
+        step_ns *= 1000
+
+
+def _etag(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"
+
+
+def _info(key: str, found: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, found.st_size, _etag(found), found.st_mtime)

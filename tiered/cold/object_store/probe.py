@@ -1,0 +1,196 @@
+"""The proof, before anything is written, that a server's compare-and-swap is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Lock, Thread
+from uuid import uuid4
+
+from ...errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
+from ..manifest.keys import PROBE_PREFIX
+from .protocol import ObjectStore
+
+__all__ = ["Verdict", "check_conditional_writes"]
+
+RACES = 3
+RACERS = 8
+_RACER_BYTES = 4096  # about what a head has
+_START_SECONDS_MAX = 10.0
+_TRIES = 2
+# Their compare-and-swap is our own code; the contract suite races it.
+_OURS = ("file://", "memory://")
+_INSTEAD = (
+    'use a server with conditional writes, or set cold.conditional_writes = "off" and run exactly one tierer'
+)
+
+
+def check_conditional_writes(store: ObjectStore) -> None:
+    """Prove with small objects that the store's compare-and-swap is one, and delete them.
+
+    Some S3-compatible servers accept ``If-Match`` and ``If-None-Match`` and ignore them. Others compare first and
+    write later, so that several writers at a time succeed. Two tierers would then overwrite each other's manifest
+    without an error, so this belongs before the first write to a bucket: once a bucket, as a server is asked some 60
+    times. A race with several winners refutes the server; one with a single winner proves nothing.
+
+    Raises
+    ------
+    ConfigError
+        A condition that does not hold was ignored, one that holds was refused, or a race had several winners.
+    ColdStorageError
+    """
+    if not store.conditional_writes:
+        return
+    probe = _Probe(store)
+    try:
+        probe.write_alone()
+        if not store.url.startswith(_OURS):
+            for _ in range(RACES):
+                probe.write_in_races()
+    except BaseException:
+        with suppress(ColdStorageError):  # what stays, the sweep deletes
+            store.delete(probe.keys)
+        raise
+    store.delete(probe.keys)
+
+
+class Verdict:
+    """What a look at a server came to, kept for the life of the process: each partition and pass wants to know."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._refusal: str | None = None
+        self._passed = False
+
+    def ask(self, look: Callable[[], None]) -> None:
+        """Look, unless a look came to an end before.
+
+        Raises
+        ------
+        ConfigError
+            By this look or the one before. What passes, such as a server that is away, is not kept.
+        """
+        with self._lock:
+            if self._refusal is not None:
+                raise ConfigError(self._refusal)
+            if self._passed:
+                return
+            try:
+                look()
+            except ConfigError as error:
+                self._refusal = str(error)
+                raise
+            self._passed = True
+
+
+class _Probe:
+    """Writes objects that nobody else writes. An ``etag`` of None stands for an object that is not there."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.keys: list[str] = []
+        self._store = store
+
+    def write_alone(self) -> None:
+        """Write with conditions that hold and with some that do not."""
+        key = self._new_key()
+        first = self._accepted(key, b"first", None)
+        second = self._accepted(key, b"second", first)
+        self._refused(key, None)
+        if second != first:
+            self._refused(key, first)
+
+    def write_in_races(self) -> None:
+        """Let several writers create an object, and then replace it."""
+        key = self._new_key()
+        etag = self._race(key, None)
+        if etag is not None:
+            self._race(key, etag)
+
+    def _new_key(self) -> str:
+        # Names of this form are all that a policy for one store's keys lets through.
+        self.keys.append(f"{PROBE_PREFIX}{uuid4()}")
+        return self.keys[-1]
+
+    def _put(self, key: str, data: bytes, etag: str | None) -> str:
+        return self._store.put(key, data, if_match=etag, if_none_match=etag is None)
+
+    def _accepted(self, key: str, data: bytes, etag: str | None) -> str:
+        """Write where the condition holds; return the new ETag."""
+        refusal: PreconditionFailed | None = None
+        for _ in range(_TRIES):
+            try:
+                return self._put(key, data, etag)
+            except PreconditionFailed as error:
+                refusal = error
+            # The SDK repeats a request whose answer was lost, and then meets its own success.
+            with suppress(ObjectNotFound):
+                found = self._store.get(key)
+                if found.data == data:
+                    return found.etag
+        what = "If-Match with the ETag that it gave itself" if etag else "If-None-Match where no object is"
+        raise ConfigError(f"{self._store.url}: the server refuses {what}; {_INSTEAD}") from refusal
+
+    def _refused(self, key: str, etag: str | None) -> None:
+        """Write where the condition does not hold."""
+        try:
+            self._put(key, b"third", etag)
+        except PreconditionFailed:
+            return
+        raise ConfigError(
+            f"{self._store.url}: the server ignores {_header(etag)}, so two writers would overwrite each other; {_INSTEAD}"
+        )
+
+    def _race(self, key: str, etag: str | None) -> str | None:
+        """Let all write at the same time; return the ETag of the one that won, None where none did."""
+        start = Barrier(RACERS)
+        won: list[tuple[bytes, str]] = []
+        failed: list[Exception] = []
+
+        def write(data: bytes) -> None:
+            with suppress(BrokenBarrierError):
+                start.wait(_START_SECONDS_MAX)
+            try:
+                won.append((data, self._put(key, data, etag)))
+            except PreconditionFailed:
+                pass
+            except Exception as error:  # noqa: BLE001 - raised below, once all have ended
+                # Too many at once, or no answer: not a winner, whatever became of it.
+                if not isinstance(error, ColdStorageError) or not error.retryable:
+                    failed.append(error)
+
+        # No bytes twice: an ETag may be their hash, and the condition would hold again.
+        written = [uuid4().bytes * (_RACER_BYTES // 16) for _ in range(RACERS)]
+        # Not of a pool: those take no work while the interpreter ends, when the last records are flushed.
+        racers = [Thread(target=write, args=(data,), name="tiered-probe") for data in written]
+        started: list[Thread] = []
+        try:
+            for racer in racers:
+                racer.start()
+                started.append(racer)
+        finally:
+            if len(started) < len(racers):
+                start.abort()
+            for racer in started:
+                racer.join()
+        if failed:
+            raise failed[0]
+        if not won:
+            return None
+        if len(won) > 1 or not self._holds(key, won[0][0]):
+            ended = f"{len(won)} succeeded" if len(won) > 1 else "one succeeded and another is what is there"
+            raise ConfigError(
+                f"{self._store.url}: of {RACERS} writes of one object at the same time, each with the same "
+                f"{_header(etag)}, {ended}: the server compares and writes in two steps, so two writers would overwrite "
+                f"each other; {_INSTEAD}"
+            )
+        return won[0][1]
+
+    def _holds(self, key: str, data: bytes) -> bool:
+        try:
+            return self._store.get(key).data == data
+        except CorruptionError:
+            return False  # two writes at once, mixed
+
+
+def _header(etag: str | None) -> str:
+    return "If-None-Match" if etag is None else "If-Match"

@@ -1,0 +1,190 @@
+"""How long one request to S3 may take in all: a base, and what its bytes take at a floor rate.
+
+The SDK's timeouts are of one step, as those of sockets are: a byte a second is in time for each of them, and an answer of
+a few KiB then takes an hour. Here every request has a budget of seconds, which the waits of its connection use up, and
+the bytes that move, either way, fill again. What is spent between two waits does not count: a limit of our own to
+the bytes that are sent, or a processor that is busy.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from botocore.awsrequest import (
+    AWSHTTPConnection,
+    AWSHTTPConnectionPool,
+    AWSHTTPSConnection,
+    AWSHTTPSConnectionPool,
+)
+
+from .protocol import Bytes
+
+log = logging.getLogger("tiered.cold")
+
+_SEND_BYTES = 256 << 10
+# S3 puts an object of many parts together for minutes, and sends a blank now and then.
+_COMPLETE_SECONDS = 600.0
+
+
+class TooSlow(TimeoutError):
+    """Bytes moved, and fewer than the floor rate wants."""
+
+
+class Budget:
+    """The seconds that are left to the request of a connection.
+
+    Parameters
+    ----------
+    seconds
+        To begin with, and of one step at most.
+    bytes_per_second_min
+        So many bytes give a second more.
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self, seconds: float, bytes_per_second_min: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._rate = bytes_per_second_min
+        self._clock = clock
+        self._left = seconds
+
+    def begin(self, more_seconds: float = 0.0) -> None:
+        """Begin another request."""
+        self._left = self._seconds + more_seconds
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the next step may take.
+
+        Raises
+        ------
+        TooSlow
+        """
+        if self._left <= 0:
+            raise self._too_slow()
+        return min(self._seconds, self._left)
+
+    def spend(self, step: Callable[[], int]) -> int:
+        """Do a step, which returns the bytes that it moved; see `step_seconds`.
+
+        Raises
+        ------
+        TooSlow
+            It used up what was left.
+        TimeoutError
+            Nothing moved for as long as one step may take.
+        """
+        begun, whole = self._clock(), self._left >= self._seconds
+        try:
+            moved = step()
+        except TimeoutError as error:
+            if whole:
+                raise  # silence, which is no matter of rates
+            raise self._too_slow() from error
+        self._left += moved / self._rate - (self._clock() - begun)
+        return moved
+
+    def _too_slow(self) -> TooSlow:
+        return TooSlow(f"fewer than {self._rate:g} bytes a second")
+
+
+class PatientSocket:
+    """A connected socket, TLS or not, whose steps have a `Budget`; timeouts that others set on it do not hold."""
+
+    def __init__(self, sock: socket.socket, budget: Budget) -> None:
+        self._sock = sock
+        self._budget = budget
+        self._timeout: float | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def settimeout(self, _: float | None) -> None:
+        """Leave it to the budget."""
+
+    def step(self, work: Callable[[], int]) -> int:
+        """Do what waits for the other side."""
+        timeout = self._budget.step_seconds
+        if timeout != self._timeout:  # a system call
+            self._sock.settimeout(timeout)
+            self._timeout = timeout
+        return self._budget.spend(work)
+
+    def sendall(self, data: Bytes, flags: int = 0) -> None:
+        """Send all of `data`."""
+        view = memoryview(data).cast("B")
+        while view:
+            piece = view[:_SEND_BYTES]
+            view = view[self.step(lambda piece=piece: self._sock.send(piece, flags)) :]  # type: ignore[misc]
+
+    def makefile(self, mode: str = "rb", buffering: int | None = None) -> io.IOBase:
+        """Return a file that reads from the socket, which is closed once both are."""
+        if mode != "rb":
+            raise ValueError(f"mode {mode!r}: answers are read as bytes")
+        raw = _PatientFile(self, self._sock.makefile("rb", buffering=0))
+        return raw if buffering == 0 else io.BufferedReader(raw)
+
+
+class _PatientFile(io.RawIOBase):
+    def __init__(self, sock: PatientSocket, raw: Any) -> None:
+        self._socket = sock
+        self._raw = raw
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        return self._socket.step(lambda: self._raw.readinto(buffer))
+
+    def fileno(self) -> int:
+        return int(self._raw.fileno())
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def make_patient(client: Any, seconds: float, bytes_per_second_min: float) -> None:
+    """Give each request of a client of the SDK, each attempt alone, a `Budget`."""
+    pools = {
+        "http": _pool(AWSHTTPConnectionPool, AWSHTTPConnection, seconds, bytes_per_second_min),
+        "https": _pool(AWSHTTPSConnectionPool, AWSHTTPSConnection, seconds, bytes_per_second_min),
+    }
+    try:
+        # The managers of connections, and of those through proxies, have this very dictionary.
+        client._endpoint.http_session._pool_classes_by_scheme.update(pools)
+    except AttributeError:
+        log.warning(
+            "this release of botocore cannot be told how slow is too slow; only its own timeouts hold"
+        )
+
+
+def _pool(pool: Any, connection: Any, seconds: float, bytes_per_second_min: float) -> Any:
+    class Connection(connection):  # type: ignore[misc]
+        sock: Any
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._budget = Budget(seconds, bytes_per_second_min)
+
+        def connect(self) -> None:
+            super().connect()
+            self.sock = PatientSocket(self.sock, self._budget)
+
+        def request(self, method: str, url: str, *arguments: Any, **options: Any) -> Any:
+            completes = method == "POST" and "uploadId=" in url
+            self._budget.begin(_COMPLETE_SECONDS if completes else 0.0)
+            return super().request(method, url, *arguments, **options)
+
+    class Pool(pool):  # type: ignore[misc]
+        ConnectionCls = Connection
+
+    return Pool

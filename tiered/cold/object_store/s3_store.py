@@ -1,0 +1,351 @@
+"""The object store on S3 and S3-compatible servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+from botocore.exceptions import ClientError
+
+from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
+from ..manifest.keys import PROBE_PREFIX
+from .keys import check_conditions, check_key, check_prefix, check_range, is_key, require
+from .options import ColdOptions
+from .protocol import Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
+from .request_counters import BucketCounts
+from .s3_client import S3Client, checksum, etag_of, whole_crc_of
+from .s3_errors import is_denied, status_of, translate
+from .s3_upload import S3Upload
+
+_DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
+
+
+class S3Store:
+    """See `ObjectStore`. Safe to use from several threads, after a fork, and on the other side of a pickle.
+
+    Parameters
+    ----------
+    bucket, prefix
+        Where the objects are; the prefix neither begins nor ends in a slash and may be empty.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", options: ColdOptions | None = None) -> None:
+        self._options = options or ColdOptions()
+        self._prefix = prefix
+        self._client = S3Client(bucket, prefix, self._options)
+        # Only where conditions are checked by reading: two threads of the one tierer.
+        self._reading_first = threading.Lock()
+        # Whether If-Match takes an ETag with its quotes; None as long as nobody knows.
+        self._quotes: bool | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return S3Store, (self._client.bucket, self._prefix, self._options)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r}, {self._options!r})"
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return self._client.url
+
+    @property
+    def conditional_writes(self) -> bool:
+        """Whether `put` leaves its condition to the server, atomically."""
+        return self._options.conditional_writes == "on"
+
+    @property
+    def counts(self) -> BucketCounts:
+        """What this process has asked of the bucket through this store so far."""
+        return self._client.counters.counts
+
+    def get(self, key: str) -> Versioned:
+        """See `ObjectStore.get`.
+
+        Raises
+        ------
+        CorruptionError
+            What arrived does not fit the CRC32C that the server keeps, in every attempt.
+        """
+        check_key(key)
+        with self._absence_told(key):
+            return Versioned(*self._client.read(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        check_key(key)
+        check_range(start, length)
+        if length == 0:
+            return b""
+        with self._absence_told(key):
+            return self._client.read(key, (start, length))[0]
+
+    def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """See `ObjectStore.get_ranges`; the first failure cancels what has not begun."""
+        wanted = list(ranges)
+        if len(wanted) <= 1:
+            return [self.get_range(key, start, length) for start, length in wanted]
+        return list(self._client.pool.map(lambda span: self.get_range(key, *span), wanted))
+
+    def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
+        """See `ObjectStore.put`.
+
+        The SDK repeats a request whose answer was lost, so `PreconditionFailed` can follow one's own
+        success: compare what the object holds before believing it.
+        """
+        check_key(key)
+        if not check_conditions(if_match, if_none_match):
+            return self._put(key, data)
+        if self.conditional_writes:
+            return self._replace(key, data, if_match) if if_match else self._put(key, data, IfNoneMatch="*")
+        with self._reading_first:
+            try:
+                found: str | None = self.stat(key).etag
+            except ObjectNotFound:
+                found = None
+            require(f"{self.url}/{key}", found, if_match, if_none_match)
+            return self._put(key, data)
+
+    def upload(self, key: str) -> Upload:
+        """See `ObjectStore.upload`; an object that is there already is never replaced."""
+        return S3Upload(self._client, check_key(key), exclusive=self.conditional_writes)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.stat`."""
+        check_key(key)
+        with self._absence_told(key):
+            answer = self._client.head("stat", key)
+        etag = etag_of(answer, f"{self.url}/{key}")
+        modified = answer["LastModified"].timestamp()
+        # Servers leave the usual one out.
+        found = answer.get("StorageClass", "STANDARD")
+        moved = "" if found == self._options.storage_class else found
+        return ObjectInfo(key, answer["ContentLength"], etag, modified, whole_crc_of(answer), moved)
+
+    def folders(self, prefix: str) -> list[str]:
+        """See `ObjectStore.folders`."""
+        check_prefix(prefix)
+        start = len(self._client.prefix + prefix)
+        # Some servers show a folder again on the next page.
+        return sorted(
+            {
+                found["Prefix"][start:-1]
+                for found in self._listed("folders", prefix, "CommonPrefixes", "Prefix", Delimiter="/")
+            }
+        )
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; a page of 1000 at a time."""
+        return self._list(check_prefix(prefix))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """See `ObjectStore.delete`; up to 1000 keys a request.
+
+        Raises
+        ------
+        ColdStorageError
+            Some of the keys could not be deleted; those before and after them may have been.
+        """
+        names = [self._client.prefix + key for key in dict.fromkeys(map(check_key, keys))]
+        undeleted: list[dict[str, str]] = []
+        for start in range(0, len(names), _DELETE_KEYS_MAX):
+            batch = [{"Key": name} for name in names[start : start + _DELETE_KEYS_MAX]]
+            answer = self._client.call(
+                "delete",
+                f"({len(batch)} objects)",
+                "delete_objects",
+                Delete={"Objects": batch, "Quiet": True},
+            )
+            undeleted += answer.get("Errors", ())
+        self._raise_undeleted(undeleted)
+
+    def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        """See `KeepsUnfinished.unfinished_uploads`; a server that knows no such request has none."""
+        check_prefix(prefix)
+        try:
+            yield from self._unfinished(prefix)
+        except ColdStorageError as error:
+            if status_of(error.__cause__) not in (405, 501):
+                raise
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """See `KeepsUnfinished.abort_upload`."""
+        key = check_key(upload.key)
+        try:
+            self._client.call(
+                "abort",
+                key,
+                "abort_multipart_upload",
+                Key=self._client.prefix + key,
+                UploadId=upload.upload_id,
+            )
+        except ColdStorageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, ClientError) or cause.response["Error"].get("Code") != "NoSuchUpload":
+                raise
+
+    def close(self) -> None:
+        """Close the connections of this process; a later call opens new ones."""
+        self._client.close()
+
+    @contextmanager
+    def _absence_told(self, key: str) -> Iterator[None]:
+        """Raise `ObjectNotFound` where a server refuses to say that an object is not there, and lists none.
+
+        S3 answers 403 for it to who may not list all of the bucket. A listing of this name alone is as
+        authoritative as a 404 (promise P10), and is within the prefix that a policy allows.
+        """
+        try:
+            yield
+        except ColdStorageError as error:
+            if not is_denied(error.__cause__):
+                raise
+            try:
+                names = [found["Key"] for found in self._listed("get", key, "Contents", "Key")]
+            except ColdStorageError:
+                raise error from error.__cause__
+            if self._client.prefix + key in names:
+                raise
+            raise ObjectNotFound(
+                f"{self.url}/{key}: there is no such object: its name is not listed"
+            ) from error
+
+    def _put(self, key: str, data: Bytes, **condition: Any) -> str:
+        body = bytes(data)
+        answer = self._client.call(
+            "put",
+            key,
+            "put_object",
+            Key=self._client.prefix + key,
+            Body=body,
+            **checksum(body),
+            **self._client.encryption(),
+            **condition,
+        )
+        self._client.check_encrypted(answer, f"{self.url}/{key}")
+        # It took effect: where this answer alone was spoilt, the caller finds out by reading.
+        return etag_of(answer, f"cannot put {self.url}/{key}", retryable=True)
+
+    def _replace(self, key: str, data: Bytes, etag: str) -> str:
+        """Write where the object has this ETag, which is sent in the form that the server takes."""
+        if self._quotes is False:
+            return self._put(key, data, IfMatch=_bare(etag))
+        try:
+            new = self._put(key, data, IfMatch=etag)
+        except PreconditionFailed:
+            # Only before the first success: any other refusal means what it says.
+            if self._quotes or not self._refuses_quotes(key, etag):
+                raise
+            self._quotes = False
+            return self._put(key, data, IfMatch=_bare(etag))
+        self._quotes = True
+        return new
+
+    def _refuses_quotes(self, key: str, etag: str) -> bool:
+        """Whether the server refused the ETag that the object has, and compares one without quotes, as Ceph RGW does.
+
+        False where that cannot be found out: then the refusal stands.
+        """
+        try:
+            return _bare(etag) != etag and self.stat(key).etag == etag and self._compares_bare()
+        except ColdStorageError:
+            return False
+
+    def _compares_bare(self) -> bool:
+        """Try it on an object of its own: a condition that a server cannot read it might leave out."""
+        probe = f"{PROBE_PREFIX}{uuid4()}"
+        try:
+            first = _bare(self._put(probe, b"first"))
+            self._put(probe, b"second", IfMatch=first)
+            try:
+                self._put(probe, b"third", IfMatch=first)
+            except PreconditionFailed:
+                return True
+            return False
+        finally:
+            with suppress(ColdStorageError):  # the sweep deletes what stays
+                self.delete([probe])
+
+    def _list(self, prefix: str) -> Iterator[ObjectInfo]:
+        start = len(self._client.prefix)
+        for found in self._listed("list", prefix, "Contents", "Key", "Size", "LastModified"):
+            key = found["Key"][start:]
+            # Others put what has an empty name there; consoles do, to show a folder.
+            if is_key(key):
+                yield ObjectInfo(key, found["Size"], found.get("ETag", ""), found["LastModified"].timestamp())
+
+    def _unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
+        start = len(self._client.prefix)
+        arguments: dict[str, Any] = {"Prefix": self._client.prefix + prefix}
+        while True:
+            page = self._client.call("list uploads of", prefix, "list_multipart_uploads", **arguments)
+            for found in page.get("Uploads", ()):
+                whole = found.keys() >= {"Key", "UploadId", "Initiated"}
+                if whole and found["Key"].startswith(arguments["Prefix"]) and is_key(found["Key"][start:]):
+                    yield UnfinishedUpload(
+                        found["Key"][start:], found["UploadId"], found["Initiated"].timestamp()
+                    )
+            following = (page.get("NextKeyMarker"), page.get("NextUploadIdMarker"))
+            if not page.get("IsTruncated"):
+                return
+            if not following[0] or following == (arguments.get("KeyMarker"), arguments.get("UploadIdMarker")):
+                raise ColdStorageError(
+                    f"cannot list uploads of {self.url}/{prefix}: the server broke the listing off"
+                )
+            arguments |= {"KeyMarker": following[0], "UploadIdMarker": following[1] or ""}
+
+    def _listed(
+        self, operation: str, prefix: str, rows: str, name: str, *others: str, **arguments: Any
+    ) -> Iterator[Any]:
+        """Yield the rows of a listing, each with the fields of these names, the first of which begins with the prefix.
+
+        What is listed may be deleted, so nothing is taken from a server or proxy that answers another question.
+        """
+        asked = self._client.prefix + prefix
+        for page in self._pages(operation, prefix, **arguments):
+            for found in page.get(rows, ()):
+                if not found.keys() >= {name, *others} or not found[name].startswith(asked):
+                    raise ColdStorageError(
+                        f"cannot {operation} {self.url}/{prefix}: the server listed what was not asked for, or not whole: "
+                        f"{found.get(name)!r}",
+                        retryable=True,
+                    )
+                yield found
+
+    def _pages(self, operation: str, prefix: str, **arguments: Any) -> Iterator[Any]:
+        arguments["Prefix"] = self._client.prefix + prefix
+        while True:
+            page = self._client.call(operation, prefix, "list_objects_v2", **arguments)
+            if "IsTruncated" not in page:
+                # An empty body parses as a listing of nothing.
+                raise ColdStorageError(
+                    f"cannot {operation} {self.url}/{prefix}: the server's answer is not a listing",
+                    retryable=True,
+                )
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            token = page.get("NextContinuationToken")
+            if not token or token == arguments.get("ContinuationToken"):
+                raise ColdStorageError(
+                    f"cannot {operation} {self.url}/{prefix}: the server broke the listing off"
+                )
+            arguments["ContinuationToken"] = token
+
+    def _raise_undeleted(self, errors: Iterable[dict[str, str]]) -> None:
+        failed = [item for item in errors if item.get("Code") != "NoSuchKey"]
+        if not failed:
+            return
+        first = ClientError({"Error": failed[0]}, "DeleteObjects")
+        key = failed[0].get("Key", "")[len(self._client.prefix) :]
+        error = translate(first, "delete", key, self.url)
+        error.args = (f"{error.args[0]} ({len(failed)} objects were not deleted)",)
+        raise error
+
+
+def _bare(etag: str) -> str:
+    """Return an ETag without its quotes."""
+    return etag.strip('"')

@@ -1,0 +1,225 @@
+"""What an object says without a manifest, and whether it is what the manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from ...errors import CorruptionError
+from ...format.checksum import crc32c
+from ...format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup, check_object
+from ...format.segment_facts import SegmentFacts
+from ..fetch.plan import Piece, read_piece, tail_piece
+from ..object_store.protocol import ObjectInfo, ObjectStore
+from ..object_store.second_look import sound
+from ..upkeep.check import check_piece, check_size, pieces
+from .footer import Footer, FooterCache, parse_footer
+from .layout import MAGIC, ObjectFacts, as_in_manifest, column_chunks, facts_of, make_entry
+
+_TAIL_BYTES = 64 * 1024
+_READ_BYTES = 16 * 1024 * 1024
+
+
+def read_facts(store: ObjectStore, key: str) -> ObjectFacts:
+    """Return an object's facts, whether its segment was sealed, and its schema, from the object alone.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+
+    def look() -> ObjectFacts:
+        return facts_of(_open(store, key)[2].metadata, where=_where(store, key))
+
+    return sound(look)
+
+
+def read_facts_of_entry(
+    store: ObjectStore, key: str, entry: ObjectEntry, footers: FooterCache | None = None
+) -> tuple[SegmentFacts, ...]:
+    """Return the facts of each segment in an object that the manifest names, verified against the manifest.
+
+    Parameters
+    ----------
+    footers
+        Takes the parsed footer, for the reads that follow.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    where, at = _where(store, key), entry.tail_position
+    footer = parse_footer(memoryview(read_piece(store, key, tail_piece(entry))), where=where, position=at)
+    about = facts_of(footer.metadata, where=where)
+    again = make_entry(
+        about.facts,
+        entry.row_groups,
+        name=entry.name,
+        sealed=about.sealed,
+        size=entry.bytes,
+        tail_crc=entry.tail_crc,
+    )
+    if as_in_manifest(again, entry) != entry:
+        raise CorruptionError("object and manifest disagree about what it holds", where=where, position=at)
+    if footers is not None:
+        footers.put(key, entry.tail_crc, footer)
+    return about.segments
+
+
+def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:
+    """Make the manifest's entry for an object again; see `rebuild_object`."""
+    return rebuild_object(store, key)[0]
+
+
+def rebuild_object(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
+    """Make the manifest's entry for an object again by reading all of it; return it with the object's facts.
+
+    Column chunks are verified against the checksums in the file. Its footer has no checksum outside of the
+    manifest, so what the entry says of it is what was found, twice.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat, ColdStorageError
+    """
+    return sound(lambda: _rebuild(store, key))
+
+
+def _rebuild(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
+    where = _where(store, key)
+    info, tail, footer = _open(store, key)
+    about = facts_of(footer.metadata, where=where)
+    try:
+        groups = list(_rebuild_groups(store, key, footer, about.facts, info.size))
+    except (ValueError, AttributeError, pa.ArrowException) as error:
+        raise CorruptionError(f"object contradicts itself ({error})", where=where) from None
+    entry = make_entry(
+        about.facts,
+        tuple(groups),
+        name=key.rpartition("/")[2],
+        sealed=about.sealed,
+        size=info.size,
+        tail_crc=_tail_crc(store, key, groups[-1].position + groups[-1].length if groups else 0, info, tail),
+    )
+    entry = replace(entry, storage_class=info.storage_class)
+    problems = check_object(entry)
+    if problems:
+        raise CorruptionError(f"object contradicts itself: {problems[0]}", where=where)
+    return entry, about
+
+
+def _tail_crc(store: ObjectStore, key: str, position: int, info: ObjectInfo, tail: bytes) -> int:
+    """Return the CRC32C of the end of an object from `position` on, of which `tail`, its last bytes, was read before.
+
+    Raises
+    ------
+    CorruptionError
+        Two reads differ.
+    """
+    known = max(position, info.size - len(tail))
+    first = _crc_of(store, key, position, known - position)
+    if (
+        store.get_range(key, known, info.size - known) != tail[known - info.size :]
+        or _crc_of(store, key, position, known - position) != first
+    ):
+        raise CorruptionError("two reads of the footer differ", where=_where(store, key), position=position)
+    return crc32c(tail[known - info.size :], first)
+
+
+def verify_object(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
+    """Read every byte of an object and compare it with the manifest's checksums.
+
+    Raises
+    ------
+    CorruptionError
+        The first row group, or the tail, that differs.
+    ColdStorageError
+    """
+    check_size(store, key, entry)
+    for piece in pieces(entry):
+        check_piece(store, key, piece, read=lambda _: None)
+
+
+def _open(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes, Footer]:
+    """Return what is known of an object, its last bytes, and the footer in them; nothing of it is verified yet."""
+    info, tail = read_tail(store, key)
+    where = _where(store, key)
+    return info, tail, parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
+
+
+def read_tail(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes]:
+    """Return what is known of an object, and its last bytes, from its footer at least; nothing is verified.
+
+    Raises
+    ------
+    CorruptionError
+        It does not end as Parquet does.
+    ColdStorageError
+    """
+    where = _where(store, key)
+    info = store.stat(key)
+    length = min(info.size, _TAIL_BYTES)
+    tail = store.get_range(key, info.size - length, length)
+    needed = int.from_bytes(tail[-8:-4], "little") + 8
+    if len(tail) < 12 or tail[-4:] != MAGIC or needed + len(MAGIC) > info.size or needed > PIECE_BYTES_MAX:
+        raise CorruptionError("not a Parquet object", where=where, position=max(0, info.size - 8))
+    if needed > length:
+        tail = store.get_range(key, info.size - needed, needed)
+    return info, tail
+
+
+def _rebuild_groups(
+    store: ObjectStore, key: str, footer: Footer, facts: SegmentFacts, size_max: int
+) -> Iterator[RowGroup]:
+    metadata = footer.metadata
+    spans = [column_chunks(metadata, index) for index in range(metadata.num_row_groups)]
+    starts = [0, *(min(start for start, _ in chunks) for chunks in spans[1:])]
+    firsts = [_bounds(metadata, index, "offset")[0] for index in range(metadata.num_row_groups)]
+    edges = [facts.base_offset, *firsts[1:], facts.end_offset]
+    for index, chunks in enumerate(spans):
+        length = max(start + size for start, size in chunks) - starts[index]
+        if min(starts[index], length) < 0 or starts[index] + length > size_max or length > PIECE_BYTES_MAX:
+            raise ValueError(f"row group {index} lies outside of the object")
+        checks = [(len(MAGIC), crc32c(MAGIC))] if index == 0 else []
+        checks += [(size, crc) for chunk in sorted(chunks) for _, size, crc in footer.extents_of(*chunk)]
+        if sum(size for size, _ in checks) != length:
+            raise ValueError(f"row group {index} has bytes that are in no column, or in two")
+        offsets = edges[index], edges[index + 1]
+        piece = Piece(starts[index], length, tuple(checks), "column fails its checksum", offsets)
+        data = read_piece(store, key, piece)
+        low, high = _bounds(metadata, index, "timestamp")
+        yield RowGroup(
+            base_offset=edges[index],
+            end_offset=edges[index + 1],
+            record_count=metadata.row_group(index).num_rows,
+            position=starts[index],
+            length=length,
+            crc=crc32c(data),
+            min_timestamp_us=low,
+            max_timestamp_us=high,
+        )
+
+
+def _bounds(metadata: Any, row_group: int, column: str) -> tuple[int, int]:
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    chunk = metadata.row_group(row_group).column(paths.index(column))
+    # Statistics of another type than the column's end the process.
+    if chunk.physical_type != "INT64":
+        raise ValueError(f"column {column!r} is of type {chunk.physical_type}")
+    low, high = chunk.statistics.min_raw, chunk.statistics.max_raw
+    if type(low) is not int or type(high) is not int:
+        raise ValueError(f"column {column!r} has no bounds")
+    return low, high
+
+
+def _crc_of(store: ObjectStore, key: str, position: int, length: int) -> int:
+    crc = 0
+    for at in range(position, position + length, _READ_BYTES):
+        crc = crc32c(store.get_range(key, at, min(_READ_BYTES, position + length - at)), crc)
+    return crc
+
+
+def _where(store: ObjectStore, key: str) -> str:
+    return f"{store.url.rstrip('/')}/{key}"

@@ -1,0 +1,336 @@
+"""A segment as one Parquet object: the topic's columns, then ``offset`` and ``timestamp``.
+
+What is Parquet's own is left to pyarrow; what promise P4 needs is added around it. The bytes go through a
+sink that knows position and CRC32C of every write, so the CRC of each row group and of the tail (page
+index and footer) go into the manifest. Those of smaller pieces go into the file, as key-value metadata
+``tiered.crc32c``: a read of some columns verifies its column chunks with them. (Parquet's own page
+checksums are written too, for other readers; they do not cover page headers, and a flipped bit there was
+seen to drop a page silently.)
+
+Key-value metadata::
+
+    tiered.facts     JSON: {"version": 1, "sealed": bool, "facts": SegmentFacts.to_json()}; of a merged object also
+                     "segments": the facts of each segment in it, without the keys that all of them share
+    tiered.crc32c    base64 of pairs of u32, little-endian: length and CRC32C of the consecutive pieces
+                     of the file from byte 4 to the end of the last row group
+
+Every column has a field id, as Iceberg wants it: ``offset`` 1, ``timestamp`` 2, the topic's columns and what
+is nested in them from 3 on, depth first, so that columns added at the end change no id.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...base.read_ahead import read_ahead
+from ...errors import ColdStorageError, CorruptionError
+from ...format.checksum import crc32c
+from ...format.manifest import ObjectEntry, RowGroup
+from ...format.schema import no_value
+from ...format.segment_facts import SegmentFacts
+from ..object_store.protocol import Bytes, Upload
+from .layout import (
+    EXTENT,
+    EXTENTS_KEY,
+    FACTS_KEY,
+    MAGIC,
+    about_object,
+    column_chunks,
+    leaves,
+    make_entry,
+    read_extents,
+    with_field_ids,
+)
+from .page_memory import check_elements
+
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+ZSTD_LEVEL = 3
+_LOOKED_AT_ROWS = 1 << 16
+
+# Every page header begins with its type, field 1 of a Thrift struct: a piece of this first byte may begin
+# a column chunk, and none of another can.
+_PAGE_HEADER_BYTE = 0x15
+
+
+def write_object(
+    upload: Upload,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    facts: SegmentFacts,
+    *,
+    name: str,
+    sealed: bool,
+    level: int = ZSTD_LEVEL,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+    segments: Sequence[SegmentFacts] = (),
+) -> ObjectEntry:
+    """Write an object, commit the upload and return the manifest's entry for it.
+
+    The next batches are made (read, verified, decompressed) on another thread while a row group is encoded, and
+    the upload sends on threads of its own. Memory stays bounded to about one row group and a few batches.
+
+    Parameters
+    ----------
+    schema
+        The topic's columns, then ``offset: int64`` and ``timestamp: timestamp[us, UTC]``; every batch has
+        exactly these.
+    facts
+        Of exactly the records in `batches`: for the shipped tail of a segment, with its own range.
+    segments
+        Of a merged object, the facts of each segment in it.
+
+    Raises
+    ------
+    CorruptionError
+        The records are not those that `facts` describes; nothing is visible in the bucket.
+    ColdStorageError
+    """
+    sink = _Sink(upload)
+    groups: list[RowGroup] = []
+    writer = None
+    try:
+        with closing(read_ahead(batches)) as ahead:
+            for rows in _row_groups(schema, ahead, row_group_bytes):
+                writer = writer or _open_writer(sink, rows, level)
+                groups.append(_write_group(writer, sink, rows, facts, groups, not segments))
+        writer = writer or _open_writer(sink, schema.empty_table(), level)
+        if groups:
+            sink.end_piece()
+        extents = bytes(sink.extents)
+        about = about_object(facts, segments, sealed=sealed)
+        writer.add_key_value_metadata(
+            {FACTS_KEY: json.dumps(about, sort_keys=True).encode(), EXTENTS_KEY: base64.b64encode(extents)}
+        )
+        writer.close()
+    except BaseException:
+        # A writer that is collected writes a footer: not into an upload that has failed.
+        if writer is not None:
+            writer.is_open = False
+        raise
+    finally:
+        sink.let_go()
+    entry = make_entry(
+        facts, _with_ends(groups, facts), name=name, sealed=sealed, size=sink.position, tail_crc=sink.crc
+    )
+    _check_layout(writer.writer.metadata, entry, extents)
+    info = upload.commit()
+    if info.size != entry.bytes:
+        raise CorruptionError(f"{info.size} bytes arrived of {entry.bytes}", where=info.key)
+    return entry
+
+
+class _Sink:
+    """A file that only grows, for pyarrow: passes bytes on, with running CRCs.
+
+    Attributes
+    ----------
+    position
+        Bytes so far.
+    crc
+        CRC32C since the last `end_piece`.
+    extents
+        Length and CRC32C of each piece of what was written, packed.
+    """
+
+    closed = False
+
+    def __init__(self, upload: Upload) -> None:
+        self.position = 0
+        self.crc = 0
+        self.extents = bytearray()
+        self._upload: Upload | None = upload
+        self._extent_start = 0
+        self._extent_crc = 0
+
+    def write(self, data: Bytes) -> int:
+        view = memoryview(data)
+        if self._upload is None or view.nbytes == 0:
+            return len(view)
+        if view[0] == _PAGE_HEADER_BYTE:
+            self._end_extent()
+        self._upload.write(view)
+        self.crc = crc32c(view, self.crc)
+        self._extent_crc = crc32c(view, self._extent_crc)
+        self.position += len(view)
+        return len(view)
+
+    def let_go(self) -> None:
+        """Pass nothing on any more.
+
+        An error of the upload has the writer in its traceback, and the writer, where Python does not see it, this
+        file: with the upload, which has the error, all of it would be kept for ever.
+        """
+        self._upload = None
+
+    def end_piece(self) -> int:
+        """Begin a new piece with CRC 0 here; return the position."""
+        self._end_extent()
+        self.crc = 0
+        return self.position
+
+    def _end_extent(self) -> None:
+        # The magic is in no extent: they are for column chunks.
+        if self.position > self._extent_start >= len(MAGIC):
+            self.extents += EXTENT.pack(self.position - self._extent_start, self._extent_crc)
+        self._extent_start, self._extent_crc = self.position, 0
+
+    def tell(self) -> int:
+        return self.position
+
+    def flush(self) -> None:
+        """Nothing is kept back here."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
+    """Begin a file for rows like these, its first ones."""
+    schema = rows.schema
+    # A name with a dot may be the path of a nested column as well, of another type.
+    stamps = [field.name for field in schema if pa.types.is_timestamp(field.type) and "." not in field.name]
+    delta = {*stamps, "offset"}
+    # Bytes rarely repeat as a whole, and their bounds would fill the footer with values.
+    comparable = [
+        path
+        for field in schema
+        for path, kind in leaves(field.name, field.type)
+        if not pa.types.is_binary(kind)
+    ]
+    return pq.ParquetWriter(
+        sink,
+        with_field_ids(schema),
+        version="2.6",
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=[path for path in comparable if path not in delta and _repeats(rows, path)],
+        column_encoding=dict.fromkeys(sorted(delta), "DELTA_BINARY_PACKED"),
+        write_statistics=comparable,
+        write_page_checksum=True,
+        write_page_index=True,
+        store_schema=False,
+    )
+
+
+def _repeats(rows: pa.Table, path: str) -> bool:
+    """Whether a dictionary pays for a leaf column: one that overflows costs readers more than plain values."""
+    if path not in rows.schema.names:
+        return True  # within a list, a map or a struct: not worth the look
+    column = rows.column(path).slice(0, _LOOKED_AT_ROWS)
+    return bool(2 * pc.count_distinct(column).as_py() <= len(column))
+
+
+def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
+    """Cut batches into tables of about `limit` bytes."""
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        left = pa.RecordBatch.from_arrays(batch.select(schema.names).columns, schema=schema)
+        while left.num_rows:
+            fits = max(1, (limit - size) * left.num_rows // max(1, left.nbytes))
+            part = left.slice(0, fits)
+            left = left.slice(part.num_rows)
+            parts.append(part)
+            size += part.nbytes
+            # Within a tenth of the limit counts as full: better than a row group with a scrap.
+            if size >= limit * 0.9:
+                yield pa.Table.from_batches(parts, schema=schema)
+                parts, size = [], 0
+    if parts:
+        yield pa.Table.from_batches(parts, schema=schema)
+
+
+def _write_group(
+    writer: Any, sink: _Sink, rows: pa.Table, facts: SegmentFacts, before: list[RowGroup], checked: bool
+) -> RowGroup:
+    offsets, stamps = rows.column("offset"), rows.column("timestamp")
+    if offsets.null_count or stamps.null_count:
+        raise CorruptionError("a record without offset or timestamp", where=f"segment {facts.segment_id}")
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    floor = before[-1].end_offset if before else facts.base_offset
+    values = offsets.to_numpy()
+    if first < floor or last >= facts.end_offset or not bool(np.all(values[1:] > values[:-1])):
+        raise CorruptionError(
+            "records are not in the order of their offsets",
+            where=f"segment {facts.segment_id}",
+            offsets=(facts.base_offset, facts.end_offset),
+        )
+    if checked:
+        _check_values(rows, facts)
+    start = sink.end_piece() if before else 0
+    writer.write_table(rows, row_group_size=rows.num_rows)
+    low, high = pc.min_max(stamps).values()
+    return RowGroup(
+        base_offset=first,
+        end_offset=last + 1,
+        record_count=rows.num_rows,
+        position=start,
+        length=sink.position - start,
+        crc=sink.crc,
+        min_timestamp_us=low.value,
+        max_timestamp_us=high.value,
+    )
+
+
+def _check_values(rows: pa.Table, facts: SegmentFacts) -> None:
+    """Raise `CorruptionError` where a decimal has more digits than its type: Parquet would make another number of it.
+
+    Appends refuse them; those of earlier releases did not.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        for chunk in column.chunks:
+            wrong = no_value(chunk, pa.types.is_decimal)
+            if wrong is not None:
+                raise CorruptionError(
+                    f"column {name!r} holds {wrong}. The records stay on this disk, and nothing behind them is "
+                    "uploaded: append them anew with other values, then delete_before the last of them",
+                    where=f"segment {facts.segment_id}",
+                    offsets=(rows.column("offset")[0].as_py(), rows.column("offset")[-1].as_py() + 1),
+                )
+
+
+def _with_ends(groups: list[RowGroup], facts: SegmentFacts) -> tuple[RowGroup, ...]:
+    """Close the gaps that a compaction left, so that row groups lie end to end, and check the totals."""
+    if sum(group.record_count for group in groups) != facts.record_count:
+        raise CorruptionError(
+            f"{sum(group.record_count for group in groups)} records instead of {facts.record_count}",
+            where=f"segment {facts.segment_id}",
+            offsets=(facts.base_offset, facts.end_offset),
+        )
+    bases = [facts.base_offset, *(group.base_offset for group in groups[1:]), facts.end_offset]
+    return tuple(
+        replace(group, base_offset=base, end_offset=end)
+        for (base, end), group in zip(pairwise(bases), groups, strict=bool(groups))
+    )
+
+
+def _check_layout(metadata: Any, entry: ObjectEntry, extents: bytes) -> None:
+    """Compare what the sink saw with what the footer says, before anybody relies on either."""
+    edges = {position for position, _, _ in read_extents(extents)} | {entry.tail_position}
+    if metadata.num_row_groups != len(entry.row_groups):
+        raise CorruptionError("the footer lists other row groups than were written", where=entry.name)
+    for index, group in enumerate(entry.row_groups):
+        chunks = column_chunks(metadata, index)
+        end = group.position + group.length
+        inside = all(group.position <= start and start + length <= end for start, length in chunks)
+        on_edges = all(start in edges and start + length in edges for start, length in chunks)
+        whole = sum(length for _, length in chunks) == group.length - (len(MAGIC) if index == 0 else 0)
+        try:
+            check_elements(metadata, index)
+        except ValueError as error:
+            raise ColdStorageError(f"{entry.name} stays on the disk: {error}") from None
+        if metadata.row_group(index).num_rows != group.record_count or not (inside and on_edges and whole):
+            raise CorruptionError(
+                "the footer places a row group elsewhere", where=entry.name, position=group.position
+            )

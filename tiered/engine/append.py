@@ -1,0 +1,261 @@
+"""Appends to a topic of more than one plain record: rows of typed topics, lists of records, Arrow data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from ..errors import SchemaMismatch
+from ..format.block_pieces import Piece, encode_blocks, split
+from ..format.schema import to_batches
+from ..hot.partition_writer import FULL, PartitionWriter, check_record_size
+from ..hot.pending_rows import SchemaGrew
+from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
+from .ingest import (
+    body_of,
+    body_pieces,
+    by_partition,
+    check_records,
+    chunked,
+    header_pairs,
+    joined,
+    key_bytes,
+    partition_of,
+    timestamp_us,
+    value_bytes,
+    values_batch,
+    widened,
+)
+from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
+
+if TYPE_CHECKING:
+    from ..store.local_topic import Topic
+
+_MANY_ROWS_MAX = 1 << 16
+_MANY_ROWS_MIN = 256
+_MANY_BYTES_MAX = 32 << 20
+_RUN_BYTES = 4 << 20
+_RECORD_KEYS = {"value", "key", "headers", "timestamp", "partition"}
+_T = TypeVar("_T")
+# A named tuple's own constructor is a Python function: this skips it, on the path of every typed record.
+_new = tuple.__new__
+
+
+class Checked(NamedTuple):
+    """A record that nothing but the disk can refuse any more.
+
+    Attributes
+    ----------
+    values
+        Key, value and headers (None: none); of a typed topic, its columns.
+    size
+        What counts for `max_record_bytes`.
+    placing
+        The key that chooses the partition, unless `partition` is given.
+    """
+
+    values: Sequence[Any]
+    size: int
+    timestamp_us: int
+    placing: bytes | None
+    partition: int | None
+
+
+def checked(
+    topic: Topic, value: Any, key: object, headers: object, timestamp: object, partition: int | None
+) -> Checked:
+    """Look at all of a record, before anything is appended.
+
+    The record timestamp is that of the topic's timestamp column where it has a value, else `timestamp`, else now.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge, TopicNotFound
+    """
+    if partition is not None:
+        partition = topic._check_partition(partition)
+    when = None if timestamp is None else timestamp_us(timestamp)
+    placing = None if key is None else key_bytes(key)
+    if topic._check_row is not None:
+        if headers is not None and header_pairs(headers)[0] is not None:
+            raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
+        values, size = topic._check_row(value)
+        if topic._stamp_at is not None and values[topic._stamp_at] is not None:
+            when = values[topic._stamp_at]
+        if key is None and topic._key_at is not None:
+            placing = key_bytes(values[topic._key_at])
+    else:
+        value = value_bytes(value)
+        pairs, size = header_pairs(headers) if headers is not None else (None, 0)
+        size += len(value or b"") + len(placing or b"")
+        values = [placing, value, pairs]
+    if size > topic._record_bytes_max:
+        check_record_size(size, topic._record_bytes_max)
+    if when is None:
+        when = topic._clock()
+    return _new(Checked, (values, size, when, placing, partition))
+
+
+def append_checked(topic: Topic, record: Checked) -> Appended:
+    """Append a record that was looked at."""
+    values, size, when, placing, partition = record
+    place = partition
+    if place is None:
+        place = partition_of(placing, topic.partitions) if placing else topic._sticky
+    writer = topic._writer(place)
+    while True:
+        try:
+            if topic._typed:
+                offset = writer.append_row(values, when, size)
+            else:
+                key, value, pairs = values
+                offset = writer.append_record(key, value, pairs, when, size + RECORD_OVERHEAD_BYTES)
+        except SchemaGrew:
+            writer.change_schema(topic._meta)
+            continue
+        if offset != FULL:
+            return _new(Appended, (writer.partition, offset))
+        writer = make_room(topic, writer, sticky=partition is None and not placing)
+
+
+def make_room(topic: Topic, writer: PartitionWriter, *, sticky: bool) -> PartitionWriter:
+    """Write a full block; return the writer that takes the next record."""
+    writer.make_room()
+    if sticky and topic.partitions > 1:
+        topic._sticky = (writer.partition + 1) % topic.partitions
+        return topic._writer(topic._sticky)
+    return writer
+
+
+def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
+    """Append records without waiting for any; see `Topic.append_many`."""
+    # First of all: what Arrow does for the first time, a child that was forked in the middle of it would wait for.
+    topic._store._check()
+    ranges: list[OffsetRange] = []
+    with naming_what_stayed(ranges):
+        for chunk in chunked(records, _MANY_ROWS_MAX):
+            if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
+                if max(map(len, chunk)) > topic._record_bytes_max:
+                    check_record_size(max(map(len, chunk)), topic._record_bytes_max)
+                for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
+                    _append_columns(topic, values_batch(piece, topic.schema), None, None, ranges)
+            else:
+                for record in checked_records(topic, chunk):
+                    partition, offset = append_checked(topic, record)
+                    ranges.append(OffsetRange(partition, offset, offset + 1))
+    return merged_ranges(ranges)
+
+
+def checked_records(topic: Topic, records: Iterable[Any]) -> list[Checked]:
+    """Look at all records of a list, as `Topic.append_many` takes them, before the first is appended."""
+    return [_checked_record(topic, record) for record in records]
+
+
+def _checked_record(topic: Topic, record: Any) -> Checked:
+    if isinstance(record, Record):
+        return checked(topic, record.value, record.key, record.headers, record.timestamp, None)
+    if topic._typed or not isinstance(record, Mapping):
+        return checked(topic, record, None, None, None, None)
+    if not record.keys() <= _RECORD_KEYS:
+        unknown = min(str(name) for name in record.keys() - _RECORD_KEYS)
+        raise SchemaMismatch(f"a record has value, key, headers, timestamp, partition; not {unknown!r}")
+    value, *others = map(record.get, ("value", "key", "headers", "timestamp", "partition"))
+    return checked(topic, value, *others)
+
+
+def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetRange]:
+    """Append Arrow data without waiting for it; see `Topic.append_batch`."""
+    topic._store._check()  # first of all, as in `append_records`
+    if partition is not None:
+        partition = topic._check_partition(partition)
+    ranges: list[OffsetRange] = []
+    batches = to_batches(data, topic.schema)
+    if isinstance(data, pa.Table):
+        # All of it is there: a stream's first batch may be needed long before its next one comes.
+        batches = joined(batches, topic._block_bytes)
+    with naming_what_stayed(ranges):
+        for batch, timestamps in batches:
+            if batch.num_rows:
+                _append_columns(topic, batch, timestamps, partition, ranges)
+    return merged_ranges(ranges)
+
+
+def _append_columns(
+    topic: Topic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None,
+    ranges: list[OffsetRange],
+) -> None:  # fmt: skip
+    """Append a batch; `ranges` grows by each part of it that is there."""
+    now_us = topic._clock()
+    if partition is not None or topic.partitions == 1:
+        pieces = body_pieces(batch, timestamps, topic._meta.timestamp, now_us, topic._block_bytes)
+        _append_pieces(topic, pieces, partition or 0, ranges)
+        return
+    body = body_of(batch, timestamps, topic._meta.timestamp, now_us)
+    # Before the first partition takes its rows.
+    check_records(body, topic._record_bytes_max)
+    key = topic._meta.key if topic._typed else "key"
+    column = batch.column(key) if key is not None else None
+    if column is None or column.null_count == len(column):
+        _append_sticky(topic, body, ranges)
+        return
+    # Rows without a key all to one: those of a partition keep their order.
+    keyless = topic._sticky
+    for place, rows in by_partition(body, column, topic.partitions, keyless):
+        assert place is not None
+        _append_pieces(topic, split(rows, topic._block_bytes), place, ranges)
+    if column.null_count:
+        topic._sticky = (keyless + 1) % topic.partitions
+
+
+def _append_sticky(topic: Topic, body: pa.RecordBatch, ranges: list[OffsetRange]) -> None:
+    for piece in split(body, topic._block_bytes):
+        partition = topic._sticky
+        _append_pieces(topic, [piece], partition, ranges)
+        topic._sticky = (partition + 1) % topic.partitions
+
+
+def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int, ranges: list[OffsetRange]) -> None:
+    writer = topic._writers.get(partition) or topic._open_writer(partition)
+    for piece in pieces:
+        check_records(piece.batch, topic._record_bytes_max, piece.size)
+    keep = len(pieces) == 1
+    # A run is appended as a whole, and to one segment.
+    for run in _by_bytes(pieces, attrgetter("size"), min(_RUN_BYTES, writer.roll_bytes)):
+        start, end = _append_run(topic, writer, run, keep=keep)
+        ranges.append(OffsetRange(partition, start, end))
+    writer.sync_if_due()
+
+
+def _append_run(
+    topic: Topic, writer: PartitionWriter, run: Sequence[Piece], *, keep: bool
+) -> tuple[int, int]:  # fmt: skip
+    """Append pieces by one write: the system then has fewer pages of which a write gets a part."""
+    if run[0].batch.num_columns < 1 + len(writer.meta.schema):
+        run = [piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in run]
+    # Into the memory of the run before: twice as fast as into new pages.
+    bodies = [body for batch, size, bounds in run for body in encode_blocks(batch, size=size, bounds=bounds)]
+    try:
+        return writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
+    except SchemaGrew:
+        writer.change_schema(topic._meta)
+        return _append_run(topic, writer, run, keep=keep)
+
+
+def _by_bytes(items: Sequence[_T], size_of: Callable[[_T], int], bytes_max: int) -> Iterator[Sequence[_T]]:
+    """Cut a list so that no part has much more than `bytes_max`."""
+    if items and sum(map(size_of, items)) <= bytes_max:
+        yield items
+        return
+    part: list[_T] = []
+    size = 0
+    for item in items:
+        part.append(item)
+        size += size_of(item)
+        if size >= bytes_max:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

@@ -1,0 +1,81 @@
+"""Where a store's topics are listed: its own directory, or, read-only, its bucket."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+from ..cold.manifest.store_documents import DELETED, Bucket
+from ..errors import ConfigError, CorruptionError, ReadOnly, TopicNotFound, UnsupportedFormat
+from ..warm.catalog import TopicMeta
+
+
+class TopicCatalog(Protocol):
+    """What `Store` needs of a catalogue; `warm.catalog.Catalog` is the local one."""
+
+    def topics(self) -> list[str]: ...
+    def read_topic(self, name: str) -> TopicMeta: ...
+    def write_topic(self, meta: TopicMeta) -> None: ...
+
+
+class BucketCatalog:
+    """The topics of a bucket; cannot be written."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def open_store(self) -> UUID:
+        """Return the id of the store that owns the bucket's prefix.
+
+        Raises
+        ------
+        ConfigError
+            There is no store.
+        """
+        store_id = self._bucket.read_store_id()
+        if store_id is None:
+            raise ConfigError(f"there is no store at {self._bucket.store.url}; check the URL")
+        return store_id
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted; one whose document is damaged among them, as `read_topic` says.
+
+        Raises
+        ------
+        ColdStorageError
+        """
+        return sorted(filter(self._is_listed, self._bucket.names()))
+
+    def read_topic(self, name: str) -> TopicMeta:
+        """Return a topic's document.
+
+        Raises
+        ------
+        TopicNotFound, CorruptionError, ColdStorageError
+        """
+        found = self._bucket.topic(name)
+        if found is None:
+            raise TopicNotFound(f"no topic {name!r} in {self._bucket.store.url}; what was offloaded is there")
+        return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{name}/topic.json")
+
+    def read_again(self, meta: TopicMeta) -> TopicMeta:
+        """Return the document of a known topic as it is now, by one GET.
+
+        Raises
+        ------
+        TopicNotFound, CorruptionError, ColdStorageError
+        """
+        found = self._bucket.read_topic(meta.name, meta.topic_id)
+        if found is None or DELETED in found:
+            raise TopicNotFound(f"topic {meta.name!r} was deleted")
+        return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
+
+    def _is_listed(self, name: str) -> bool:
+        try:
+            return self._bucket.topic(name) is not None
+        except (CorruptionError, UnsupportedFormat):
+            return True
+
+    def write_topic(self, meta: TopicMeta) -> None:  # noqa: ARG002
+        """Refuse."""
+        raise ReadOnly(f"{self._bucket.store.url} was opened for reading; append through the local store")

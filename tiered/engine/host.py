@@ -1,0 +1,49 @@
+"""`Host`: what a store uses of the machine it runs on."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ..cold.object_store.connect import open_object_store
+from ..reader.tiers import OpenBucket
+from ..warm.filesystem import FileSystem, OsFileSystem
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class DiskUsage(Protocol):
+    """The sizes of a disk, in bytes."""
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a store uses of its host; tests bring their own.
+
+    Attributes
+    ----------
+    clock
+        Returns microseconds since the epoch, UTC.
+    fs
+        Everything that changes the local disk, the cache of cold data aside.
+    open_bucket
+        Connects to the object store at a URL.
+    disk_usage
+        Returns what the disk under a path has in all and free, in bytes, as `shutil.disk_usage`.
+    """
+
+    clock: Callable[[], int] = _wall_clock_us
+    fs: FileSystem = field(default_factory=OsFileSystem)
+    open_bucket: OpenBucket = open_object_store
+    disk_usage: Callable[[Path], DiskUsage] = shutil.disk_usage

@@ -1,0 +1,339 @@
+"""What users append, turned into body batches and partitions. Pure: no lock, no file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from ..errors import SchemaMismatch
+from ..format.block_pieces import PIECE_BYTES_MAX, Piece, split
+from ..format.schema import HEADERS_TYPE, TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls
+from ..format.sizes import element_bytes, largest_record
+from ..hot.partition_writer import check_record_size
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MICROSECOND = timedelta(microseconds=1)
+_HEADER_BYTES = element_bytes(HEADERS_TYPE)
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def plain_int(value: Any) -> Any:
+    """Return an integer of NumPy, as a DataFrame has it, as Python's own, and everything else as it is."""
+    if isinstance(value, np.timedelta64):
+        return value  # which NumPy counts among its integers
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def timestamp_us(value: object) -> int:
+    """Return microseconds since the epoch of an aware datetime, or of integer milliseconds.
+
+    Raises
+    ------
+    SchemaMismatch
+        A naive datetime, another type, or a time outside the years 1 to 9999.
+    """
+    value = plain_int(value)
+    if type(value) is int:
+        result = value * 1000
+    elif isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise SchemaMismatch(
+                f"timestamp {value} has no time zone; use datetime.now(timezone.utc) or its like"
+            )
+        result = (value - _EPOCH) // _MICROSECOND
+    else:
+        raise SchemaMismatch(
+            f"a timestamp is an aware datetime or integer milliseconds since the epoch, not {type(value).__name__}"
+        )
+    if not TIMESTAMP_US_MIN <= result <= TIMESTAMP_US_MAX:
+        raise SchemaMismatch(
+            f"timestamp {value} is out of range: years 1 to 9999 (integers are milliseconds)"
+        )
+    return result
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """Return an aware datetime, UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def key_bytes(key: object) -> bytes | None:
+    """Return the bytes that place a key: as they are, UTF-8 of a str, decimal text of an int.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    if key is None or type(key) is bytes:
+        return key
+    if isinstance(key, str):
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            raise SchemaMismatch(f"key {key!r} has no UTF-8 ({error.reason}); give it as bytes") from None
+    key = plain_int(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(int(key)).encode()
+    if isinstance(key, (bytearray, memoryview)):
+        return bytes(key)
+    raise SchemaMismatch(f"a key is bytes, str or int, not {type(key).__name__}")
+
+
+def value_bytes(value: object) -> bytes | None:
+    """Return a record's value.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    hint = "; encode it first, for example with .encode()" if isinstance(value, str) else ""
+    raise SchemaMismatch(f"a value is bytes, not {type(value).__name__}{hint}")
+
+
+def header_pairs(headers: object) -> tuple[Headers | None, int]:
+    """Return headers as pairs, None where there are none, and their size in bytes.
+
+    Raises
+    ------
+    SchemaMismatch
+    """
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    size = 0
+    try:
+        checked = [(name, value_bytes(value)) for name, value in pairs]  # type: ignore[attr-defined]
+        for name, value in checked:
+            size += len(name.encode()) + len(value or b"") + _HEADER_BYTES
+    except (TypeError, ValueError, AttributeError):
+        raise SchemaMismatch("headers are a dict of str to bytes, or a list of such pairs") from None
+    return checked or None, size
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Place a key as librdkafka's ``consistent`` partitioner does: CRC-32 modulo the partitions."""
+    return zlib.crc32(key) % partitions
+
+
+def joined(
+    batches: Iterable[tuple[pa.RecordBatch, pa.Array | None]], bytes_max: int
+) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Join neighbours whose bodies have together at most `bytes_max`: alone, each would become a block."""
+    parts: list[tuple[pa.RecordBatch, pa.Array | None]] = []
+    size = 0
+    for batch, stamps in batches:
+        more = _body_bytes(batch)
+        if parts and size + more > bytes_max:
+            yield _concatenated(parts)
+            parts, size = [], 0
+        parts.append((batch, stamps))
+        size += more
+    if parts:
+        yield _concatenated(parts)
+
+
+def _concatenated(
+    parts: list[tuple[pa.RecordBatch, pa.Array | None]],
+) -> tuple[pa.RecordBatch, pa.Array | None]:
+    if len(parts) == 1:
+        return parts[0]
+    stamps = [stamps for _, stamps in parts if stamps is not None]
+    return pa.concat_batches([batch for batch, _ in parts]), pa.concat_arrays(stamps) if stamps else None
+
+
+def body_of(
+    batch: pa.RecordBatch, timestamps: pa.Array | None, timestamp_column: str | None, now_us: int
+) -> pa.RecordBatch:
+    """Put the record timestamp in front of a batch of a topic's columns.
+
+    It is, row by row, the first of these that is not null: the topic's timestamp column, the column ``timestamp`` of
+    the data, now.
+
+    Raises
+    ------
+    SchemaMismatch
+        A timestamp outside the years 1 to 9999.
+    """
+    if timestamp_column is not None:
+        own = batch.column(timestamp_column)
+        if timestamps is not None and own.null_count:
+            own = pc.coalesce(own.cast(pa.int64()), timestamps.cast(pa.int64()))
+        timestamps = own
+    stamps = _repeated(now_us, batch.num_rows) if timestamps is None else _checked(timestamps, now_us)
+    return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=body_schema(batch.schema))
+
+
+def body_pieces(
+    batch: pa.RecordBatch,
+    timestamps: pa.Array | None,
+    timestamp_column: str | None,
+    now_us: int,
+    block_bytes: int,
+) -> list[Piece]:
+    """Return what `body_of` does, split into pieces of a block each.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge
+    """
+    if timestamps is not None or timestamp_column is not None:
+        return split(body_of(batch, timestamps, timestamp_column, now_us), block_bytes)
+    # A column that is the same in every row: one short array serves all pieces and stays in the processor's cache.
+    some = [i for i, column in enumerate(batch.columns) if column.null_count < batch.num_rows] or [0]
+    varying = batch.select(some)
+    target = min(block_bytes, PIECE_BYTES_MAX) * varying.nbytes // max(1, _body_bytes(batch))
+    pieces = split(varying, max(1, target))
+    longest = max((piece.batch.num_rows for piece in pieces), default=0)
+    schema, bounds = body_schema(batch.schema), (now_us, now_us)
+    shared = {0: _repeated(now_us, longest)}
+    empty = set(range(batch.num_columns)).difference(some)
+    shared |= {i + 1: nulls(longest, batch.schema.field(i).type) for i in empty}
+    row_bytes = sum(column.nbytes for column in shared.values()) / max(longest, 1)
+    arrays: list[pa.Array] = [shared.get(i) for i in range(len(schema))]
+    found, shared_rows = [], longest
+    for rows, size, _ in pieces:
+        count = rows.num_rows
+        if count != shared_rows:
+            shared_rows = count
+            for i, column in shared.items():
+                arrays[i] = column.slice(0, count)
+        for i, column in zip(some, rows.columns, strict=True):
+            arrays[i + 1] = column
+        body = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        found.append(Piece(body, size + int(row_bytes * count), bounds))
+    return found
+
+
+def _body_bytes(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch with a timestamp for each row."""
+    return int(batch.nbytes + batch.num_rows * TIMESTAMP.bit_width // 8)
+
+
+def _repeated(time_us: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(time_us, pa.int64()), count).cast(TIMESTAMP)
+
+
+def _checked(timestamps: pa.Array, now_us: int) -> pa.Array:
+    numbers = timestamps.cast(pa.int64())
+    if numbers.null_count:
+        numbers = pc.fill_null(numbers, now_us)
+    bounds = pc.min_max(numbers)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is not None and not (low >= TIMESTAMP_US_MIN and high <= TIMESTAMP_US_MAX):
+        raise SchemaMismatch("a timestamp is out of range: years 1 to 9999")
+    return numbers.cast(TIMESTAMP)
+
+
+def check_timestamp_column(schema: pa.Schema, name: str) -> None:
+    """Raise `SchemaMismatch` unless `name` is a timestamp column of a topic's schema."""
+    index = _index(schema, name)
+    if index < 0:
+        raise SchemaMismatch(f"timestamp column {name!r} is not in the schema ({', '.join(schema.names)})")
+    if not pt.is_timestamp(schema.field(index).type):
+        raise SchemaMismatch(
+            f"timestamp column {name!r} has type {schema.field(index).type}; it must be a timestamp"
+        )
+
+
+def check_key_column(schema: pa.Schema, name: str) -> None:
+    """Raise `SchemaMismatch` unless `name` is a string, binary or integer column of a topic's schema."""
+    index = _index(schema, name)
+    if index < 0:
+        raise SchemaMismatch(f"key column {name!r} is not in the schema ({', '.join(schema.names)})")
+    kind = schema.field(index).type
+    if not (pt.is_string(kind) or pt.is_binary(kind) or pt.is_integer(kind)):
+        raise SchemaMismatch(
+            f"key column {name!r} has type {kind}; it must be a string, binary or an integer"
+        )
+
+
+def _index(schema: pa.Schema, name: object) -> int:
+    return int(schema.get_field_index(name)) if isinstance(name, str) else -1
+
+
+def by_partition(
+    batch: pa.RecordBatch, key: pa.Array, partitions: int, keyless: int | None = None
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """Split a batch by the partition of its keys, keeping the order within each.
+
+    Without `keyless`, rows without a key come last: what was staged is numbered in that order.
+
+    Yields
+    ------
+    (partition, rows)
+        Partition `keyless` for the rows whose key is null or empty.
+    """
+    encoded = key.dictionary_encode()
+    places = [
+        partition_of(value, partitions) if (value := key_bytes(item)) else keyless
+        for item in encoded.dictionary.to_pylist()
+    ]
+    if len(set(places)) == 1 and encoded.null_count == 0:
+        yield places[0], batch
+        return
+    rows = pc.take(pa.array(places, pa.int32()), encoded.indices)
+    if keyless is not None:
+        rows = pc.fill_null(rows, keyless)
+        places.append(keyless)
+    for partition in [*sorted({place for place in places if place is not None}), None]:
+        found = batch.filter(pc.is_null(rows) if partition is None else pc.equal(rows, partition))
+        if found.num_rows:
+            yield partition, found
+
+
+def widened(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a body batch with nulls in the columns that `schema` gained since it was made."""
+    gained = list(schema)[body.num_columns - 1 :]
+    columns = [*body.columns, *(nulls(body.num_rows, field.type) for field in gained)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([body.schema.field(0), *schema]))
+
+
+def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
+    """Cut an iterable into lists of at most `rows_max`."""
+    if isinstance(records, (bytes, str, Mapping)):
+        raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
+    if not isinstance(records, Iterable):
+        raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
+    chunk: list[Any] = []
+    if isinstance(records, list):
+        for start in range(0, len(records), rows_max):
+            yield records[start : start + rows_max]
+        return
+    for record in records:
+        chunk.append(record)
+        if len(chunk) == rows_max:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) -> None:
+    """Raise `RecordTooLarge` where one record of Arrow data is over the limit.
+
+    Parameters
+    ----------
+    size
+        Bytes of the whole batch, where they are known (`Piece`).
+    """
+    check_record_size(largest_record(batch, limit, size), limit)
+
+
+def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of the record schema that holds values alone."""
+    count = len(values)
+    arrays = [
+        pa.array(values, pa.binary()) if field.name == "value" else nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

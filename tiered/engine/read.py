@@ -1,0 +1,165 @@
+"""Reads of a topic: snapshots of its partitions, their records in order, and what is appended meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..errors import ColdStorageError, OffsetOutOfRange
+from ..reader.query import Offsets, bound
+from ..reader.read import read_splits
+from ..reader.rows import Query, coalesce, limited
+from ..reader.snapshot import PartitionSnapshot, snapshot_partition
+from ..reader.splits import ColdSource
+from .catalog import BucketCatalog
+from .records import OffsetRange, Record, records_of
+
+if TYPE_CHECKING:
+    from ..store.local_topic import Topic
+
+log = logging.getLogger("tiered.topic")
+
+_FOLLOW_SECONDS = 0.1
+# Each look at a bucket is a GET; a head changes no more often than tails are shipped.
+_FOLLOW_BUCKET_SECONDS = 2.0
+_FOLLOW_FAILED_SECONDS_MAX = 60.0
+
+
+def refresh(topic: Topic, *, asks_bucket: bool = True) -> None:
+    """Take up the columns and partitions that the writer, another process, added since.
+
+    Parameters
+    ----------
+    asks_bucket
+        False: do nothing for a bucket's topic, where it costs a GET.
+
+    Raises
+    ------
+    TopicNotFound, CorruptionError, ColdStorageError
+    """
+    store, known = topic._store, topic._meta
+    store._check()
+    if store._is_served_elsewhere or store._writer_lock is not None:
+        return
+    store._access.forget_removed_at_times()
+    catalog = store._catalog
+    if isinstance(catalog, BucketCatalog):
+        found = catalog.read_again(known) if asks_bucket else known
+    else:
+        found = catalog.read_topic(known.name)
+    if found.topic_id == known.topic_id and found != known:
+        topic._use(found)
+
+
+def snapshots(
+    topic: Topic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
+) -> tuple[PartitionSnapshot, ...]:
+    """Take a snapshot of each partition, over all tiers, between bounds on offsets."""
+    return tuple(
+        snapshot_partition(
+            topic._store._access,
+            topic._meta,
+            partition,
+            view=topic._view(partition),
+            start_offset=bound(start_offset, partition),
+            end_offset=bound(end_offset, partition),
+        )
+        for partition in partitions
+    )
+
+
+def offset_ranges(topic: Topic) -> dict[int, OffsetRange]:
+    """Return start and end offset of each partition; see `Topic.offsets`."""
+    found = {}
+    for partition in range(topic.partitions):
+        snapshot = snapshot_partition(
+            topic._store._access, topic._meta, partition, view=topic._view(partition), end_offset=0
+        )
+        found[partition] = OffsetRange(partition, snapshot.start_offset, snapshot.end_offset)
+    return found
+
+
+def records(
+    topic: Topic, partition: int, offset: int | None, limit: int | None, follow: bool
+) -> Iterator[Record]:
+    """Yield records of one partition, each decoded when it is asked for; see `Topic.read`."""
+    left, failures = limit, 0
+    while left is None or left > 0:
+        # The end of a short read of known offsets bounds what is decoded.
+        end = offset + left if offset is not None and left is not None else None
+        try:
+            snapshot = _snapshot_from(topic, partition, offset, end, follow)
+            if _has_new_columns(topic, snapshot):
+                refresh(topic)
+            rows = _rows(topic, snapshot, eager=left is None or end is not None)
+            for batch in coalesce(limited(rows, left)):
+                yield from records_of(
+                    batch, topic.name, partition, typed=topic._typed, key_column=topic._meta.key
+                )
+                left = None if left is None else left - batch.num_rows
+                offset, failures = batch.column("offset")[-1].as_py() + 1, 0
+        except ColdStorageError as error:
+            topic._store._check()
+            if not follow or not error.retryable:
+                raise
+            failures += 1
+            log.warning("following %s/%d from offset %s: %s", topic.name, partition, offset, error)
+            topic._store._pause(min(_FOLLOW_FAILED_SECONDS_MAX, 2.0**failures))
+            topic._store._check()
+            continue
+        offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
+        if not follow:
+            return
+        _wait_for(topic, partition, offset)
+        refresh(topic, asks_bucket=False)
+
+
+def _snapshot_from(
+    topic: Topic, partition: int, offset: int | None, end: int | None, follow: bool
+) -> PartitionSnapshot:
+    # A writer in this process says what is durable; what follows it must not force a flush.
+    view = topic._view(partition, flush=not follow)
+    snapshot = snapshot_partition(
+        topic._store._access, topic._meta, partition, view=view, start_offset=offset, end_offset=end
+    )
+    if offset is not None and offset > snapshot.end_offset:
+        raise OffsetOutOfRange(
+            f"offset {offset} of topic {topic.name!r} partition {partition} is not there yet; the log has "
+            f"{snapshot.start_offset} to {snapshot.end_offset}",
+            start=snapshot.start_offset,
+            end=snapshot.end_offset,
+        )
+    return snapshot
+
+
+def _has_new_columns(topic: Topic, snapshot: PartitionSnapshot) -> bool:
+    """Whether objects were written since the topic's columns were looked up, and have more of them."""
+    known = topic._meta.schema_id
+    return any(
+        isinstance(split.source, ColdSource) and split.source.entry.schema_id > known
+        for split in snapshot.splits
+    )
+
+
+def _rows(topic: Topic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:
+    """Yield what `records_of` takes."""
+    query = Query(columns=("offset", "timestamp", *topic.schema.names))
+    store = topic._store
+    yield from read_splits(
+        store._access, topic._meta, snapshot.splits, query, check=store._check, eager=eager
+    )
+
+
+def _wait_for(topic: Topic, partition: int, offset: int) -> None:
+    topic._store._check()
+    writer = topic._writers.get(partition)
+    # One that fails will make nothing durable any more, and would not let wait.
+    if writer is None or writer.fault is not None:
+        local = topic._store._access.places.root is not None
+        topic._store._pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)
+        topic._store._check()
+    else:
+        writer.wait_beyond(offset, _FOLLOW_SECONDS)

@@ -1,0 +1,431 @@
+"""Sends what is appended to a topic elsewhere, in the order of the calls, over one stream that stays open.
+
+::
+
+    append ──▶ queue of piles ──▶ stream ──▶ server
+                 grows while       │  up to WINDOW piles are under way
+                 others are        ▼
+                 under way        answers: each settles its pile
+
+A pile grows for as long as the ones before it are under way, so one record at a time costs a round trip each only for
+who waits for each. Every pile has a producer's number: what was under way when a connection broke is sent again, and the
+server leaves out what it has.
+
+A pile that was answered and is not durable yet is kept. When the store was opened anew meanwhile (its *incarnation* is
+another), it is sent again, before all that came later: else a `flush` would say that records are durable which a kill of
+the server took.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from ...engine.records import OffsetRange
+from ...errors import Backpressure, Fenced, ServerUnavailable, StoreClosed, TieredError, TopicNotFound, again
+from ...warm.catalog import TopicMeta
+from ..wire.topic_ref import named
+from .connection import Connection
+from .pending_batch import Pile
+from .put_stream import PutStream
+from .replay_buffer import Kept
+
+log = logging.getLogger("tiered.flight")
+
+WINDOW = 8
+# Of what waits or is under way.
+BUFFER_BYTES_MAX = 32 << 20
+PILE_BYTES_MIN = 64 << 10
+PILE_BYTES_MAX = 4 << 20
+_IDLE_SECONDS = 1.0
+# Of what went wrong and nobody saw, the latest.
+_FAILED_MAX = 64
+_PASSING = (ServerUnavailable, Backpressure, StoreClosed)
+
+
+class Appender:
+    """One topic's way to the server. Thread-safe; its thread starts with the first record.
+
+    Parameters
+    ----------
+    meta
+        Returns the topic as it is known by now.
+    grown
+        Called when an answer tells that the topic has more columns or partitions than that.
+    waits
+        Whether an append that does not say so waits until it is durable.
+    block_bytes
+        Of the server's blocks. Single records go as no more than fits one: it is appended wholly or not at all.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        meta: Callable[[], TopicMeta],
+        grown: Callable[[], None],
+        waits: bool,
+        block_bytes: int,
+    ) -> None:
+        self._connection = connection
+        self._meta = meta
+        self._grown = grown
+        self._producer = f"flight-{uuid4().hex}"
+        self._numbers: dict[int, int] = {}
+        self._changed = threading.Condition()
+        self._queue: deque[Pile] = deque()
+        self._growing: dict[int, Pile] = {}
+        self._under_way: deque[Pile] = deque()
+        self._bytes = 0
+        self._waits = waits
+        self._pile_bytes = min(PILE_BYTES_MAX, block_bytes)
+        self._kept = Kept()
+        self._incarnation: str | None = None
+        self._stale = False
+        self._failed: deque[Pile] = deque(maxlen=_FAILED_MAX)
+        self._fault: TieredError | None = None
+        self._resting = False
+        self._ending = False
+        self._thread: threading.Thread | None = None
+        self._stream: PutStream | None = None
+
+    # -- on the threads of the callers -----------------------------------------------------------
+
+    def add(self, partition: int, row: tuple[Any, ...], size: int, sync: bool | None) -> tuple[Pile, int]:
+        """Take one record; return its pile, and its place there."""
+        with self._changed:
+            self._make_room(size)
+            pile = self._growing.get(partition)
+            if (
+                pile is None
+                or pile.size + size > self._pile_bytes
+                or len(pile.rows[0]) != len(row)
+                or pile.sync != sync
+            ):
+                pile = Pile(partition, sync)
+            # After each of these lines, where Ctrl-C may end the call, the record is there wholly or not at all.
+            place = len(pile.rows)
+            pile.threads.add(threading.get_ident())
+            pile.rows.append(row)
+            if place == 0:
+                self._queue.append(pile)
+                self._growing[partition] = pile
+            pile.size += size
+            self._bytes += size
+            if self._resting:
+                self._resting = False
+                self._changed.notify_all()
+            return pile, place
+
+    def add_batch(self, pile: Pile) -> None:
+        """Take Arrow data of one partition."""
+        with self._changed:
+            self._make_room(pile.size)
+            if pile.partition is not None:
+                self._growing.pop(pile.partition, None)
+            self._queue.append(pile)
+            self._bytes += pile.size
+            self._resting = False
+            self._changed.notify_all()
+
+    def _make_room(self, size: int) -> None:
+        if self._fault is not None:
+            raise again(self._fault)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tiered-flight-append", daemon=True)
+        if self._thread.ident is None:
+            self._thread.start()
+        while not self._ending and self._bytes and self._bytes + size > BUFFER_BYTES_MAX:
+            self._changed.wait()
+        if self._ending:
+            raise again(self._fault or StoreClosed("the store is being closed"))
+
+    def drain(self) -> None:
+        """Wait until the server has answered to everything so far."""
+        with self._changed:
+            last = self._queue[-1] if self._queue else self._under_way[-1] if self._under_way else None
+            if last is not None:
+                self._growing.clear()
+                self._changed.wait_for(lambda: last.settled or self._fault is not None)
+
+    def flush(self) -> None:
+        """Return when everything so far is durable at the server.
+
+        Raises
+        ------
+        TieredError
+            What an append ran into that nobody waited for, or what stands in the way of the flush.
+        """
+        while True:
+            self.drain()
+            self.raise_failed()
+            with self._changed:
+                known, count, last = self._incarnation, len(self._kept), self._kept.end
+            try:
+                found = self._connection.action("flush", named(self._meta()), seconds=None)["incarnation"]
+            except TopicNotFound:
+                with self._changed:
+                    self._kept.release(last)  # they went with the topic
+                raise
+            with self._changed:
+                if count == 0 or found == known:
+                    self._kept.release(last)
+                    return
+                # The server was killed since: what is kept has to be sent again.
+                if found != self._incarnation:
+                    self._stale = True
+                    self._resting = False
+                    self._changed.notify_all()
+                    self._changed.wait_for(lambda: not self._stale or self._fault is not None)
+                if self._fault is not None:
+                    raise again(self._fault)
+
+    def raise_failed(self) -> None:
+        """Raise what an append ran into that nobody waited for; once to each thread whose records they were."""
+        thread = threading.get_ident()
+        with self._changed:
+            failed = [pile for pile in self._failed if pile.untold(thread)]
+            for pile in failed:
+                pile.told.add(thread)
+            left = [pile for pile in self._failed if not pile.threads <= pile.told]
+            self._failed = deque(left, _FAILED_MAX)
+        for pile in failed:
+            pile.ranges()
+
+    def close(self) -> None:
+        """Send what is left, and end."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join()
+        with self._changed:
+            self._fault = self._fault or StoreClosed("the store was closed")
+            self._changed.notify_all()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything that was appended here is not known to be durable."""
+        with self._changed:
+            return bool(self._queue or self._under_way or self._kept)
+
+    def fail(self, fault: TieredError) -> None:
+        """Take nothing more."""
+        with self._changed:
+            self._fault = self._fault or fault
+            self._ending = True
+            self._changed.notify_all()
+
+    def abandon(self, fault: TieredError) -> None:
+        """In a forked child: neither the thread nor the stream is there."""
+        self._changed = threading.Condition()
+        self._fault = fault
+        _abandoned.append(self._stream)
+
+    # -- on the thread of this appender ----------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            pile = self._next()
+            if pile is None and not self._under_way and not self._stale:
+                break  # told to end, and nothing is left
+            try:
+                if self._stale:
+                    self._stream_to(self._meta())
+                    if pile is None:
+                        continue
+                if pile is not None:
+                    self._send(pile)
+                if pile is None or len(self._under_way) >= WINDOW:
+                    self._take_answer()
+                if self._kept.too_much and not self._make_durable():
+                    raise ServerUnavailable(f"{self._connection.location} was started anew")
+            except _PASSING as error:
+                self._recover(error)
+            except TieredError as error:
+                self._fail_all(error)
+            except BaseException as error:  # noqa: BLE001 (else those who wait would never hear)
+                self._fail_unexpected(error)
+        self._close_stream()
+
+    def _next(self) -> Pile | None:
+        """Return what to send next; None: look for answers, or, with nothing under way, end."""
+        while self._idles():
+            # A stream that is left open takes a thread of the server. Its end can take long, so not under the lock.
+            self._close_stream()
+            self._keep_no_longer()
+        with self._changed:
+            if self._stale and self._under_way:
+                self._stale = False  # a server that went away shows in the stream
+            if self._stale or not self._queue or (self._under_way and self._grows(self._queue[0])):
+                # A small pile grows until an answer comes: fewer and larger batches, and no later.
+                return None
+            pile = self._queue.popleft()
+            if pile.partition is not None and self._growing.get(pile.partition) is pile:
+                del self._growing[pile.partition]
+            pile.sealed()
+            if pile.number is None and pile.partition is not None:
+                # Before anything can fail: a pile that is under way is sent again by its number.
+                pile.number = self._numbers.get(pile.partition, 0)
+                self._numbers[pile.partition] = pile.number + pile.count
+            self._under_way.append(pile)
+            return pile
+
+    def _grows(self, pile: Pile) -> bool:
+        small = pile.size < PILE_BYTES_MIN
+        return small and (pile.partition is None or self._growing.get(pile.partition) is pile)
+
+    def _idles(self) -> bool:
+        """Wait until there is something to do; return whether there was nothing for long, but to let go of what is held."""
+        with self._changed:
+            while not (self._queue or self._under_way or self._ending or self._stale):
+                self._resting = True
+                held = not self._changed.wait(_IDLE_SECONDS) and (
+                    self._stream is not None or self._kept.too_much
+                )
+                if held and not self._queue:
+                    return True
+            self._resting = False
+            return False
+
+    def _send(self, pile: Pile) -> None:
+        meta = self._meta()
+        stream = self._stream
+        if stream is None or stream.schema_id != meta.schema_id:
+            while self._stream is not None and len(self._under_way) > 1:
+                self._take_answer()
+            stream = self._stream_to(meta)
+        stream.send(pile, self._producer)
+
+    def _stream_to(self, meta: TopicMeta) -> PutStream:
+        """Open a stream; to a store that was opened anew, what is kept goes first."""
+        self._close_stream()
+        facts = self._connection.action("server", {}, retry=False)
+        found = str(facts["incarnation"])
+        # Of this server: what it answers to without waiting has to be kept.
+        self._waits = facts["sync"] in ("always", "cold")
+        stream = PutStream(self._connection, meta, found)
+        self._stream = stream
+        if self._incarnation != found:
+            for pile in self._kept:
+                stream.send(pile, self._producer)
+                error = stream.answer().error
+                if isinstance(error, Fenced) and pile.session is not None:
+                    # The producer began another session: this one's records alone are given up.
+                    with self._changed:
+                        self._failed += self._kept.give_up(error, pile.session)
+                    raise ServerUnavailable(str(error))  # the server ended the stream
+                if error is not None:
+                    raise error
+            self._incarnation = found
+        with self._changed:
+            self._stale = False
+            self._changed.notify_all()
+        return stream
+
+    def _make_durable(self, seconds: float | None = None) -> bool:
+        """Have the server make durable what is kept; return False where it is another one, which has to get it first."""
+        last = self._kept.end
+        found = self._connection.action("flush", named(self._meta()), seconds=seconds, retry=False)
+        if found["incarnation"] != self._incarnation:
+            return False
+        with self._changed:
+            self._kept.release(last)
+        return True
+
+    def _keep_no_longer(self) -> None:
+        """While nothing else is to be done; what goes wrong is told by the next flush, if it still does."""
+        if self._kept.too_much:
+            self._kept.wait()
+            try:
+                if not self._make_durable(seconds=0.0):
+                    with self._changed:
+                        self._stale = True
+            except TieredError as error:
+                log.info("%s made nothing durable: %s", self._connection.location, error)
+
+    def _take_answer(self) -> None:
+        assert self._stream is not None
+        ack = self._stream.answer()
+        if isinstance(ack.error, _PASSING):
+            raise ack.error  # of a server that ends: the next one takes it
+        pile = self._under_way[0]
+        ranges = tuple(OffsetRange(*item) for item in ack.ranges)
+        self._settle(pile, ranges, ack.error)
+        if ack.error is not None and not self._under_way:
+            self._close_stream()  # the server ended it
+        meta = self._meta()
+        if ack.schema_id > meta.schema_id or ack.partitions > meta.partitions:
+            self._grown()
+
+    def _settle(self, pile: Pile, ranges: tuple[OffsetRange, ...], error: TieredError | None) -> None:
+        with self._changed:
+            self._under_way.remove(pile)
+            size = pile.size
+            pile.settle(ranges, error)
+            self._bytes -= size
+            if error is not None:
+                self._failed.append(pile)
+            if error is not None or (self._waits if pile.sync is None else pile.sync):
+                pile.forget()
+            else:
+                self._kept.add(pile)
+            self._changed.notify_all()
+
+    def _recover(self, error: TieredError) -> None:
+        """Connect again, and send again what was under way."""
+        self._close_stream()
+        count = len(self._under_way)
+        for _ in self._connection.pauses():
+            try:
+                stream = self._stream_to(self._meta())
+                # One by one: a write that meets the end of a stream would hide why the server ended it.
+                for pile in list(self._under_way):
+                    stream.send(pile, self._producer)
+                    self._take_answer()
+                return
+            except _PASSING as failed:
+                if len(self._under_way) < count:
+                    # It answers, and ended the stream behind a batch that it refused.
+                    self._recover(failed)
+                    return
+                error = failed
+                self._close_stream()
+            except TieredError as failed:
+                self._fail_all(failed)
+                return
+            except BaseException as failed:  # noqa: BLE001 (as there)
+                self._fail_unexpected(failed)
+                return
+        self._fail_all(ServerUnavailable(f"{error}; whether the last records were appended is not known"))
+
+    def _fail_unexpected(self, error: BaseException) -> None:
+        log.error("appending to %s failed", self._connection.location, exc_info=error)
+        self._fail_all(TieredError(f"appending to {self._connection.location} failed: {error!r}"))
+
+    def _fail_all(self, error: TieredError) -> None:
+        self._close_stream()
+        with self._changed:
+            piles = [*self._under_way, *self._queue]
+            count = len(piles) + len(self._kept)
+            self._under_way = deque(piles)
+            self._queue.clear()
+            self._growing.clear()
+            # The next flush raises it: what was answered may not be durable, and is not sent again.
+            self._failed += self._kept.give_up(error)
+            self._stale = False
+            self._changed.notify_all()
+        log.warning("%d batches were not appended, or are not known to be durable: %s", count, error)
+        for pile in piles:
+            self._settle(pile, (), error)
+
+    def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+
+_abandoned: list[PutStream | None] = []

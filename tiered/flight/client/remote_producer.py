@@ -1,0 +1,107 @@
+"""A session of an idempotent producer whose topic is served elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...engine.append import checked
+from ...engine.ingest import Headers, check_records
+from ...engine.records import Appended, OffsetRange, merged_ranges
+from ...errors import RecordTooLarge, SchemaMismatch
+from ...format.block_pieces import split_batch
+from ...format.schema import to_batches
+from ...format.sizes import reckoned_bytes
+from ...reader.query import check_sync
+from ...store.local_producer import Producer
+from .appender import PILE_BYTES_MAX
+from .pending_batch import Pile, Session
+
+if TYPE_CHECKING:
+    from .remote_topic import RemoteTopic
+
+
+class RemoteProducer(Producer):
+    """A `Producer` behind a server. Each append waits for the server's answer. Thread-safe."""
+
+    _topic: RemoteTopic
+
+    def __init__(
+        self,
+        topic: RemoteTopic,
+        producer_id: str,
+        epoch: int,
+        next_sequence: int | None,
+        partitions: int,
+    ) -> None:
+        self.id = producer_id
+        self.epoch = epoch
+        self._topic = topic
+        self._partitions = partitions
+        self._next = next_sequence
+        self._lock = threading.Lock()
+
+    def append(
+        self,
+        value: Any,
+        *,
+        sequence: int | None = None,
+        key: bytes | str | int | None = None,
+        headers: Mapping[str, bytes] | Headers | None = None,
+        timestamp: object = None,
+        partition: int | None = None,
+        sync: bool | None = None,
+    ) -> Appended:
+        """Append one record under a number, as `Producer.append` does."""
+        topic = self._topic
+        # First: in a forked child the lock may be held for ever.
+        topic._store._check_writable()
+        check_sync(sync)
+        record = checked(topic, value, key, headers, timestamp, partition)
+        pile = Pile(record.partition, sync)
+        pile.size = record.size + topic._row_bytes
+        pile.rows.append((record.timestamp_us, *record.values))
+        with self._lock:
+            number = self._checked(sequence)
+            found = self._appended(pile.sealed(), number)[0]
+            self._count(number, number + 1)
+        return Appended(found.partition, found.start)
+
+    def append_batch(
+        self,
+        data: Any,
+        *,
+        sequence: int | None = None,
+        partition: int | None = None,
+        sync: bool | None = None,
+    ) -> list[OffsetRange]:
+        """Append Arrow data under numbers, as `Producer.append_batch` does."""
+        topic = self._topic
+        topic._store._check_writable()
+        check_sync(sync)
+        if partition is not None:
+            partition = topic._check_partition(partition)
+        ranges: list[OffsetRange] = []
+        with self._lock:
+            begin = number = self._checked(sequence)
+            try:
+                for batch, timestamps in to_batches(data, topic.schema):
+                    body, limit = topic._body(batch, timestamps), topic._record_bytes_max
+                    # Before the first piece of it is sent.
+                    check_records(body, limit)
+                    for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):
+                        ranges += self._appended(Pile.of_batch(partition, sync, piece), number)
+                        number += piece.num_rows
+            except (SchemaMismatch, RecordTooLarge):
+                # What follows is other data, and must not be taken for a repeat of what came before the misfit.
+                self._count(begin, number)
+                raise
+            # Only now: the same call again, after anything else that went wrong, has the same numbers.
+            self._count(begin, number)
+        return merged_ranges(ranges)
+
+    def _appended(self, pile: Pile, number: int) -> list[OffsetRange]:
+        pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
+        self._topic._appender.add_batch(pile)
+        return list(pile.ranges())

@@ -1,0 +1,183 @@
+"""A scan that was planned at a server, and its splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ...errors import ConfigError
+from ...reader.rows import coalesce, limited
+from ...reader.scan import Scan, ScanObject, ScanPlan
+from ...reader.splits import Split
+from ..wire.directory_id import directory_id
+from ..wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
+from ..wire.options import ConnectOptions
+from .connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSource:
+    """Records that a server has; picklable, and without a secret.
+
+    Attributes
+    ----------
+    location
+        URL of the server.
+    base
+        The ticket of the whole scan; that of a split has its partition and offsets.
+    info
+        Where the server's split lies.
+    """
+
+    location: str
+    base: Ticket
+    info: SplitInfo
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSplit(Split):
+    """A split of a server's plan. It can be clipped, pickled, and read by `read_remote_split`."""
+
+    source: RemoteSource  # type: ignore[assignment]
+
+    @property
+    def ticket(self) -> bytes:
+        """What the server gives the rows for."""
+        ticket = replace(
+            self.source.base,
+            partition=self.partition,
+            start_offset=self.start_offset,
+            end_offset=self.end_offset,
+        )
+        return ticket.encode()
+
+    def direct(self, directory: Path | None) -> Split | None:
+        """Return the same split as one of the bucket or of the local file, or None where only the server has it.
+
+        Parameters
+        ----------
+        directory
+            The store's, where it is here; see `RemoteScan.same_directory`.
+        """
+        found = self.source.info.direct(self.topic, directory)
+        return None if found is None else found.clip(self.start_offset, self.end_offset)
+
+
+class RemoteScan(Scan):
+    """A `Scan` whose rows come from a server. What it shows was made durable when it was planned.
+
+    Attributes
+    ----------
+    location : str
+        URL of the server.
+    instance : Instance or None
+        Of the server, where a store's directory named it; without its secret.
+    plan : PlanInfo
+        The topic, and where bucket and directory of the store lie.
+    """
+
+    def __init__(self, connection: Connection, command: ScanCommand, check: Callable[[], None]) -> None:
+        info = connection.plan(command.encode())
+        self.plan = PlanInfo.decode(bytes(info.app_metadata))
+        self.location = connection.location
+        server = connection.options.instance
+        self.instance = None if server is None else server.without_secret()
+        self._connection = connection
+        self._meta = self.plan.meta
+        self._limit = command.limit
+        self._check = check
+        self.schema = info.schema
+        self._splits = [_split(connection.location, self._meta.name, item) for item in info.endpoints]
+
+    def splits(self) -> list[Split]:
+        """Return the splits, in the order of their rows; each is a `RemoteSplit`."""
+        return list(self._splits)
+
+    @property
+    def same_directory(self) -> bool:
+        """Whether the store's directory is here as well: this is the server's host, and its file system."""
+        plan = self.plan
+        return (
+            plan.root is not None
+            and plan.directory_id is not None
+            and directory_id(plan.root) == plan.directory_id
+        )
+
+    def objects(self) -> list[ScanObject]:
+        """Return the objects of the bucket that the scan reads, as `Scan.objects` does."""
+        found = []
+        for split in self._splits:
+            cold = split.source.info.cold
+            if cold is not None:
+                key, entry = cold
+                start, end = split.start_offset, split.end_offset
+                url = f"{(self.plan.cold_url or '').rstrip('/')}/{key}"
+                whole = (start, end) == (entry.base_offset, entry.end_offset)
+                found.append(
+                    ScanObject(url, split.partition, start, end, whole, entry.record_count, entry.bytes)
+                )
+        return found
+
+    @property
+    def offsets(self) -> dict[int, tuple[int, int]]:
+        """Start and end offset of each partition as the plan found them."""
+        return self.plan.ranges
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one of `splits`, or of a part of one."""
+        self._check()
+        if not isinstance(split, RemoteSplit):
+            raise ConfigError("this split is none of a server; read it with what planned it")
+        return self._connection.rows(split.ticket)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in batches of some thousand, holding no more than a few in memory.
+
+        Raises
+        ------
+        OffsetOutOfRange, CorruptionError, ColdStorageError, ServerUnavailable, StoreClosed
+        """
+        self._check()
+        rows = (batch for split in self._splits for batch in self.read(split))
+        return coalesce(limited(rows, self._limit))
+
+    def explain(self) -> ScanPlan:
+        """Return how many bytes, records and splits each tier of the server serves."""
+        return self._explained({})
+
+
+def _split(location: str, topic: str, endpoint: object) -> RemoteSplit:
+    ticket = Ticket.decode(bytes(endpoint.ticket.ticket))  # type: ignore[attr-defined]
+    info = SplitInfo.decode(bytes(endpoint.app_metadata))  # type: ignore[attr-defined]
+    source = RemoteSource(location, ticket, info)
+    return RemoteSplit(
+        topic, info.partition, info.start_offset, info.end_offset, info.tier, info.stored_bytes, source
+    )
+
+
+def read_remote_split(
+    location: str, ticket: bytes, token: str | None = None, *, tls_roots: bytes | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one split of a remote scan, in a process that has nothing else of the store.
+
+    Parameters
+    ----------
+    location
+        ``grpc://host:port`` or ``grpc+tls://host:port``.
+    ticket
+        `RemoteSplit.ticket`.
+    token, tls_roots
+        As `ConnectOptions` has them.
+
+    Raises
+    ------
+    ServerUnavailable, OffsetOutOfRange, TopicNotFound, CorruptionError, ColdStorageError, ConfigError
+    """
+    connection = Connection(location, ConnectOptions(token, tls_roots))
+    try:
+        yield from connection.rows(ticket)
+    finally:
+        connection.close()

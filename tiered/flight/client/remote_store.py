@@ -1,0 +1,249 @@
+"""A store that is served elsewhere: the same calls as `Store` for topics, appends, reads and scans."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Never
+from uuid import UUID
+
+import pyarrow as pa
+
+from ...base.process_exit import open_stores
+from ...engine.host import Host
+from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
+from ...format.schema import check_topic_name
+from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
+from ...settings.settings import Settings
+from ...store.local_store import Store
+from ...store.local_topic import Topic
+from ...warm.catalog import TopicMeta
+from ..wire.options import ConnectOptions, connect_options
+from ..wire.values import encode_schema
+from .connection import Connection
+from .discovery import Notice
+from .remote_topic import RemoteTopic
+
+_CONNECT_SECONDS = 10.0
+
+
+class RemoteStore(Store):
+    """A `Store` behind a server; ``tiered.open("grpc://host:port")`` makes one. Thread-safe; also a context manager.
+
+    What is done where the store lies is not done from here: passes, sweeps, verification and metrics raise `ReadOnly`.
+    """
+
+    _is_served_elsewhere = True
+
+    def __init__(self, connection: Connection, settings: Settings, host: Host, read_only: bool) -> None:
+        facts = connection.action("server", {}, seconds=_CONNECT_SECONDS, retry=False)
+        self._connection = connection
+        self.url = connection.location
+        try:
+            self.store_id = UUID(facts["store_id"])
+            self.directory_id: str | None = facts.get("directory_id")
+            self.read_only = read_only or bool(facts["read_only"])
+            # What the writer's settings are for appends, so that the same checks are made on this side.
+            theirs = {name: facts[name] for name in ("sync", "max_record_bytes", "block_bytes")}
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise ConfigError(f"{self.url} is no tiered server, or one of another release") from None
+        self._settings = settings.model_copy(update={"store": settings.store.model_copy(update=theirs)})
+        self._host = host
+        self._clock = host.clock
+        self._topics: dict[str, Topic] = {}
+        self._lock = threading.RLock()
+        self._fault: TieredError | None = None
+        self._stopping = threading.Event()
+        self._closing = threading.Lock()
+        open_stores.add(self)
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send and flush what was appended, and let go of the server; may be called twice.
+
+        Raises
+        ------
+        ServerUnavailable, DiskFull, PartitionPoisoned, Fenced, ColdStorageError
+            What stood in the way of records that were appended; everything is closed all the same.
+        """
+        with self._closing:
+            if self._fault is not None:
+                return
+            error: TieredError | None = None
+            for topic in self._used():
+                failed = topic._close()
+                error = error or failed
+            self._fault = StoreClosed(f"the store {self.url} is closed")
+            self._stopping.set()
+            open_stores.discard(self)
+            self._connection.close()
+        if error is not None:
+            raise error
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is durable, in every topic."""
+        self._check()
+        if self.read_only:
+            return
+        with ExitStack() as every_one:
+            every_one.callback(self._connection.action, "flush", {}, seconds=None)
+            for topic in self._used():
+                every_one.callback(topic._finish)
+
+    def _used(self) -> list[RemoteTopic]:
+        with self._lock:
+            return [topic for topic in self._topics.values() if isinstance(topic, RemoteTopic)]
+
+    def _abandon(self) -> None:
+        self._fault = StoreClosed(
+            f"the store {self.url} was opened before this process was forked; start processes by spawn to use it there"
+        )
+        self._lock = threading.RLock()
+        self._closing = threading.Lock()
+        for topic in self._topics.values():
+            topic._lock = threading.RLock()
+            if isinstance(topic, RemoteTopic):
+                topic._appender.abandon(self._fault)
+        self._connection.abandon()
+
+    def _check_writable(self) -> None:
+        self._check()
+        if self.read_only:
+            raise ReadOnly(f"the store {self.url} is open for reading only")
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        schema: pa.Schema | None = None,
+        timestamp: str | None = None,
+        key: str | None = None,
+        exist_ok: bool = False,
+    ) -> Topic:
+        """Create a topic, as `Store.create_topic` does."""
+        self._check_writable()
+        check_topic_name(name)
+        if not isinstance(schema, pa.Schema | None):
+            raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
+        values = {
+            "topic": name,
+            "partitions": partitions,
+            "schema": None if schema is None else encode_schema(schema),
+            "timestamp": timestamp,
+            "key": key,
+            "exist_ok": exist_ok,
+        }
+        self._connection.action("create_topic", values, retry=False)
+        return self.topic(name)
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises
+        ------
+        TopicNotFound, InvalidName, ServerUnavailable
+        """
+        self._check()
+        check_topic_name(name)
+        meta = self._describe(name)
+        with self._lock:
+            topic = self._topics.get(name)
+            if topic is not None and topic._meta.topic_id == meta.topic_id:
+                with topic._lock:
+                    topic._use(meta)
+                return topic
+            if isinstance(topic, RemoteTopic):
+                topic._close()
+            topic = self._topics[name] = RemoteTopic(self, meta)
+            return topic
+
+    def _describe(self, name: str) -> TopicMeta:
+        found = self._connection.action("describe_topic", {"topic": name})
+        return TopicMeta.from_json(found["topic"], where="the server's answer")
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics, sorted."""
+        self._check()
+        return [str(name) for name in self._connection.action("topics", {})["topics"]]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, as `Store.delete_topic` does."""
+        self._check_writable()
+        check_topic_name(name)
+        self._connection.action("delete_topic", {"topic": name}, seconds=None, retry=False)
+        with self._lock:
+            topic = self._topics.pop(name, None)
+        if isinstance(topic, RemoteTopic):
+            topic._appender.fail(TopicNotFound(f"topic {name!r} was deleted"))
+
+    def status(self) -> StoreStatus:
+        """Return per topic and partition what each tier of the server's store holds."""
+        self._check()
+        found = self._connection.action("status", {}, seconds=None)
+        partitions = []
+        for item in found["partitions"]:
+            tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
+            partitions.append(PartitionStatus(**{**item, **tiers, "damaged": tuple(item["damaged"])}))
+        return StoreStatus(found["url"], found["cold_url"], found["disk_free_bytes"], tuple(partitions))
+
+    # -- what is done where the store lies -------------------------------------------------------
+
+    def _not_here(self, *_: Any, **__: Any) -> Never:
+        self._check()
+        raise ReadOnly(f"this is done where the store lies, not through its server {self.url}")
+
+    plan = tier = pause = resume = sweep = metrics = verify = serve = _not_here
+
+    @property
+    def _access(self) -> Never:  # type: ignore[override]
+        self._not_here()
+
+
+def connect(
+    url: str, settings: Settings, host: Host, *, read_only: bool = False, token: str | None = None
+) -> RemoteStore:
+    """Open a store that is served at a URL.
+
+    Raises
+    ------
+    ConfigError
+        The URL is none, or the server wants another token.
+    ServerUnavailable
+        Nobody answers there.
+    """
+    return open_remote(url, settings, host, connect_options(settings, token), read_only=read_only)
+
+
+def open_remote(
+    url: str, settings: Settings, host: Host, options: ConnectOptions, *, read_only: bool = False
+) -> RemoteStore:
+    """Open a store with options that are merged by now."""
+    connection = Connection(url, options)
+    try:
+        return RemoteStore(connection, settings, host, read_only)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def open_noticed(notice: Notice, settings: Settings, *, read_only: bool = False) -> RemoteStore:
+    """Open the store whose server its directory names; it has to prove that it is that one, and no token is sent.
+
+    Raises
+    ------
+    ConfigError
+        It wants a token that this process has not, or serves something else.
+    ServerUnavailable
+        It does not answer, or somebody else does.
+    """
+    options = replace(connect_options(settings, None), instance=notice.server)
+    store = open_remote(notice.location, settings, Host(), options, read_only=read_only)
+    if store.store_id != notice.store_id or store.directory_id != notice.directory_id:
+        store.close()
+        raise ConfigError(f"{notice.location} serves another store now")
+    return store

@@ -1,0 +1,382 @@
+"""A topic of a store that is served elsewhere: the same calls as `Topic`, each over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...engine.append import Checked, checked, checked_records
+from ...engine.ingest import (
+    Headers,
+    by_partition,
+    check_records,
+    chunked,
+    partition_of,
+    plain_int,
+    timestamp_us,
+    values_batch,
+)
+from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
+from ...errors import ConfigError, SchemaMismatch, TieredError
+from ...format.block_pieces import split_batch
+from ...format.schema import TIMESTAMP, body_schema, to_batches
+from ...format.sizes import reckoned_bytes, row_bytes
+from ...hot.partition_writer import check_record_size
+from ...reader.query import (
+    Offsets,
+    check_sync,
+    checked_bounds,
+    checked_limit,
+    chosen_partitions,
+    query_of,
+    within_64_bits,
+)
+from ...reader.scan import Scan
+from ...store.local_producer import Producer
+from ...store.local_topic import Topic
+from ...warm.catalog import TopicMeta
+from ..wire.messages import ScanCommand
+from ..wire.topic_ref import named
+from ..wire.values import encode_schema
+from .appender import PILE_BYTES_MAX, Appender
+from .follow import followed, records
+from .pending_batch import OnItsWay, Pile
+from .remote_producer import RemoteProducer
+from .remote_scan import RemoteScan
+
+if TYPE_CHECKING:
+    from .remote_store import RemoteStore
+
+_CHUNK_ROWS = 1 << 16
+
+
+class RemoteTopic(Topic):
+    """A topic behind a server; get it from the `Store` that ``tiered.open("grpc://…")`` returns. Thread-safe.
+
+    An append that waits for nothing (sync mode ``interval`` or ``never``) returns before the record is sent; reading
+    ``offset`` of what it returned waits for the server's answer. What went wrong meanwhile is raised there, and by
+    the next `flush` or close, as for a background flush.
+    """
+
+    _store: RemoteStore
+
+    def __init__(self, store: RemoteStore, meta: TopicMeta) -> None:
+        super().__init__(store, meta)
+        self._connection = store._connection
+        self._seen_lineages: dict[int, int] | None = None
+        self._appender = Appender(
+            self._connection, lambda: self._meta, self._refresh, self._waits, self._block_bytes
+        )
+
+    def _use(self, meta: TopicMeta) -> None:
+        super()._use(meta)
+        self._row_bytes = row_bytes(body_schema(meta.schema))
+
+    # -- appending -------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: Any,
+        *,
+        key: bytes | str | int | None = None,
+        headers: Mapping[str, bytes] | Headers | None = None,
+        timestamp: object = None,
+        partition: int | None = None,
+        sync: bool | None = None,
+    ) -> Appended:
+        """Append one record, as `Topic.append` does.
+
+        Returns
+        -------
+        Appended
+            Where nothing is waited for, one whose offset comes with the server's answer.
+        """
+        self._store._check_writable()
+        check_sync(sync)
+        pile, place = self._add(checked(self, value, key, headers, timestamp, partition), sync)
+        if sync if sync is not None else self._waits:
+            assert pile.partition is not None
+            return Appended(pile.partition, pile.offset_of(place))
+        return OnItsWay(pile, place)
+
+    def _add(self, record: Checked, sync: bool | None) -> tuple[Pile, int]:
+        place, placing = record.partition, record.placing
+        if place is None:
+            place = partition_of(placing, self.partitions) if placing else self._sticky
+        row = (record.timestamp_us, *record.values)
+        pile, at = self._appender.add(place, row, record.size + self._row_bytes, sync)
+        if record.partition is None and not placing and pile.size > self._block_bytes:
+            self._sticky = (place + 1) % self.partitions
+        return pile, at
+
+    def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
+        """Append many records, as `Topic.append_many` does; they are sent as few batches."""
+        self._store._check_writable()
+        ranges: list[OffsetRange] = []
+        with naming_what_stayed(ranges):
+            for chunk in chunked(records, _CHUNK_ROWS):
+                if not self._typed and set(map(type, chunk)) == {bytes}:
+                    check_record_size(max(map(len, chunk)), self._record_bytes_max)
+                    self._append_columns(values_batch(chunk, self.schema), None, None, None, ranges)
+                else:
+                    self._append_checked(checked_records(self, chunk), ranges)
+        return merged_ranges(ranges)
+
+    def _append_checked(self, records: Iterable[Checked], ranges: list[OffsetRange]) -> None:
+        """Append records one by one, all of which were looked at."""
+        piles: dict[Pile, list[int]] = {}
+        for record in records:
+            pile, place = self._add(record, None)
+            piles.setdefault(pile, []).append(place)
+        _wait_for((partial(pile.ranges_at, places) for pile, places in piles.items()), ranges)
+
+    def append_batch(
+        self, data: Any, *, partition: int | None = None, sync: bool | None = None
+    ) -> list[OffsetRange]:
+        """Append Arrow data, as `Topic.append_batch` does; pieces of some MiB are under way at a time."""
+        self._store._check_writable()
+        check_sync(sync)
+        if partition is not None:
+            partition = self._check_partition(partition)
+        ranges: list[OffsetRange] = []
+        with naming_what_stayed(ranges):
+            for batch, timestamps in to_batches(data, self.schema):
+                if batch.num_rows:
+                    self._append_columns(batch, timestamps, partition, sync, ranges)
+        return merged_ranges(ranges)
+
+    def _append_columns(
+        self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None,
+        ranges: list[OffsetRange],
+    ) -> None:  # fmt: skip
+        body = self._body(batch, timestamps)
+        # Before the first piece of it is sent.
+        check_records(body, self._record_bytes_max)
+        name = self._meta.key if self._typed else "key"
+        keys = batch.column(name) if name is not None else None
+        parts: list[tuple[int | None, pa.RecordBatch]]
+        if partition is not None or self.partitions == 1:
+            parts = [(partition or 0, body)]
+        elif keys is None or keys.null_count == len(keys):
+            parts = [(None, body)]
+        else:
+            # Rows without a key all to one: those of a partition keep their order.
+            parts = list(by_partition(body, keys, self.partitions, self._sticky))
+            if keys.null_count:
+                self._sticky = (self._sticky + 1) % self.partitions
+        piles = []
+        for place, rows in parts:
+            for piece in split_batch(rows, PILE_BYTES_MAX, reckoned_bytes):
+                if place is None:
+                    target = self._sticky
+                    self._sticky = (target + 1) % self.partitions
+                else:
+                    target = place
+                piles.append(Pile.of_batch(target, sync, piece))
+                self._appender.add_batch(piles[-1])
+        _wait_for((pile.ranges for pile in piles), ranges)
+
+    @staticmethod
+    def _body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
+        """Put the record timestamps in front; where they are null, the server's clock says them."""
+        stamps = pa.nulls(batch.num_rows, TIMESTAMP) if timestamps is None else timestamps
+        schema = pa.schema([pa.field("timestamp", TIMESTAMP), *batch.schema])
+        return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=schema)
+
+    def producer(self, producer_id: str) -> Producer:
+        """Begin a session of an idempotent producer at the server, as `Topic.producer` does."""
+        self._store._check_writable()
+        values = {**named(self._meta), "id": producer_id}
+        found = self._connection.action("producer", values, seconds=None)
+        return RemoteProducer(
+            self,
+            producer_id,
+            found["epoch"],
+            found["next_sequence"],
+            found.get("partitions", self.partitions),
+        )
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is durable; raise what stood in the way."""
+        self._store._check()
+        if not self._store.read_only:
+            self._appender.flush()
+
+    def roll(self) -> None:
+        """Seal the active segments that hold records, and begin new ones."""
+        self._store._check_writable()
+        self._appender.drain()
+        self._connection.action("roll", named(self._meta), seconds=None)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        partitions: Iterable[int] | int | None = None,
+        start_offset: Offsets = None,
+        end_offset: Offsets = None,
+        start_timestamp: object = None,
+        end_timestamp: object = None,
+        key: object = None,
+        columns: Iterable[str] | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """Take a snapshot at the server, as `Topic.scan` does; what this handle appended is in it."""
+        return self._plan(
+            partitions, start_offset, end_offset, start_timestamp, end_timestamp, key, columns, limit
+        )
+
+    def plan(self, *, split_bytes: int | None = None, **arguments: Any) -> RemoteScan:
+        """Return `scan` of the same arguments, cut into splits of about `split_bytes`."""
+        names = (
+            "partitions", "start_offset", "end_offset", "start_timestamp", "end_timestamp", "key", "columns", "limit",
+        )  # fmt: skip
+        unknown = arguments.keys() - set(names)
+        if unknown:
+            raise ConfigError(f"a scan has no argument {min(unknown)!r}")
+        return self._plan(*(arguments.get(name) for name in names), split_bytes=split_bytes)
+
+    def _plan(
+        self,
+        partitions: Any,
+        start_offset: Offsets,
+        end_offset: Offsets,
+        start_timestamp: object,
+        end_timestamp: object,
+        key: object,
+        columns: Any,
+        limit: int | None,
+        *,
+        split_bytes: int | None = None,
+    ) -> RemoteScan:
+        self._store._check()
+        limit = checked_limit(limit)
+        partitions = plain_int(partitions)
+        if type(partitions) is int:
+            self._check_partition(partitions)
+        start, end = checked_bounds(self._meta, start_offset), checked_bounds(self._meta, end_offset)
+        query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
+        chosen = None if partitions is None else tuple(chosen_partitions(self._meta, partitions))
+        self._appender.drain()
+        command = ScanCommand(
+            self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
+            query.key, query.columns, limit, split_bytes, self._meta.topic_id,
+        )  # fmt: skip
+        scan = RemoteScan(self._connection, command, self._store._check)
+        self._take_over(scan.plan.meta)
+        return scan
+
+    def _records(
+        self, partition: int, offset: int | None, limit: int | None, follow: bool
+    ) -> Iterator[Record]:
+        if follow:
+            return followed(self, partition, offset, limit)
+        return records(self, partition, offset, limit)
+
+    def offsets(self) -> dict[int, OffsetRange]:
+        """Return start and end offset of each partition; what is about to be shown is flushed first."""
+        self._store._check()
+        self._appender.drain()
+        found = self._connection.action("offsets", named(self._meta), seconds=None)
+        self._grow(found)
+        # A server of an earlier release does not say.
+        said = found.get("lineages", {})
+        self._seen_lineages = {int(key): int(epoch) for key, epoch in said.items()} or None
+        return {int(key): OffsetRange(int(key), *ends) for key, ends in found["offsets"].items()}
+
+    def _lineages(self) -> dict[int, int] | None:
+        return self._seen_lineages
+
+    def _common_end(self, partition: int, epoch: int) -> int:
+        values = {**named(self._meta), "partition": partition, "lineage": epoch}
+        return int(self._connection.action("common_end", values, seconds=None)["offset"])
+
+    def offset_at(self, timestamp: object, partition: int = 0) -> int:
+        """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
+        partition = self._check_partition(partition)
+        self._store._check()
+        self._appender.drain()
+        values = {**named(self._meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
+        return int(self._connection.action("offset_at", values, seconds=None)["offset"])
+
+    # -- administration --------------------------------------------------------------------------
+
+    def delete_before(self, offset: int, partition: int = 0) -> None:
+        """Move the start offset up, as `Topic.delete_before` does."""
+        partition = self._check_partition(partition)
+        self._store._check_writable()
+        self._appender.drain()
+        values = {**named(self._meta), "offset": within_64_bits(plain_int(offset)), "partition": partition}
+        self._connection.action("delete_before", values, seconds=None)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add nullable columns at the end of a typed topic; older records read them as null."""
+        self._store._check_writable()
+        if not isinstance(columns, pa.Schema):
+            raise SchemaMismatch(f"columns are given as a pyarrow.Schema, not {type(columns).__name__}")
+        self._change("add_columns", {"schema": encode_schema(columns)})
+
+    def add_partitions(self, total: int) -> None:
+        """Raise the number of partitions to `total`."""
+        self._store._check_writable()
+        self._change("add_partitions", {"total": total})
+
+    def _change(self, action: str, values: dict[str, Any]) -> None:
+        self._appender.drain()
+        found = self._connection.action(action, {**named(self._meta), **values}, seconds=None, retry=False)
+        with self._lock:
+            self._use(TopicMeta.from_json(found["topic"], where="the server's answer"))
+
+    def _refresh(self) -> None:
+        """Take over what others changed of the topic."""
+        self._take_over(self._store._describe(self.name))
+
+    def _take_over(self, meta: TopicMeta) -> None:
+        with self._lock:
+            if meta.topic_id == self._meta.topic_id and meta != self._meta:
+                self._use(meta)
+
+    def _grow(self, found: Mapping[str, Any]) -> None:
+        """Take over what others changed, where an answer tells that there is something."""
+        if found["partitions"] > self.partitions or found["schema_id"] > self._meta.schema_id:
+            self._refresh()
+
+    def _check_partition(self, partition: int) -> int:
+        partition = plain_int(partition)
+        if type(partition) is int and partition >= self.partitions:
+            self._refresh()  # others may have added it
+        return super()._check_partition(partition)
+
+    def _finish(self) -> None:
+        """Send and flush what is left here, and raise what went wrong."""
+        if self._appender.unsettled:
+            self._appender.flush()
+        self._appender.raise_failed()
+
+    def _close(self) -> TieredError | None:
+        """Send and flush what is left; return what went wrong."""
+        failed: TieredError | None = None
+        try:
+            self._finish()
+        except TieredError as error:
+            failed = error
+        self._appender.close()
+        return failed
+
+
+def _wait_for(waits: Iterable[Callable[[], Sequence[OffsetRange]]], ranges: list[OffsetRange]) -> None:
+    """Wait for all piles of a call, and raise what the first that failed ran into: no flush is to tell of the others.
+
+    `ranges` grows by what the others became.
+    """
+    failed: TieredError | None = None
+    for wait in waits:
+        try:
+            ranges += wait()
+        except TieredError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

@@ -1,0 +1,4 @@
+"""The server of a store over Arrow Flight.
+
+Other packages import `staging`.
+"""

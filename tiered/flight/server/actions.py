@@ -1,0 +1,195 @@
+"""What a client can ask for beside data: small questions and changes, each a function of store and arguments.
+
+The names are the types of Flight actions; arguments and answers are JSON objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ...errors import ConfigError
+from ...reader.snapshot import snapshot_partition
+from ...store.local_producer import open_producer
+from ..wire.directory_id import directory_id
+from ..wire.topic_ref import same_topic
+from ..wire.values import count, decode_schema, maybe, positive, text, whole
+from .append import incarnation_of
+from .plan import moment
+
+if TYPE_CHECKING:
+    from ...store.local_store import Store
+    from ...store.local_topic import Topic
+
+Values = Mapping[str, Any]
+Action = Callable[["Store", Values], dict[str, Any]]
+
+_WAIT_SECONDS_MAX = 2.0
+
+
+def _server(store: Store, _: Values) -> dict[str, Any]:
+    """Return what a client has to know: the sync mode and limits by which appends go."""
+    options, root = store._settings.store, store._access.places.root
+    return {
+        "store_id": str(store.store_id),
+        "directory_id": None if root is None else directory_id(root),
+        "incarnation": incarnation_of(store),
+        "sync": options.sync,
+        "max_record_bytes": options.max_record_bytes,
+        "block_bytes": options.block_bytes,
+        "read_only": store._writer_lock is None,
+        "durable_on_scan": options.sync != "never",
+    }
+
+
+def _topics(store: Store, _: Values) -> dict[str, Any]:
+    return {"topics": store.topics()}
+
+
+def _describe(store: Store, values: Values) -> dict[str, Any]:
+    return _described(_topic(store, values))
+
+
+def _create_topic(store: Store, values: Values) -> dict[str, Any]:
+    schema = maybe(text, values.get("schema"))
+    exist_ok = values.get("exist_ok", False)
+    if not isinstance(exist_ok, bool):
+        raise ConfigError("exist_ok is true or false")
+    topic = store.create_topic(
+        text(values["topic"]),
+        partitions=whole(values.get("partitions", 1)),
+        schema=None if schema is None else decode_schema(schema),
+        timestamp=maybe(text, values.get("timestamp")),
+        key=maybe(text, values.get("key")),
+        exist_ok=exist_ok,
+    )
+    return _described(topic)
+
+
+def _delete_topic(store: Store, values: Values) -> dict[str, Any]:
+    store.delete_topic(text(values["topic"]))
+    return {}
+
+
+def _add_columns(store: Store, values: Values) -> dict[str, Any]:
+    topic = _topic(store, values)
+    topic.add_columns(decode_schema(text(values["schema"])))
+    return _described(topic)
+
+
+def _add_partitions(store: Store, values: Values) -> dict[str, Any]:
+    topic = _topic(store, values)
+    topic.add_partitions(positive(values["total"]))
+    return _described(topic)
+
+
+def _flush(store: Store, values: Values) -> dict[str, Any]:
+    (store if values.get("topic") is None else _topic(store, values)).flush()
+    return {"incarnation": incarnation_of(store)}
+
+
+def _roll(store: Store, values: Values) -> dict[str, Any]:
+    _topic(store, values).roll()
+    return {}
+
+
+def _offsets(store: Store, values: Values) -> dict[str, Any]:
+    topic = _topic(store, values)
+    found = {str(partition): [item.start, item.end] for partition, item in topic.offsets().items()}
+    lineages = {str(partition): epoch for partition, epoch in (topic._lineages() or {}).items()}
+    return {"offsets": found, "lineages": lineages, **_size(topic)}
+
+
+def _common_end(store: Store, values: Values) -> dict[str, Any]:
+    """Return the offset below which a partition's log is that of a lineage."""
+    topic, partition = _topic(store, values), count(values["partition"])
+    topic._check_partition(partition)
+    return {"offset": topic._common_end(partition, whole(values["lineage"]))}
+
+
+def _offset_at(store: Store, values: Values) -> dict[str, Any]:
+    at = moment(whole(values["timestamp_us"]))
+    return {"offset": _topic(store, values).offset_at(at, count(values.get("partition", 0)))}
+
+
+def _delete_before(store: Store, values: Values) -> dict[str, Any]:
+    _topic(store, values).delete_before(values["offset"], count(values.get("partition", 0)))
+    return {}
+
+
+def _wait(store: Store, values: Values) -> dict[str, Any]:
+    """Wait a little until a partition has durable records from an offset on; say what it has. Nothing is flushed."""
+    topic, partition = _topic(store, values), count(values["partition"])
+    topic._check_partition(partition)
+    seconds = values.get("seconds", 0.0)
+    writer = topic._writers.get(partition)
+    if writer is not None and isinstance(seconds, int | float) and seconds > 0:
+        writer.wait_beyond(whole(values["offset"]), min(float(seconds), _WAIT_SECONDS_MAX))
+    found = snapshot_partition(
+        store._access, topic._meta, partition, view=topic._view(partition, flush=False), end_offset=0
+    )
+    waits = writer is not None and writer.fault is None
+    return {"start": found.start_offset, "end": found.end_offset, "waits": waits, **_size(topic)}
+
+
+def _status(store: Store, _: Values) -> dict[str, Any]:
+    return store.status().to_json()
+
+
+def _producer(store: Store, values: Values) -> dict[str, Any]:
+    """Begin a session of an idempotent producer."""
+    found = open_producer(_topic(store, values), text(values["id"]))
+    return {"epoch": found.epoch, "next_sequence": found._next, "partitions": found._partitions}
+
+
+ACTIONS: dict[str, Action] = {
+    "server": _server,
+    "topics": _topics,
+    "describe_topic": _describe,
+    "create_topic": _create_topic,
+    "delete_topic": _delete_topic,
+    "add_columns": _add_columns,
+    "add_partitions": _add_partitions,
+    "flush": _flush,
+    "roll": _roll,
+    "offsets": _offsets,
+    "common_end": _common_end,
+    "offset_at": _offset_at,
+    "delete_before": _delete_before,
+    "wait": _wait,
+    "status": _status,
+    "producer": _producer,
+}
+"""More are added by who has more to offer, before a server is made."""
+
+
+def run_action(actions: Mapping[str, Action], store: Store, name: str, values: Values) -> dict[str, Any]:
+    """Carry out one action.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name, or its arguments are not what it takes.
+    """
+    action = actions.get(name)
+    if action is None:
+        raise ConfigError(f"this server has no action {name!r}; it has {', '.join(sorted(actions))}")
+    try:
+        return action(store, values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the arguments of action {name!r} do not fit: {error!r}") from None
+
+
+def _topic(store: Store, values: Values) -> Topic:
+    found = maybe(text, values.get("topic_id"))
+    return same_topic(store, text(values["topic"]), None if found is None else UUID(found))
+
+
+def _size(topic: Topic) -> dict[str, Any]:
+    """Return what tells a client that the topic grew."""
+    return {"partitions": topic.partitions, "schema_id": topic._meta.schema_id}
+
+
+def _described(topic: Topic) -> dict[str, Any]:
+    return {"topic": topic._meta.to_json()}

@@ -1,0 +1,136 @@
+"""Plan a scan at the server: one endpoint a split, each with its ticket and where else the split can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow.flight as fl
+
+from ...engine.ingest import to_datetime
+from ...errors import ConfigError
+from ...reader.scan import Scan
+from ...reader.splits import Split, borders
+from ..wire.directory_id import directory_id
+from ..wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
+from ..wire.topic_ref import same_topic
+
+if TYPE_CHECKING:
+    from ...store.local_store import Store
+    from ...store.local_topic import Topic
+
+
+def command_of(descriptor: fl.FlightDescriptor) -> ScanCommand:
+    """Return the scan that a descriptor asks for; a path is that of a whole topic.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if descriptor.descriptor_type == fl.DescriptorType.PATH:
+        if len(descriptor.path) != 1:
+            raise ConfigError("the path of a flight is the name of a topic")
+        return ScanCommand(descriptor.path[0].decode("utf-8", "replace"))
+    return ScanCommand.decode(bytes(descriptor.command))
+
+
+def scan_of(topic: Topic, command: ScanCommand) -> Scan:
+    """Take the snapshot; what it shows is durable from here on (promise P2)."""
+    return topic.scan(
+        partitions=command.partitions,
+        start_offset=command.start_offset,
+        end_offset=command.end_offset,
+        start_timestamp=moment(command.start_timestamp_us),
+        end_timestamp=moment(command.end_timestamp_us),
+        key=command.key,
+        columns=command.columns,
+        limit=command.limit,
+    )
+
+
+def moment(time_us: int | None) -> object:
+    """Return microseconds as `Topic.scan` takes a time."""
+    try:
+        return None if time_us is None else to_datetime(time_us)
+    except OverflowError:
+        raise ConfigError(f"{time_us} µs since the epoch is out of range: years 1 to 9999") from None
+
+
+def plan_flight(store: Store, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+    """Plan the scan that a descriptor asks for."""
+    command = command_of(descriptor)
+    topic = same_topic(store, command.topic, command.topic_id)
+    scan = scan_of(topic, command)
+    splits = [piece for split in scan.splits() for piece in cut(split, command.split_bytes)]
+    base = ticket_of(topic, scan, command)
+    endpoints = [
+        fl.FlightEndpoint(
+            replace(
+                base, partition=item.partition, start_offset=item.start_offset, end_offset=item.end_offset
+            ).encode(),
+            [],  # where the plan came from
+            app_metadata=SplitInfo.of(item).encode(),
+        )
+        for item in splits
+    ]
+    return fl.FlightInfo(
+        scan.schema,
+        descriptor,
+        endpoints,
+        -1 if command.limit is not None or base.query.filters else sum(item.record_count for item in splits),
+        sum(item.bytes for item in splits),
+        ordered=True,
+        app_metadata=plan_info(store, topic, scan).encode(),
+    )
+
+
+def ticket_of(topic: Topic, scan: Scan, command: ScanCommand) -> Ticket:
+    """Return the ticket that all splits of a scan have in common."""
+    query = scan._query
+    return Ticket(
+        topic.name,
+        topic._meta.topic_id,
+        0,
+        0,
+        0,
+        tuple(scan.schema.names),
+        command.start_timestamp_us,
+        command.end_timestamp_us,
+        query.key,
+        query.key_column,
+        command.limit,
+    )
+
+
+def plan_info(store: Store, topic: Topic, scan: Scan) -> PlanInfo:
+    """Return what holds for all splits."""
+    places = store._access.places
+    options = places.cold_options
+    return PlanInfo(
+        topic._meta,
+        scan.offsets,
+        tuple(scan.schema.names),
+        places.cold_url,
+        options.endpoint_url,
+        options.region,
+        None if places.root is None else str(places.root),
+        None if places.root is None else directory_id(places.root),
+    )
+
+
+def cut(split: Split, bytes_max: int | None) -> Iterator[Split]:
+    """Yield a split in pieces of about `bytes_max` that begin where a row group or block begins. Pure."""
+    if bytes_max is None or split.bytes <= bytes_max:
+        yield split
+        return
+    start, size = split.start_offset, 0
+    for offset, length in borders(split):
+        if offset >= split.end_offset:
+            break
+        if offset > start and size + length > bytes_max and size:
+            yield replace(split, start_offset=start, end_offset=offset, bytes=size)
+            start, size = offset, 0
+        # What lies before the split's start is not counted, but for the one that holds the start.
+        size = length if offset <= split.start_offset else size + length
+    yield split if start == split.start_offset else replace(split, start_offset=start, bytes=size)

@@ -1,0 +1,84 @@
+"""The rows of one ticket: the only thing that ``do_get`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...errors import OffsetOutOfRange, SchemaMismatch, TopicNotFound
+from ...format.schema import row_schema
+from ...reader.query import query_of
+from ...reader.read import read_splits
+from ...reader.rows import coalesce, limited
+from ...reader.snapshot import snapshot_partition
+from ..wire.messages import Ticket
+
+if TYPE_CHECKING:
+    from ...store.local_store import Store
+    from ...store.local_topic import Topic
+
+
+def topic_of(store: Store, ticket: Ticket) -> Topic:
+    """Return the topic that a ticket was made for.
+
+    Raises
+    ------
+    TopicNotFound
+        It is gone, or another one has its name.
+    """
+    topic = store.topic(ticket.topic)
+    if topic._meta.topic_id != ticket.topic_id:
+        raise TopicNotFound(
+            f"topic {ticket.topic!r} was deleted and created again since the scan was planned"
+        )
+    return topic
+
+
+def ticket_schema(topic: Topic, ticket: Ticket) -> pa.Schema:
+    """Return the schema of the rows.
+
+    Raises
+    ------
+    SchemaMismatch, TopicNotFound, ConfigError
+    """
+    topic._check_partition(ticket.partition)
+    known = query_of(topic._meta, None, None, ticket.key, None).key_column
+    if ticket.key_column != known:
+        raise SchemaMismatch(f"the key of topic {ticket.topic!r} is {known!r}, not {ticket.key_column!r}")
+    return row_schema(topic.schema, list(ticket.columns))
+
+
+def ticket_rows(
+    store: Store, topic: Topic, ticket: Ticket, check: Callable[[], None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, from whatever tier they are in by now.
+
+    They were durable when the ticket was made, so nothing is flushed for them.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        Retention was faster, or the log ends before the ticket does: it was restored to an earlier time.
+    CorruptionError, ColdStorageError, StoreClosed
+    """
+    found = snapshot_partition(
+        store._access,
+        topic._meta,
+        ticket.partition,
+        view=topic._view(ticket.partition, flush=False),
+        start_offset=ticket.start_offset,
+        end_offset=ticket.end_offset,
+    )
+    if ticket.end_offset > found.end_offset:
+        raise OffsetOutOfRange(
+            f"offset {ticket.end_offset} of topic {ticket.topic!r} partition {ticket.partition} is not there; the "
+            f"log has {found.start_offset} to {found.end_offset}",
+            start=found.start_offset,
+            end=found.end_offset,
+        )
+    rows = read_splits(
+        store._access, topic._meta, found.splits, ticket.query, check=check, eager=ticket.limit is None
+    )
+    yield from coalesce(limited(rows, ticket.limit))

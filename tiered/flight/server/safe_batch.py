@@ -1,0 +1,42 @@
+"""A batch as it came off the network, made safe: nothing else of the server looks into one before.
+
+Arrow's reader puts arrays over whatever bytes it was sent. What then believes an offset, an index or a length that is
+wrong reads or writes anywhere, and ends the process of the writer, records of all clients with it.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from ...errors import RecordTooLarge, SchemaMismatch
+from ...format.arrow_layouts import decoded
+from ..wire.batch_size import check_columns, plain_bytes
+
+# Twice the largest record: a client cuts what it sends to far less.
+BATCH_BYTES_MAX = 72 << 20
+
+
+def safe_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the values of a client's batch in plain types, which hold what they should.
+
+    Raises
+    ------
+    SchemaMismatch
+        The buffers do not hold what they should, or a type is one of those that are not taken over the network.
+    RecordTooLarge
+    """
+    check_columns(batch.schema)
+    # Of the buffers as they came, first of all: whatever looks into them would believe them.
+    size = batch.get_total_buffer_size()
+    try:
+        if size <= BATCH_BYTES_MAX:
+            batch.validate(full=True)
+            size = max(size, plain_bytes(batch))
+    except (pa.ArrowException, IndexError) as error:
+        raise SchemaMismatch(f"the batch is damaged: {str(error).splitlines()[0]}") from None
+    if size > BATCH_BYTES_MAX:
+        raise RecordTooLarge(
+            f"a batch of {size} bytes is over the limit of {BATCH_BYTES_MAX}: send less at once"
+        )
+    # Validation leaves out what null rows of views hold.
+    return pa.RecordBatch.from_arrays(list(map(decoded, batch.columns)), batch.schema.names)

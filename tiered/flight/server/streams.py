@@ -1,0 +1,135 @@
+"""The streams of clients that are under way, at most so many, and the connections that they come by."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote
+
+from ...errors import Backpressure
+
+log = logging.getLogger("tiered.flight")
+
+# Where there is room for all, a client may be silent for ever: it may be a reader at a break point.
+SILENT_SECONDS_MAX = 60.0
+_MAPPED = "::ffff:"
+
+
+class Stream:
+    """One read or append that is under way.
+
+    Attributes
+    ----------
+    peer
+        Who it is of, as gRPC names it.
+    """
+
+    def __init__(self, peer: str, clock: Callable[[], float]) -> None:
+        self.peer = peer
+        self._clock = clock
+        self._silent_since: float | None = clock()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Do a piece of work for the client; between two of them the client is waited for."""
+        self._silent_since = None
+        try:
+            yield
+        finally:
+            self._silent_since = self._clock()
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the client has been waited for."""
+        since = self._silent_since
+        return 0.0 if since is None else self._clock() - since
+
+
+class Streams:
+    """All of them. Thread-safe.
+
+    Parameters
+    ----------
+    cut
+        Shuts the connection of a peer, which ends its streams: gRPC's Python has no other way to end one.
+    """
+
+    def __init__(
+        self, count_max: int, cut: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._count_max = count_max
+        self._cut = cut
+        self._clock = clock
+        self._under_way: set[Stream] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @contextmanager
+    def one(self, peer: str) -> Iterator[Stream]:
+        """Count a stream as long as it is under way.
+
+        Raises
+        ------
+        Backpressure
+            There are as many as there may be. The one that was silent for longest is ended, if that was long.
+        """
+        stream = Stream(peer, self._clock)
+        with self._lock:
+            full = len(self._under_way) >= self._count_max
+            silent = max(self._under_way, key=lambda each: each.silent_seconds) if full else None
+            if not full:
+                self._under_way.add(stream)
+        if silent is not None:
+            if silent.silent_seconds > SILENT_SECONDS_MAX:
+                log.info("%s was silent for long, and gives up its place to %s", silent.peer, peer)
+                self._cut(silent.peer)
+            raise Backpressure(
+                f"the server has {self._count_max} streams under way, its limit; try again in a while"
+            )
+        try:
+            yield stream
+        finally:
+            with self._lock:
+                self._under_way.discard(stream)
+
+
+def cut_connections(port: int, peer: str | None = None) -> None:
+    """Shut the connections that clients have to our port, or those of one: gRPC waits for them for ever."""
+    for found in connections(port):
+        with suppress(OSError):
+            if peer is None or _name(found.getpeername()) == _plain(peer):
+                found.shutdown(socket.SHUT_RDWR)
+
+
+def connections(port: int) -> Iterator[socket.socket]:
+    """Yield the connections of this process that others made to a port of it, each until the next one."""
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208 (names are numbers here)
+        with suppress(OSError, ValueError):
+            copy = os.dup(int(name))
+            try:
+                found = socket.socket(fileno=copy)
+            except OSError:
+                os.close(copy)  # a file, a pipe
+                continue
+            with found:
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
+                    found.getpeername()  # one that listens has none
+                    yield found
+
+
+def _name(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    host = host.removeprefix(_MAPPED) if "." in host else host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _plain(peer: str) -> str:
+    """Return ``host:port`` of gRPC's ``ipv4:host:port`` or ``ipv6:%5Bhost%5D:port``."""
+    return unquote(peer).partition(":")[2]

@@ -1,0 +1,35 @@
+"""gRPC in a forked child: where the parent had used it, whatever the child does with it may wait for ever."""
+
+from __future__ import annotations
+
+import os
+
+from ...errors import ConfigError
+
+_used = False
+_inherited = False
+
+
+def use_grpc() -> None:
+    """Note that this process has a client or a server. To close it is not enough: threads of gRPC linger behind it.
+
+    Raises
+    ------
+    ConfigError
+        This process was forked from one that had some.
+    """
+    global _used
+    if _inherited:
+        raise ConfigError(
+            "this process was forked from one that used Arrow Flight, which does not outlive that: start processes "
+            "by multiprocessing's spawn or forkserver, or fork before the first server or connection"
+        )
+    _used = True
+
+
+def _after_in_child() -> None:
+    global _inherited
+    _inherited = _used
+
+
+os.register_at_fork(after_in_child=_after_in_child)

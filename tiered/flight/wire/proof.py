@@ -1,0 +1,118 @@
+"""Who answers is the server that a store's directory names, and who calls has its token: shown without showing it.
+
+The directory says where a store is served (`notice`), to readers who were told no address. Whoever has that port by the
+time they call, with the server gone, is anybody. So neither a token nor any other secret is sent there. Both ends have a
+key, and each call carries a header ``tiered-proof``:
+
+======  ======================================================================================
+client  ``<instance> <nonce> <HMAC-SHA256 by the key of "client " and the nonce>``, in hexadecimal
+server  ``<HMAC-SHA256 by the key of "server " and the nonce>``
+======  ======================================================================================
+
+The key is made of the token, by PBKDF2 with the instance as its salt; of a server that asks for none, of the secret in the
+directory. An instance is one server from its start to its end: what was shown to it is of no use with any other. Who can change
+what goes over the network between a client and a server that lives is not kept out by this: that is what TLS is for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pyarrow.flight as fl
+
+from ...errors import ConfigError, ServerUnavailable
+from .instance import Instance
+
+HEADER = "tiered-proof"
+# A token that a person made up is to take long to guess: some 50 ms a try, and once a server.
+_ROUNDS = 200_000
+
+
+@lru_cache(maxsize=16)
+def key_of(instance: Instance, token: str | None) -> bytes:
+    """Return the key that both ends have.
+
+    Raises
+    ------
+    ConfigError
+        There is no token.
+    """
+    if instance.asks_token:
+        if token is None:
+            raise ConfigError(
+                "the server wants a token: give token=, or set TIERED_FLIGHT_TOKEN or flight.token_file"
+            )
+        return hashlib.pbkdf2_hmac("sha256", token.encode(), b"tiered " + instance.id.encode(), _ROUNDS)
+    return _mac((instance.secret or "").encode(), "key", instance.id).encode()
+
+
+def _mac(key: bytes, who: str, nonce: str) -> str:
+    return hmac.digest(key, f"{who} {nonce}".encode(), "sha256").hex()
+
+
+def answer_to(key: bytes, shown: str) -> str | None:
+    """Return what a server shows to who showed this; None where that is not as it should be."""
+    _, nonce, mac = (*shown.split(" "), "", "")[:3]
+    ours = hmac.compare_digest(mac.encode("utf-8", "replace"), _mac(key, "client", nonce).encode())
+    return _mac(key, "server", nonce) if ours else None
+
+
+class Call(fl.ClientMiddleware):  # type: ignore[misc]
+    """One call of a client.
+
+    Attributes
+    ----------
+    proven : bool
+        Whether who answered has the key.
+    """
+
+    def __init__(self, key: bytes, instance: Instance) -> None:
+        super().__init__()
+        nonce = secrets.token_hex(16)
+        self._shown = f"{instance.id} {nonce} {_mac(key, 'client', nonce)}"
+        self._expected = _mac(key, "server", nonce)
+        self.proven = False
+
+    def sending_headers(self) -> dict[str, str]:
+        return {HEADER: self._shown}
+
+    def received_headers(self, headers: Mapping[str, list[Any]]) -> None:
+        for name, values in headers.items():
+            if name.lower() == HEADER and any(item == self._expected for item in values):
+                self.proven = True
+
+    def check(self, location: str) -> None:
+        """Raise `ServerUnavailable` where somebody else answered."""
+        if not self.proven:
+            raise ServerUnavailable(
+                f"{location} is answered by another process than the server that the store's directory named; what it "
+                "said is not used"
+            )
+
+
+class _Begun(threading.local):
+    call: Call | None = None
+
+
+class Proofs(fl.ClientMiddlewareFactory):  # type: ignore[misc]
+    """Has each call of a client proven. Thread-safe."""
+
+    def __init__(self, instance: Instance, token: str | None) -> None:
+        super().__init__()
+        self._instance = instance
+        self._key = key_of(instance, token)
+        self._begun = _Begun()
+
+    def start_call(self, info: Any) -> Call:  # noqa: ARG002
+        self._begun.call = call = Call(self._key, self._instance)
+        return call
+
+    def last_call(self) -> Call:
+        """Return the call that this thread began last; pyarrow has no other way from a call to its middleware."""
+        return self._begun.call or Call(self._key, self._instance)

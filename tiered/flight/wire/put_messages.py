@@ -1,0 +1,176 @@
+"""What goes with batches that are sent to the server: `PutCommand`, `BatchInfo`, and the `Ack` that comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from ...errors import TieredError
+from ...format.producers import UNKNOWN_OFFSET
+from .errors import error_from_json, error_to_json
+from .values import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, positive, text
+
+
+@dataclass(frozen=True, slots=True)
+class PutCommand:
+    """What a stream of batches is for.
+
+    Attributes
+    ----------
+    kind
+        ``append``; the server looks its handler up by this name.
+    options
+        What the handler of another kind wants to know.
+    """
+
+    topic: str
+    topic_id: UUID | None = None
+    kind: str = "append"
+    options: Mapping[str, Any] | None = None
+
+    def encode(self) -> bytes:
+        """Return the JSON document."""
+        return dump(
+            {
+                "protocol": PROTOCOL,
+                "put": self.kind,
+                "topic": self.topic,
+                "topic_id": None if self.topic_id is None else str(self.topic_id),
+                "options": self.options,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> PutCommand:
+        """Invert `encode`."""
+
+        def build(values: dict[str, Any]) -> PutCommand:
+            options = values.get("options")
+            if not isinstance(options, dict | None):
+                raise TypeError("options are an object")
+            topic_id = maybe(text, values.get("topic_id"))
+            return cls(
+                text(values["topic"]),
+                None if topic_id is None else UUID(topic_id),
+                text(values["put"]),
+                options,
+            )
+
+        return load(data, "command of a put", build, MESSAGE_BYTES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInfo:
+    """How one batch is to be appended; without it: by its keys, and durable before it is acknowledged.
+
+    Attributes
+    ----------
+    partition
+        For all of its rows; None: by the key column, row by row.
+    sync
+        As `Topic.append` takes it: True waits for the disk, None as the topic's mode says.
+    producer, epoch, sequence
+        Of an idempotent producer: the sequence is that of the first row. All or none.
+    session
+        Whether it is a session that `Topic.producer` began: gaps are refused, and its keys choose partitions. Else
+        numbers may jump, and the batch names its partition.
+    partitions
+        Of the topic when the session began, among which its keys choose; None: of the topic now.
+    """
+
+    partition: int | None = None
+    sync: bool | None = True
+    producer: str | None = None
+    epoch: int | None = None
+    sequence: int | None = None
+    session: bool = False
+    partitions: int | None = None
+
+    def encode(self) -> bytes:
+        """Return the JSON document."""
+        values: dict[str, Any] = {"partition": self.partition, "sync": self.sync}
+        if self.producer is not None:
+            values |= {
+                "producer": self.producer,
+                "epoch": self.epoch,
+                "sequence": self.sequence,
+                "session": self.session,
+                "partitions": self.partitions,
+            }
+        return dump(values)
+
+    @classmethod
+    def decode(cls, data: bytes) -> BatchInfo:
+        """Invert `encode`; no bytes are the default."""
+
+        def build(values: dict[str, Any]) -> BatchInfo:
+            sync = values.get("sync", True)
+            if not isinstance(sync, bool | None):
+                raise TypeError("sync is true, false or null")
+            info = cls(
+                maybe(count, values.get("partition")),
+                sync,
+                maybe(text, values.get("producer")),
+                maybe(count, values.get("epoch")),
+                maybe(count, values.get("sequence")),
+                values.get("session") is True,
+                maybe(positive, values.get("partitions")),
+            )
+            of_producer = (info.producer, info.epoch, info.sequence)
+            if None in of_producer and of_producer != (None, None, None):
+                raise ValueError("producer, epoch and sequence go together")
+            if info.producer is not None and info.partition is None and not info.session:
+                raise ValueError("the batch of a producer names its partition")
+            return info
+
+        return load(data or b"{}", "metadata of a batch", build, MESSAGE_BYTES_MAX)
+
+
+def _offset(value: Any) -> int:
+    return UNKNOWN_OFFSET if value == UNKNOWN_OFFSET else count(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The answer to one batch: where its rows went, in their order, or why none of them was acknowledged.
+
+    Attributes
+    ----------
+    ranges
+        Partition, start and end; -1 for an offset of a repeat that nobody remembers.
+    partitions, schema_id
+        Of the topic by now, so that a client learns that it grew.
+    """
+
+    ranges: tuple[tuple[int, int, int], ...] = ()
+    error: TieredError | None = None
+    partitions: int = 0
+    schema_id: int = 0
+
+    def encode(self) -> bytes:
+        """Return the JSON document."""
+        values: dict[str, Any] = {
+            "ranges": self.ranges,
+            "partitions": self.partitions,
+            "schema_id": self.schema_id,
+        }
+        if self.error is not None:
+            values["error"] = error_to_json(self.error)
+        return dump(values)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Ack:
+        """Invert `encode`."""
+
+        def build(values: dict[str, Any]) -> Ack:
+            error = values.get("error")
+            return cls(
+                tuple((count(part), _offset(start), _offset(end)) for part, start, end in values["ranges"]),
+                None if error is None else error_from_json(error),
+                count(values["partitions"]),
+                count(values["schema_id"]),
+            )
+
+        return load(data, "acknowledgement", build)

@@ -1,0 +1,32 @@
+"""A topic that was deleted and created again is another one, whatever handles of the old one ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ...errors import TopicNotFound
+from ...warm.catalog import TopicMeta
+
+if TYPE_CHECKING:
+    from ...store.local_store import Store
+    from ...store.local_topic import Topic
+
+
+def named(meta: TopicMeta) -> dict[str, str]:
+    """Return what an action has to know of a topic: by the name alone it could be done to another one."""
+    return {"topic": meta.name, "topic_id": str(meta.topic_id)}
+
+
+def same_topic(store: Store, name: str, topic_id: UUID | None) -> Topic:
+    """Return the topic of that name and id; of any id for None, as of clients that know none.
+
+    Raises
+    ------
+    TopicNotFound
+        It is gone, or another one has its name.
+    """
+    topic = store.topic(name)
+    if topic_id is not None and topic._meta.topic_id != topic_id:
+        raise TopicNotFound(f"topic {name!r} was deleted and created again; get it anew by store.topic()")
+    return topic

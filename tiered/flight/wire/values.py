@@ -1,0 +1,124 @@
+"""JSON as it goes over the wire: written, read, and each value checked."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from ...errors import ConfigError
+
+PROTOCOL = 1
+# Of what a client sends; answers describe as much as there is.
+MESSAGE_BYTES_MAX = 1 << 20
+# Of an action: a commit names each task of a job, of which there may be some 100,000.
+ACTION_BYTES_MAX = 32 << 20
+
+_T = TypeVar("_T")
+_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+
+
+def encode_json(values: Mapping[str, Any]) -> bytes:
+    """Return the body of an action, or its answer."""
+    return dump(values)
+
+
+def decode_action(data: bytes) -> dict[str, Any]:
+    """Return what a client wants of an action; no bytes are an empty object."""
+    return load(data or b"{}", "body of an action", lambda values: values, ACTION_BYTES_MAX)
+
+
+def decode_answer(data: bytes) -> dict[str, Any]:
+    """Return what a server answered to it, however much that is."""
+    return load(data, "answer to an action", lambda values: values)
+
+
+def dump(values: Mapping[str, Any]) -> bytes:
+    """Return values as compact JSON."""
+    return json.dumps(values, separators=(",", ":"), default=str).encode()
+
+
+def load(data: bytes, what: str, build: Callable[[dict[str, Any]], _T], bytes_max: int | None = None) -> _T:
+    """Decode a message.
+
+    Raises
+    ------
+    ConfigError
+        It is none, it is longer than `bytes_max`, or of another version of the protocol.
+    """
+    try:
+        if bytes_max is not None and len(data) > bytes_max:
+            raise ValueError(f"{len(data)} bytes, at most {bytes_max} are taken")
+        values = json.loads(data)
+        if not isinstance(values, dict):
+            raise TypeError("not an object")
+        protocol = values.get("protocol", PROTOCOL)
+        if protocol != PROTOCOL:
+            raise ConfigError(
+                f"the other end speaks version {protocol!r} of the protocol, this one {PROTOCOL}: upgrade the older"
+            )
+        return build(values)
+    except _MALFORMED as error:
+        raise ConfigError(f"the other end sent no {what} ({error!r}); is it a tiered server?") from None
+
+
+def maybe(kind: Callable[[Any], _T], value: Any) -> _T | None:
+    """Check a value that may be absent."""
+    return None if value is None else kind(value)
+
+
+def whole(value: Any) -> int:
+    """Return an integer of 64 bits."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"{value!r} is not an integer of 64 bits")
+    return value
+
+
+def count(value: Any) -> int:
+    """Return an integer that is not negative."""
+    if whole(value) < 0:
+        raise ValueError(f"{value} is negative")
+    return int(value)
+
+
+def positive(value: Any) -> int:
+    """Return an integer above zero."""
+    if count(value) == 0:
+        raise ValueError("0 is too small")
+    return int(value)
+
+
+def text(value: Any) -> str:
+    """Return text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    value.encode()  # JSON can say what has no UTF-8: a ValueError
+    return value
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Return a list of texts as a tuple."""
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
+    return tuple(text(item) for item in value)
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Return an Arrow schema as text."""
+    return base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def decode_schema(encoded: str) -> pa.Schema:
+    """Invert `encode_schema`.
+
+    Raises
+    ------
+    ValueError
+    """
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded, validate=True)))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"no Arrow schema: {error}") from None

@@ -1,8 +1,0 @@
-"""Metrics of a store for Prometheus, collected when they are scraped; see `registry_for`."""
-
-from __future__ import annotations
-
-from .catalogue import METRICS, Metric
-from .collector import exposition, registry_for
-
-__all__ = ["METRICS", "Metric", "exposition", "registry_for"]

@@ -1,0 +1,98 @@
+"""What becomes of each piece of a topic next: gathers the facts, and asks `policies.explain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ReadOnly, TieredError
+from ..policies.facts import PartitionFacts
+from ..policies.forecast.explain import Explanation, explain
+from ..policies.rules.case import floor_bytes
+
+if TYPE_CHECKING:
+    from ..store.local_store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class TopicExplanation:
+    """One topic.
+
+    Attributes
+    ----------
+    paused
+        Since when, by whom and why passes leave it alone, so that nothing of this happens; or empty.
+    problems
+        What could not be looked at, one line each: such partitions are left out, or explained without the bucket.
+    """
+
+    topic: str
+    now_us: int
+    partitions: tuple[Explanation, ...]
+    paused: str = ""
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "topic": self.topic,
+            "now_us": self.now_us,
+            "paused": self.paused or None,
+            "problems": list(self.problems),
+            "partitions": [item.to_json() for item in self.partitions],
+        }
+
+
+def explain_topic(store: Store, topic: str, partition: int | None = None) -> TopicExplanation:
+    """Explain a topic of an open local store, or one partition of it; change nothing.
+
+    Raises
+    ------
+    TopicNotFound
+    ReadOnly
+        There is no local store, and so nothing that plans.
+    """
+    store.topic(topic)
+    root = store._access.places.root
+    if root is None:
+        raise ReadOnly(f"{store.url} is a bucket, for which nothing is planned; name the local store")
+    tierer, now_us, disk = store._tierer, store._clock(), store._host.disk_usage(root)
+    # On a full disk the oldest file of the whole store goes first, so all of it has to be looked at.
+    policies = [store._settings.policy_for(name) for name in store.topics()]
+    is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
+    problems: list[TieredError] = []
+    known, unknown = tierer.finder.gather(problems, fence=False, wanted=lambda name: is_full or name == topic)
+
+    def explained(partitions: list[PartitionFacts], has_cold: bool) -> list[Explanation]:
+        facts = replace(tierer.finder.store_facts(partitions, now_us), has_cold=has_cold)
+        return explain(facts, store._settings.policy_for)
+
+    found = [*explained(known, store._access.has_cold), *explained(unknown, False)]
+    return TopicExplanation(
+        topic,
+        now_us,
+        tuple(
+            _with_memory(store, item)
+            for item in sorted(found, key=lambda item: item.partition)
+            if item.topic == topic and partition in (None, item.partition)
+        ),
+        str(tierer.pauses.of(topic) or ""),
+        tuple(str(problem) for problem in problems),
+    )
+
+
+def _with_memory(store: Store, item: Explanation) -> Explanation:
+    """Name what a writer in this process has in memory as hot."""
+    writer = store._tierer._actions.writer(item.topic, item.partition)
+    blocks = writer.recent.between(0, item.end_offset) if writer is not None else []
+    if not blocks:
+        return item
+    pieces = (
+        replace(piece, tiers=("hot", *piece.tiers))
+        if any(
+            block.base_offset < piece.end_offset and piece.base_offset < block.end_offset for block in blocks
+        )
+        else piece
+        for piece in item.pieces
+    )
+    return replace(item, pieces=tuple(pieces))

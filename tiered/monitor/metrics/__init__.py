@@ -1,0 +1,8 @@
+"""Metrics of a store for Prometheus, collected when they are scraped; see `registry_for`."""
+
+from __future__ import annotations
+
+from .catalogue import METRICS, Metric
+from .prometheus import exposition, registry_for
+
+__all__ = ["METRICS", "Metric", "exposition", "registry_for"]

@@ -1,0 +1,151 @@
+"""Every metric: its name, kind, labels and what it means. The page of the documentation is made from this.
+
+Names follow Prometheus' conventions: base units (seconds, bytes), ``_total`` for what only grows. A partition is a
+label only where nothing else would do, so that a thousand partitions are not a hundred thousand series.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...tiering.pass_history import KINDS, OUTCOMES
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes
+    ----------
+    name
+        As it is exported; a counter's ends in ``_total``.
+    kind
+        ``counter``, ``gauge`` or ``histogram``.
+    help
+        Its HELP text.
+    labels
+        Names of its labels, in order.
+    group
+        What it belongs to, for people.
+    """
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    group: str = ""
+
+
+def _group(group: str, *metrics: tuple[str, str, str] | tuple[str, str, str, str]) -> tuple[Metric, ...]:
+    return tuple(
+        Metric(f"tiered_{name}", kind, text, tuple("".join(labels).split()), group)
+        for name, kind, text, *labels in metrics
+    )
+
+
+_STORE = _group(
+    "Store",
+    ("info", GAUGE, "Always 1; which release has which store open.", "version store"),
+    ("partitions", GAUGE, "Partitions of the topic.", "topic"),
+    ("tier_bytes", GAUGE, "Bytes in each tier; of the cold one as last seen by this process.", "tier topic"),
+    ("tier_records", GAUGE, "Records in each tier; one can be in several at a time.", "tier topic"),
+    ("tier_segments", GAUGE, "Hot blocks, local segments and cold objects.", "tier topic"),
+    ("disk_free_bytes", GAUGE, "Free bytes of the file system that holds the local store."),
+    ("disk_size_bytes", GAUGE, "Size of the file system that holds the local store."),
+    ("unreadable_partitions", GAUGE, "Partitions whose local files could not be looked at.", "topic"),
+)
+_WRITING = _group(
+    "Appending",
+    ("appended_records_total", COUNTER, "Records written to segments.", "topic partition"),
+    ("appended_bytes_total", COUNTER, "Bytes of the blocks written to segments.", "topic partition"),
+    ("flush_seconds", HISTOGRAM, "Duration of group commits: pending records written, and synced."),
+    ("fsync_seconds", HISTOGRAM, "Duration of the syncs of active segments."),
+    ("writers_failed", GAUGE, "Writers that take no appends, by the error that they raise.", "topic error"),
+    ("fenced_partitions", GAUGE, "Partitions whose log went on elsewhere; nothing is published.", "topic"),
+)
+_READING = _group(
+    "Reading",
+    ("read_splits_total", COUNTER, "Splits read, by the tier that they were read from.", "tier"),
+    ("cache_hits_total", COUNTER, "Pieces of cold objects that a cache had.", "cache"),
+    ("cache_misses_total", COUNTER, "Pieces of cold objects that had to be fetched."),
+    ("cache_hit_bytes_total", COUNTER, "Bytes that a cache had."),
+    ("cache_miss_bytes_total", COUNTER, "Bytes that had to be fetched."),
+    ("cache_evictions_total", COUNTER, "Files that left the disk cache to make room."),
+    ("cache_damaged_total", COUNTER, "Cached pieces that failed their checksum and were fetched again."),
+)
+_LAG = _group(
+    "Copying to the bucket",
+    ("copy_lag_records", GAUGE, "Durable records that are not in the bucket.", "topic"),
+    ("copy_lag_bytes", GAUGE, "Bytes of segments with durable records that are not in the bucket.", "topic"),
+    ("copy_lag_segments", GAUGE, "Segments with durable records that are not in the bucket.", "topic"),
+    ("copy_lag_seconds", GAUGE, "Age of the topic's oldest durable record not in the bucket.", "topic"),
+    ("oldest_unpublished_seconds", GAUGE, "Age of the store's oldest durable record not in the bucket."),
+    (
+        "publication_unknown_partitions",
+        GAUGE,
+        "Partitions with records whose published end this process does not know yet.",
+        "topic",
+    ),
+)
+_COLD = _group(
+    "Bucket",
+    ("cold_requests_total", COUNTER, "Requests to the bucket, repetitions included.", "operation"),
+    (
+        "cold_errors_total",
+        COUNTER,
+        "Requests that failed, by S3's or the SDK's name for it; NoSuchKey and the like are answers, too.",
+        "operation kind",
+    ),
+    ("cold_throttles_total", COUNTER, "Requests that the bucket refused as too many."),
+    ("cold_sent_bytes_total", COUNTER, "Bytes of bodies sent to the bucket, repetitions included."),
+    ("cold_received_bytes_total", COUNTER, "Bytes of objects received from the bucket."),
+    ("cold_away", GAUGE, "1 while passes find no bucket that answers, else 0."),
+    (
+        "cost_dollars_estimate_total",
+        COUNTER,
+        "Estimated cost of this process's requests and retrievals in US dollars, by public list prices.",
+    ),
+    (
+        "storage_dollars_per_month_estimate",
+        GAUGE,
+        "Estimated cost of a month of what the bucket holds in US dollars, by public list prices.",
+    ),
+)
+_PASSES = _group(
+    "Passes",
+    ("pass_seconds", HISTOGRAM, f"Duration of passes ({' and '.join(KINDS)}).", "pass"),
+    ("pass_failures_total", COUNTER, "Passes that met an error.", "pass"),
+    (
+        "pass_last_success_timestamp_seconds",
+        GAUGE,
+        "When the last pass ended that met no error; 0 before.",
+        "pass",
+    ),
+    ("pass_running", GAUGE, "1 while the pass runs, else 0.", "pass"),
+    ("pass_threads_gone", GAUGE, "Threads of passes that should run and do not."),
+    ("pass_waiting", GAUGE, "What failed last and is not due again yet.", "pass"),
+    (
+        "passes_in_vain",
+        GAUGE,
+        "How many of the last passes, one after the other, could not begin, or had no turn beside another process.",
+        "pass",
+    ),
+    ("actions_total", COUNTER, f"Actions of passes by outcome: {', '.join(OUTCOMES)}.", "action outcome"),
+    ("action_bytes_total", COUNTER, "Bytes that done actions moved or freed.", "action"),
+    ("paused_topics", GAUGE, "Topics that passes leave alone until an operator resumes them."),
+)
+_SCRUB = _group(
+    "Scrub",
+    ("scrub_damaged_objects", GAUGE, "Published objects that a scrub found missing or damaged.", "topic"),
+    (
+        "scrub_last_completed_timestamp_seconds",
+        GAUGE,
+        "When all objects of the topic had last been looked at; 0 before the first time.",
+        "topic",
+    ),
+)
+
+METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_COLD, *_PASSES, *_SCRUB)
+BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,0 +1,153 @@
+"""The values of a store's metrics at one moment, from what is counted and known: no request, no library."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ...base.histogram import Distribution
+from ...errors import TieredError
+from ...policies.cost import S3_PRICES, S3_STANDARD, Requests, estimate
+from ...tiering.pass_loop import Passes
+from ...version import VERSION
+from ..figures import PartitionFigures, look
+
+if TYPE_CHECKING:
+    from ...store.local_store import Store
+
+TIERS = ("hot", "warm", "cold")
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric, and the values of its labels in their order."""
+
+    name: str
+    value: float | Distribution
+    labels: tuple[str, ...] = ()
+
+
+def samples(store: Store, passes: Passes | None = None) -> Iterator[Sample]:
+    """Yield every value that is known; a store that is closed meanwhile has its counters alone."""
+    try:
+        partitions = look(store, passes)
+    except TieredError:
+        partitions = []
+    yield Sample("tiered_info", 1, (VERSION, store.url))
+    for topic, found in groupby(partitions, key=lambda item: item.topic):
+        yield from _topic(topic, list(found))
+    yield from _disk(store)
+    yield from _writing(store)
+    yield from _reading(store)
+    yield from _bucket(store, partitions)
+    lags = [item.lag.seconds for item in partitions if item.lag is not None]
+    if lags:
+        yield Sample("tiered_oldest_unpublished_seconds", max(lags))
+    if passes is not None:
+        yield from _passes(passes)
+    paused = {item.topic for item in partitions if item.paused}
+    yield Sample("tiered_paused_topics", len(paused))
+
+
+def _topic(topic: str, partitions: list[PartitionFigures]) -> Iterator[Sample]:
+    yield Sample("tiered_partitions", len(partitions), (topic,))
+    readable = [item for item in partitions if not item.problem]
+    for tier in TIERS:
+        extents = [extent for item in readable for extent in item.extents if extent.tier == tier]
+        for name, values in (
+            ("tiered_tier_bytes", [extent.bytes for extent in extents]),
+            ("tiered_tier_records", [extent.records for extent in extents]),
+            ("tiered_tier_segments", [extent.segments for extent in extents]),
+        ):
+            if None not in values:
+                yield Sample(name, sum(value for value in values if value is not None), (tier, topic))
+    lags = [item.lag for item in readable if item.lag is not None]
+    if lags:
+        yield Sample("tiered_copy_lag_records", sum(lag.records for lag in lags), (topic,))
+        yield Sample("tiered_copy_lag_bytes", sum(lag.bytes for lag in lags), (topic,))
+        yield Sample("tiered_copy_lag_segments", sum(lag.segments for lag in lags), (topic,))
+        yield Sample("tiered_copy_lag_seconds", max(lag.seconds for lag in lags), (topic,))
+    unknown = sum(item.lag_unknown for item in readable)
+    yield Sample("tiered_publication_unknown_partitions", unknown, (topic,))
+    yield Sample("tiered_unreadable_partitions", len(partitions) - len(readable), (topic,))
+    yield Sample("tiered_fenced_partitions", sum(bool(item.fenced) for item in readable), (topic,))
+    for error in sorted({item.fault for item in readable if item.fault}):
+        yield Sample("tiered_writers_failed", sum(item.fault == error for item in readable), (topic, error))
+    yield Sample("tiered_scrub_damaged_objects", sum(len(item.scrub.damaged) for item in readable), (topic,))
+    scrubbed_us = min((item.scrub.completed_us for item in readable), default=0)
+    yield Sample("tiered_scrub_last_completed_timestamp_seconds", scrubbed_us / 1e6, (topic,))
+
+
+def _disk(store: Store) -> Iterator[Sample]:
+    root = store._access.places.root
+    if root is not None:
+        try:
+            disk = shutil.disk_usage(root)
+        except OSError:
+            return  # moved or deleted under an open store
+        yield Sample("tiered_disk_free_bytes", disk.free)
+        yield Sample("tiered_disk_size_bytes", disk.total)
+
+
+def _writing(store: Store) -> Iterator[Sample]:
+    counters = store._write_counters
+    for topic, partition, counts in counters.partitions():
+        yield Sample("tiered_appended_records_total", counts.records, (topic, str(partition)))
+        yield Sample("tiered_appended_bytes_total", counts.bytes, (topic, str(partition)))
+    yield Sample("tiered_flush_seconds", counters.flushes.counted)
+    yield Sample("tiered_fsync_seconds", counters.syncs.counted)
+
+
+def _reading(store: Store) -> Iterator[Sample]:
+    counts = store._access.fetch_counters.counts
+    for tier, splits in counts.splits.items():
+        yield Sample("tiered_read_splits_total", splits, (tier,))
+    yield Sample("tiered_cache_hits_total", counts.memory_hits, ("memory",))
+    yield Sample("tiered_cache_hits_total", counts.disk_hits, ("disk",))
+    yield Sample("tiered_cache_misses_total", counts.misses)
+    yield Sample("tiered_cache_hit_bytes_total", counts.hit_bytes)
+    yield Sample("tiered_cache_miss_bytes_total", counts.miss_bytes)
+    yield Sample("tiered_cache_evictions_total", counts.evictions)
+    yield Sample("tiered_cache_damaged_total", counts.damaged)
+
+
+def _bucket(store: Store, partitions: Iterable[PartitionFigures]) -> Iterator[Sample]:
+    if not store._access.has_cold:
+        return
+    counts = store._access.bucket_counts
+    for operation, requests in counts.requests.items():
+        yield Sample("tiered_cold_requests_total", requests, (operation,))
+    for (operation, kind), errors in counts.failures.items():
+        yield Sample("tiered_cold_errors_total", errors, (operation, kind))
+    yield Sample("tiered_cold_throttles_total", counts.throttled)
+    yield Sample("tiered_cold_sent_bytes_total", counts.bytes_up)
+    yield Sample("tiered_cold_received_bytes_total", counts.bytes_down)
+    storage_class = store._settings.cold.storage_class
+    held = sum(item.bytes_in("cold") or 0 for item in partitions)
+    cost = estimate(Requests.of(counts.requests), held, storage_class)
+    retrieved = S3_PRICES.get(storage_class, S3_STANDARD).retrieved_gib_usd * counts.bytes_down / _GIB
+    yield Sample("tiered_cost_dollars_estimate_total", cost.one_off_usd + retrieved)
+    yield Sample("tiered_storage_dollars_per_month_estimate", cost.monthly_usd)
+
+
+def _passes(passes: Passes) -> Iterator[Sample]:
+    counts = passes.history.counts
+    for kind, cycle in passes.cycles().items():
+        yield Sample("tiered_pass_seconds", counts.seconds[kind], (kind,))
+        yield Sample("tiered_pass_failures_total", counts.failures[kind], (kind,))
+        ended_us = counts.last_success_us.get(kind, 0)
+        if cycle.passes or kind == "full":  # tails may have nothing to do for ever
+            yield Sample("tiered_pass_last_success_timestamp_seconds", ended_us / 1e6, (kind,))
+        yield Sample("tiered_pass_running", int(cycle.running), (kind,))
+        yield Sample("tiered_pass_waiting", cycle.waiting, (kind,))
+        yield Sample("tiered_passes_in_vain", cycle.in_vain, (kind,))
+    for (action, outcome), count in counts.actions.items():
+        yield Sample("tiered_actions_total", count, (action, outcome))
+    for action, moved in counts.bytes.items():
+        yield Sample("tiered_action_bytes_total", moved, (action,))
+    yield Sample("tiered_pass_threads_gone", len(passes.gone()))
+    yield Sample("tiered_cold_away", int(passes.bucket_away))

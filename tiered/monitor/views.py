@@ -1,0 +1,40 @@
+"""What a writer answers over HTTP in its own process, where ``daemon.metrics`` or ``flight.metrics`` names an address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..tiering.pass_loop import Passes
+from .http import Views, Web, read_token
+from .metrics import exposition, registry_for
+from .status_page import page, page_state
+
+if TYPE_CHECKING:
+    from ..store.local_store import Store
+
+
+def listen(store: Store, passes: Passes | None, setting: str, address: str | None) -> Web | None:
+    """Answer for an open store, and for its passes where it runs some; None where no address is set.
+
+    Raises
+    ------
+    ConfigError
+        The address is taken, the token cannot be read, or others could come in without one.
+    """
+    if address in (None, "off"):
+        return None
+    registry: list[Any] = []
+
+    def metrics() -> tuple[bytes, str]:
+        if not registry:
+            registry.append(registry_for(store, passes))
+        return exposition(registry[0])
+
+    views = Views(
+        lambda: [f"thread {name} is gone" for name in passes.gone()] if passes else [],
+        lambda: ["the bucket does not answer"] if passes and passes.bucket_away else [],
+        metrics,
+        page,
+        lambda: page_state(store, passes),
+    )
+    return Web.open(address, views, read_token(store._settings.daemon.token_file), setting=setting)

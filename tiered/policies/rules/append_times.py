@@ -1,0 +1,60 @@
+"""Append times as ages count from them, also where a clock was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from ..facts import ColdObjectFact, ObjectFact, PartitionFacts, SegmentFact
+
+Piece = TypeVar("Piece", SegmentFact, ColdObjectFact, ObjectFact)
+
+Stamp = tuple[int, int]
+"""End offset of a piece of a log, and the time of its last append, in microseconds since the epoch."""
+
+
+def believed(stamps: Iterable[Stamp], now_us: int) -> dict[Stamp, int]:
+    """Return the times of appends that a wall clock gave which never went back, and is not ahead of `now_us`.
+
+    A time ahead of now never was, and one before that of an earlier piece is of a clock that was behind: in the place of
+    either comes the next time that can be, or now. So nothing is taken for older than it is for its neighbours.
+
+    Parameters
+    ----------
+    stamps
+        Of pieces of one log, in any order; pieces may overlap.
+    """
+    times: dict[Stamp, int] = {}
+    possible: set[Stamp] = set()
+    ordered, latest = sorted(set(stamps)), 0
+    for stamp in ordered:
+        if latest <= stamp[1] <= now_us:
+            possible.add(stamp)
+            latest = stamp[1]
+    next_us = now_us
+    for stamp in reversed(ordered):
+        if stamp in possible:
+            next_us = stamp[1]
+        times[stamp] = next_us
+    return times
+
+
+def by_the_clock(facts: PartitionFacts, now_us: int) -> PartitionFacts:
+    """Return facts in which no append lies ahead of now, nor before that of an earlier record; see `believed`."""
+    pieces: tuple[SegmentFact | ColdObjectFact | ObjectFact, ...]
+    pieces = (*facts.segments, *facts.cold_objects, *facts.objects)
+    times = believed(((item.end_offset, item.last_append_us) for item in pieces), now_us)
+    if all(stamp[1] == time_us for stamp, time_us in times.items()):
+        return facts
+    return replace(
+        facts,
+        segments=_timed(facts.segments, times),
+        cold_objects=_timed(facts.cold_objects, times),
+        objects=_timed(facts.objects, times),
+        last_append_us=max(times.values(), default=0),
+    )
+
+
+def _timed(items: tuple[Piece, ...], times: Mapping[Stamp, int]) -> tuple[Piece, ...]:
+    return tuple(replace(item, last_append_us=times[item.end_offset, item.last_append_us]) for item in items)

@@ -1,0 +1,88 @@
+"""What the rules look at when they plan for one partition, and the words for why they act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...base.units import approximate_size, format_duration, to_us
+from ..facts import ColdObjectFact, PartitionFacts, SegmentFact, Span, StoreFacts
+from ..policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One partition, its policy and its store at the time that is planned for.
+
+    Attributes
+    ----------
+    free_bytes, floor_bytes
+        What the disk has free, and what is to stay free.
+    """
+
+    facts: PartitionFacts
+    policy: Policy
+    has_cold: bool
+    now_us: int
+    free_bytes: int
+    floor_bytes: int
+
+    @classmethod
+    def of(cls, facts: PartitionFacts, policy: Policy, store: StoreFacts, now_us: int) -> Case:
+        """Return the case of a partition of a store."""
+        floor = floor_bytes(policy, store.disk_total_bytes)
+        return cls(facts, policy, store.has_cold, now_us, store.disk_free_bytes, floor)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether less of the disk is free than is to stay free."""
+        return self.free_bytes < self.floor_bytes
+
+    def age_us(self, item: SegmentFact | Span) -> int:
+        """Return how long ago the last record was appended."""
+        return self.now_us - item.last_append_us
+
+    def short(self) -> str:
+        """Return how short the disk is, as a reason."""
+        limit = approximate_size(self.floor_bytes)
+        return f"{approximate_size(max(0, self.free_bytes))} of disk free < local_retention.free_disk {limit}"
+
+    def expired_by_age(self, item: SegmentFact | Span) -> str | None:
+        """Return why retention takes records for their age; None where it does not."""
+        rule = self.policy.retention
+        if rule.age is None:
+            return None
+        age = self.now_us - (item.max_timestamp_us if rule.by == "timestamp" else item.last_append_us)
+        return age_reason(age, "retention.age", to_us(rule.age)) if age >= to_us(rule.age) else None
+
+
+def floor_bytes(policy: Policy, disk_total_bytes: int) -> int:
+    """Return how much of the disk is to stay free; 0 where its size is not known, or there is no such rule."""
+    floor = policy.local_retention.free_disk
+    return 0 if floor is None or not disk_total_bytes else floor.of(disk_total_bytes)
+
+
+def about(segment: SegmentFact) -> dict[str, Any]:
+    """Return what an action says of the segment that it is about."""
+    return {
+        "topic": segment.topic,
+        "partition": segment.partition,
+        "segment_id": segment.segment_id,
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+    }
+
+
+def is_behind(item: SegmentFact | ColdObjectFact, start_offset: int) -> bool:
+    """Return whether an item holds nothing at or after an offset."""
+    return item.base_offset < item.end_offset <= start_offset
+
+
+def age_reason(age_us: int, rule: str, limit_us: int) -> str:
+    """Return a reason of a rule on age."""
+    return f"age {format_duration(age_us, parts=2)} >= {rule} {format_duration(limit_us)}"
+
+
+def size_reason(size: int, rule: str, limit: int) -> str:
+    """Return a reason of a rule on size."""
+    return f"size {approximate_size(size)}, {rule} is {approximate_size(limit)}"

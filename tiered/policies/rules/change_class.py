@@ -1,0 +1,80 @@
+"""Which objects of a partition move into another storage class: pure, and each once.
+
+Moving pays where an object is large enough, and stays long enough, for what the cheaper classes bill at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ...base.units import format_duration, to_us
+from ..actions import ChangeClass
+from ..cost import COMMIT, Requests, upload_requests
+from ..facts import ObjectFact, PartitionFacts
+from ..policy import Policy
+
+BYTES_PER_PASS = 1 << 30
+"""A pass moves so much in a partition, and one object more: its other actions come first."""
+
+BILLED_BYTES_MIN = 128 << 10
+"""The cheaper classes bill each object as so large at least."""
+
+_DAY_US = 86_400_000_000
+_BILLED_US_MIN = {"STANDARD_IA": 30 * _DAY_US, "ONEZONE_IA": 30 * _DAY_US, "GLACIER_IR": 90 * _DAY_US}
+_READ_BYTES = 8 << 20
+
+
+def class_moves(
+    facts: PartitionFacts,
+    policy: Policy,
+    now_us: int,
+    start_offset: int,
+    default_class: str,
+    merged: Collection[str] = (),
+) -> Iterator[ChangeClass]:
+    """Yield the moves of one pass over one partition, oldest first.
+
+    Parameters
+    ----------
+    default_class
+        Of objects that were not moved yet.
+    merged
+        Names of objects that this pass merges.
+    """
+    rule, left = policy.storage_class, BYTES_PER_PASS
+    if rule.after is None:
+        return
+    for item in facts.objects:
+        source = item.storage_class or default_class
+        if source == rule.name or item.name in merged or not _may_move(item, policy, now_us, start_offset):
+            continue
+        if left <= 0:
+            return
+        left -= item.bytes
+        age = format_duration(now_us - item.last_append_us, parts=2)
+        yield ChangeClass(
+            topic=facts.topic,
+            partition=facts.partition,
+            segment_id=None,
+            base_offset=item.base_offset,
+            end_offset=item.end_offset,
+            bytes=item.bytes,
+            requests=upload_requests(item.bytes) + COMMIT + Requests(reads=1 + item.bytes // _READ_BYTES),
+            reason=f"age {age} >= storage_class.after {format_duration(rule.after)}, to {rule.name}",
+            name=item.name,
+            source_class=source,
+            storage_class=rule.name,
+        )
+
+
+def _may_move(item: ObjectFact, policy: Policy, now_us: int, start_offset: int) -> bool:
+    rule, kept = policy.storage_class, policy.retention
+    assert rule.after is not None
+    if not item.sealed or item.damaged or item.count > 1 or item.base_offset < start_offset:
+        return False
+    if item.bytes < BILLED_BYTES_MIN or now_us - item.last_append_us < to_us(rule.after):
+        return False
+    if kept.age is None:
+        return True
+    stamp = item.max_timestamp_us if kept.by == "timestamp" else item.last_append_us
+    return stamp + to_us(kept.age) - now_us >= _BILLED_US_MIN.get(rule.name, 0)

@@ -1,0 +1,47 @@
+"""Which segments leave the local disk because the bucket has them (promise P5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...base.units import to_us
+from ..actions import EvictLocal
+from ..facts import SegmentFact
+from .case import Case, about, age_reason, size_reason
+
+
+def evictable(case: Case, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
+    """Yield what may be evicted (promise P5), oldest first; what stays local stays contiguous."""
+    pin = case.policy.pin
+    # Looked for once: there may be thousands of objects, and of segments.
+    has_damage = any(item.damaged for item in case.facts.objects)
+    for segment in segments:
+        if not (case.has_cold and segment.sealed and not segment.newest and segment.in_manifest):
+            return
+        if has_damage and case.facts.is_damaged_in_bucket(segment):
+            return
+        if pin.topic or (pin.age is not None and case.age_us(segment) < to_us(pin.age)):
+            return
+        if segment.local_bytes:
+            yield segment
+
+
+def evictions(case: Case, segments: Sequence[SegmentFact]) -> Iterator[EvictLocal]:
+    """Yield what the rules on age and size evict, oldest first."""
+    rule = case.policy.local_retention
+    local = sum(item.local_bytes for item in segments)
+    for segment in evictable(case, segments):
+        age = case.age_us(segment)
+        if rule.age is not None and age >= to_us(rule.age):
+            reason = age_reason(age, "local_retention.age", to_us(rule.age))
+        elif rule.bytes is not None and local > rule.bytes:
+            reason = size_reason(local, "local_retention.bytes", rule.bytes)
+        else:
+            return
+        yield evict(segment, reason)
+        local -= segment.local_bytes
+
+
+def evict(segment: SegmentFact, reason: str) -> EvictLocal:
+    """Return the eviction of a segment."""
+    return EvictLocal(**about(segment), bytes=segment.local_bytes, reason=reason)

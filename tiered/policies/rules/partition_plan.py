@@ -1,0 +1,127 @@
+"""The plan of one partition while it is made, and what the partitions of a store share: room on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..actions import Action, ChangeClass, Demote, Merge
+from ..facts import PartitionFacts, SegmentFact, StoreFacts
+from ..policy import Policy
+from .case import Case, is_behind
+from .change_class import class_moves
+from .compress import compressions
+from .evict import evict, evictable, evictions
+from .expire import expiry
+from .merge import merges
+from .offload import publications
+from .promote import Copies
+from .scrub import scrub
+from .seal import seals
+
+
+class Draft:
+    """The plan of one partition while it is made."""
+
+    def __init__(self, facts: PartitionFacts, policy: Policy, store: StoreFacts, now_us: int) -> None:
+        self.case = case = Case.of(facts, policy, store, now_us)
+        self.moves_to: str | None = store.storage_class if store.has_classes else None
+        self.notes: list[str] = []
+        self.expire = expiry(case)
+        self.start_offset = facts.start_offset if self.expire is None else self.expire.end_offset
+        self.segments = [
+            item
+            for item in facts.live_segments()
+            if item.end_offset > max(self.start_offset, item.base_offset)
+        ]
+        self.evictions = list(evictions(case, self.segments))
+        self.copies = Copies(facts, policy, now_us, self.start_offset)
+        self.demotions: list[Demote] = list(self.copies.dropped)
+        self.promotions: list[Action] = []
+        self.merged, self.moved = self._rewrites()
+
+    def actions(self) -> list[Action]:
+        """Return the actions in their safe order."""
+        case, segments, start = self.case, self.segments, self.start_offset
+        expire = [] if self.expire is None else [self.expire]
+        freeing = [*self.demotions, *self.evictions]
+        publishing = list(publications(case, segments, start, self.notes))
+        return [
+            *seals(case, segments, start),
+            *expire,
+            *([*freeing, *publishing] if case.is_short else [*publishing, *freeing]),
+            *compressions(case, segments, {item.segment_id for item in self.evictions}),
+            *self._maintain(),
+        ]
+
+    def frees_disk(self) -> bool:
+        """Whether it makes room on a disk that is short of it."""
+        return self.case.is_short and bool(self.expire or self.evictions or self.demotions)
+
+    def _rewrites(self) -> tuple[list[Merge], list[ChangeClass]]:
+        if not self.case.has_cold:
+            return [], []
+        case, start = self.case, self.start_offset
+        facts, policy, now = case.facts, case.policy, case.now_us
+        merged = list(merges(facts, policy, now, start))
+        names = {name for action in merged for name in action.names}
+        if self.moves_to is None:
+            return merged, []
+        return merged, list(class_moves(facts, policy, now, start, self.moves_to, names))
+
+    def rewritten(self) -> set[str]:
+        """Return the names of objects that this plan replaces."""
+        names = {name for action in self.merged for name in action.names}
+        return names | {action.name for action in self.moved}
+
+    def _maintain(self) -> Iterator[Action]:
+        if not self.case.has_cold:
+            return
+        yield from (*self.merged, *self.moved)
+        yield from self.promotions
+        due = scrub(self.case.facts, self.case.policy, self.case.now_us, self.start_offset)
+        if due is not None:
+            yield due
+
+
+def relieve_disk(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
+    """While the disk would stay short, drop copies and then evict more, the oldest of all partitions first."""
+    free = _free_after(facts, drafts)
+    copies = [
+        (used, index, copy) for index, draft in enumerate(drafts) for used, copy in draft.copies.droppable()
+    ]
+    for _, index, copy in sorted(copies, key=lambda item: item[:2]):
+        if free < drafts[index].case.floor_bytes:
+            draft = drafts[index]
+            draft.demotions.append(draft.copies.drop(copy, draft.case.short()))
+            free += copy.bytes
+    candidates: list[tuple[int, int, SegmentFact]] = []
+    for index, draft in enumerate(drafts):
+        latest = 0
+        for segment in list(evictable(draft.case, draft.segments))[len(draft.evictions) :]:
+            latest = max(latest, segment.last_append_us)  # keeps offset order within a partition
+            candidates.append((latest, index, segment))
+    for _, index, segment in sorted(candidates, key=lambda item: item[:2]):
+        if free < drafts[index].case.floor_bytes:
+            drafts[index].evictions.append(evict(segment, drafts[index].case.short()))
+            free += segment.local_bytes
+
+
+def promote(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
+    """Make copies where the disk then still has twice its floor: what is appended next must not end them again."""
+    room = 1 << 62
+    if facts.disk_total_bytes:
+        floor = max((draft.case.floor_bytes for draft in drafts), default=0)
+        room = facts.disk_free_bytes - 2 * floor
+    for draft in drafts if facts.has_cold else ():
+        made = list(draft.copies.made(room, draft.rewritten()))
+        draft.promotions += made
+        room -= sum(item.bytes for item in made)
+
+
+def _free_after(facts: StoreFacts, drafts: Sequence[Draft]) -> int:
+    free = facts.disk_free_bytes
+    for draft in drafts:
+        start = draft.start_offset
+        free += sum(item.local_bytes for item in draft.case.facts.segments if is_behind(item, start))
+        free += sum(item.bytes for item in (*draft.evictions, *draft.demotions))
+    return free

@@ -1,0 +1,39 @@
+"""Which segment is to be sealed: by the roll rules, or because only sealing lets it go on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...base.units import to_us
+from ..actions import Seal
+from ..facts import SegmentFact
+from .case import Case, about, age_reason, size_reason
+
+
+def seals(case: Case, segments: Iterable[SegmentFact], start_offset: int) -> Iterator[Seal]:
+    """Yield the end of the segment that is appended to, where it is due."""
+    for segment in segments:
+        if segment.sealed or not segment.newest:
+            continue
+        reason = _reason_to_seal(case, segment, start_offset)
+        if reason:
+            yield Seal(**about(segment), bytes=segment.local_bytes, reason=reason)
+
+
+def _reason_to_seal(case: Case, segment: SegmentFact, start_offset: int) -> str | None:
+    roll, offload = case.policy.roll, case.policy.offload
+    if roll.bytes is not None and segment.local_bytes >= roll.bytes:
+        return size_reason(segment.local_bytes, "roll.bytes", roll.bytes)
+    open_us = case.now_us - segment.created_us
+    if roll.age is not None and open_us >= to_us(roll.age):
+        return age_reason(open_us, "roll.age", to_us(roll.age))
+    # Sealing is what lets the last records of an idle partition expire, once nothing is left before them.
+    if segment.base_offset <= start_offset:
+        expired = case.expired_by_age(segment)
+        if expired:
+            return expired
+    if case.has_cold and offload.tail_interval is None and offload.after is not None:
+        age = case.age_us(segment)
+        if age >= to_us(offload.after):
+            return age_reason(age, "offload.after", to_us(offload.after))
+    return None

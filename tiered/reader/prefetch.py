@@ -1,0 +1,98 @@
+"""Splits of one reader whose records lie in the bucket: what of their objects is wanted, fetched and decoded ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from ..cold.fetch.decode_ahead import DecodeAhead
+from ..cold.fetch.fetcher import Admission, Fetcher
+from ..cold.fetch.object_reader import BATCH_ROWS, Bounds, ObjectRead
+from ..warm.catalog import TopicMeta
+from .rows import Query, needed_columns
+from .splits import ColdSource, Split
+
+# A reader of more reads once what it reads, as far as a cache is concerned.
+NARROW_BYTES = 32 << 20
+
+
+class SplitsAhead:
+    """The cold ones of a row of splits, to be read in that order; leave the context to give the rest up.
+
+    Parameters
+    ----------
+    eager
+        Whether all rows are wanted, as far as is known.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, meta: TopicMeta, splits: Sequence[Split], query: Query, *, eager: bool
+    ) -> None:
+        self._fetcher = fetcher
+        self._meta = meta
+        self._query = query
+        cold = [split for split in splits if isinstance(split.source, ColdSource)]
+        self._expected = {id(split): split for split in cold}
+        self._bytes = sum(split.bytes for split in cold)
+        self._reads: dict[int, ObjectRead] = {}
+        self._ahead = DecodeAhead(fetcher, map(self._read_of, cold), eager=eager)
+
+    def expects(self, split: Split) -> bool:
+        """Whether this very split is one of them."""
+        return self._expected.get(id(split)) is split
+
+    def batches(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Yield a split's rows, the column ``offset`` among them.
+
+        Raises
+        ------
+        CorruptionError, ObjectNotFound, ColdStorageError
+        """
+        read = self._read_of(split)
+        yield from read.batches(self._ahead.tables(read), BATCH_ROWS)
+        self._reads.pop(id(split), None)
+
+    def _read_of(self, split: Split) -> ObjectRead:
+        known = self._reads.get(id(split))
+        if known is None:
+            known = self._reads[id(split)] = self._plan(split)
+        return known
+
+    def _plan(self, split: Split) -> ObjectRead:
+        source, query, schema = split.source, self._query, self._meta.schema
+        assert isinstance(source, ColdSource)
+        needed = needed_columns(schema, query)
+        bounds = Bounds(
+            split.start_offset, split.end_offset, query.start_timestamp_us, query.end_timestamp_us
+        )
+        return ObjectRead(
+            self._fetcher,
+            source.key,
+            source.entry,
+            schema,
+            bounds,
+            columns=["offset", *(name for name in (*schema.names, "timestamp") if name in needed)],
+            admission=self._admission(split, source),
+            implied_offsets=True,
+        )
+
+    def _admission(self, split: Split, source: ColdSource) -> Admission:
+        entry, query = source.entry, self._query
+        whole = (
+            split.start_offset <= entry.base_offset
+            and split.end_offset >= entry.end_offset
+            and query.start_timestamp_us is None
+            and query.end_timestamp_us is None
+        )
+        return Admission.SCAN if whole or self._bytes > NARROW_BYTES else Admission.NARROW
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ahead.__exit__(kind, error, trace)

@@ -1,0 +1,136 @@
+"""What is asked of a topic by a read: partitions, bounds, columns and a key, each looked at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..engine.ingest import key_bytes, plain_int, timestamp_us
+from ..errors import ConfigError, SchemaMismatch, TopicNotFound
+from ..format.schema import RECORD_SCHEMA
+from ..warm.catalog import TopicMeta
+from .rows import Query
+
+Offsets = int | Mapping[int, int] | None
+
+_INT64_MAX = (1 << 63) - 1
+
+
+def query_of(
+    meta: TopicMeta, start: object, end: object, key: object, columns: Iterable[str] | None
+) -> Query:
+    """Return what a scan looks for and shows; raise `ConfigError` or `SchemaMismatch` for what fits no column."""
+    key_column = None
+    if key is not None:
+        key_column = "key" if meta.schema.equals(RECORD_SCHEMA) else meta.key
+        if key_column is None:
+            raise ConfigError(f"topic {meta.name!r} has no key column to look for key={key!r}")
+        key = _as_key(key, meta.schema.field(key_column).type)
+    if isinstance(columns, str):
+        raise ConfigError(f"columns is a list of names; write columns=[{columns!r}]")
+    try:
+        names = None if columns is None else tuple(columns)
+    except TypeError:  # an array without a dimension is an Iterable, too
+        raise ConfigError(f"columns is a list of names, not {columns!r}") from None
+    if names is not None and not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"columns is a list of names, not {columns!r}")
+    if names is not None and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"columns names {twice!r} twice; a scan has each column once")
+    return Query(
+        columns=names,
+        start_timestamp_us=None if start is None else timestamp_us(start),
+        end_timestamp_us=None if end is None else timestamp_us(end),
+        key=key,
+        key_column=key_column,
+    )
+
+
+def checked_limit(limit: Any) -> int | None:
+    """Return a number of rows, None for all; raise `ConfigError` for what is neither."""
+    limit = plain_int(limit)
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise ConfigError(f"limit is a number of rows, not {limit!r}")
+    bounded: int | None = within_64_bits(limit)
+    return bounded
+
+
+def check_sync(sync: object) -> None:
+    """Raise `ConfigError` unless `sync` is what an append takes: text such as "no" would count as True."""
+    if sync is not None and type(sync) is not bool:
+        raise ConfigError(f"sync is True, False, or None for what the sync mode says, not {sync!r}")
+
+
+def _as_key(key: Any, kind: pa.DataType) -> Any:
+    """Return a key as its column stores it."""
+    if pa.types.is_binary(kind):
+        return key_bytes(key)
+    try:
+        if pa.types.is_string(kind) and isinstance(key, bytes):
+            return key.decode()
+        found = pa.scalar(key, kind).as_py()
+        # Within: what an array says when it is compared is no truth.
+        if found == key and not isinstance(key, (bool, np.bool_)):
+            return found
+    except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
+        pass
+    raise SchemaMismatch(f"key {key!r} does not fit the key column's type {kind}")
+
+
+def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -> list[int]:
+    """Return the partitions that are asked for; all for None."""
+    if partitions is None:
+        return list(range(meta.partitions))
+    partitions = plain_int(partitions)
+    try:
+        wanted = [partitions] if isinstance(partitions, int) else list(partitions)
+    except TypeError:
+        raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}") from None
+    return list(dict.fromkeys(checked_partition(meta, partition) for partition in wanted))
+
+
+def checked_bounds(meta: TopicMeta, offsets: Any) -> Offsets:
+    """Return a bound on offsets in plain ints; raise `ConfigError` for what is none."""
+    if not isinstance(offsets, Mapping):
+        return _checked_offset(offsets)
+    found = {}
+    for key, given in offsets.items():
+        partition, offset = plain_int(key), _checked_offset(given)
+        if type(partition) is not int or not 0 <= partition < meta.partitions:
+            raise ConfigError(f"an offset is given for {partition!r}, which is no partition of {meta.name!r}")
+        if offset is not None:
+            found[partition] = offset
+    return found
+
+
+def _checked_offset(offset: Any) -> int | None:
+    offset = plain_int(offset)
+    if offset is not None and type(offset) is not int:
+        raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
+    bounded: int | None = within_64_bits(offset)
+    return bounded
+
+
+def within_64_bits(value: Any) -> Any:
+    """Return the integer of 64 bits next to an integer, and everything else as it is.
+
+    No log gets so far, so to a limit or an offset it makes no difference; messages over Flight hold no more.
+    """
+    return max(-_INT64_MAX, min(value, _INT64_MAX)) if type(value) is int else value
+
+
+def bound(offsets: Offsets, partition: int) -> int | None:
+    """Return the bound that holds for a partition."""
+    return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
+
+
+def checked_partition(meta: TopicMeta, partition: Any) -> int:
+    """Return a partition as a plain int; raise `TopicNotFound` for what is none."""
+    partition = plain_int(partition)
+    if type(partition) is not int or not 0 <= partition < meta.partitions:
+        has = "partition 0 alone" if meta.partitions == 1 else f"partitions 0 to {meta.partitions - 1}"
+        raise TopicNotFound(f"topic {meta.name!r} has {has}, not {partition!r}")
+    return partition

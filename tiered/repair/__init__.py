@@ -1,0 +1,4 @@
+"""The repairs that lose nothing.
+
+Other packages import `repair`.
+"""

@@ -1,0 +1,338 @@
+"""From options to tasks: a pinned scan of the topic, cut and packed into few pieces of similar size."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from ...cold.manifest.commit import FIRST_LINEAGE
+from ...engine.records import OffsetRange
+from ...errors import ConfigError, OffsetOutOfRange, TopicNotFound
+from ...flight.client.discovery import find_server
+from ...flight.client.remote_store import RemoteStore
+from ...flight.client.remote_topic import RemoteTopic
+from ...opening import open_store
+from ...reader.query import chosen_partitions
+from ...reader.scan import Scan
+from ...reader.splits import Split, borders
+from ...store.local_store import Store
+from ...store.local_topic import Topic
+from ..options import LATEST, LINEAGES, Lineages, Position, SourceOptions
+
+Task = tuple[Split, ...]
+"""What one Spark task reads: pieces of one partition, in offset order."""
+
+# Pieces of a task are cut no finer than this share of its size.
+_PIECES_PER_TASK = 16
+# Each is a request of its own to the server.
+_REMOTE_PIECES_PER_TASK = 4
+# How often retention may move the start offset while a plan is made that takes what is left.
+_ATTEMPTS = 5
+
+
+def open_source(options: SourceOptions) -> Store:
+    """Open the store of a read, for reading: a local one at the writer that serves it, if one does.
+
+    Raises
+    ------
+    ConfigError, CorruptionError, UnsupportedFormat, ColdStorageError, ServerUnavailable
+    """
+    settings = options.settings()
+    path = options.path
+    if path is None:
+        if options.config is None:
+            raise ConfigError("where is the store? Write .load(path) with a local path or s3://bucket/prefix")
+        path = settings.store.path
+    if "://" not in path and options.cold is None:
+        served = find_server(Path(path).absolute(), settings)
+        if served is not None:
+            return served
+    store = open_store(path, cold=options.cold, settings=settings, read_only=True)
+    if isinstance(store, RemoteStore):
+        return store
+    url = store._access.places.cold_url
+    if url is not None and url.startswith("memory:"):
+        store.close()
+        raise ConfigError(f"{url} lies in the memory of one process, and Spark reads from others")
+    return store
+
+
+def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) -> Scan:
+    """Take the snapshot that one ``load()`` shows.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
+    ConfigError, TopicNotFound, CorruptionError, ColdStorageError
+    """
+    partitions = chosen_partitions(topic._meta, options.partitions)
+    starts = expand(topic, options.starting, partitions, "starting", options.without_match)
+    ends = expand(topic, options.ending, partitions, "ending", "latest")
+    for attempt in range(_ATTEMPTS):
+        try:
+            scan = scan_between(topic, options, starts, ends, columns)
+            if options.fail_on_data_loss:
+                _check_within(topic.name, scan, starts, ends)
+            return scan
+        except OffsetOutOfRange as error:
+            if options.fail_on_data_loss:
+                message = f"{error}; set failOnDataLoss to false to read what is there"
+                raise OffsetOutOfRange(message, start=error.start, end=error.end) from None
+            if attempt == _ATTEMPTS - 1:
+                raise
+            log = topic.offsets()
+            starts = {
+                key: max(value, log[key].start) if value >= 0 else value for key, value in starts.items()
+            }
+    raise AssertionError
+
+
+def scan_between(
+    topic: Topic,
+    options: SourceOptions,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    columns: Sequence[str],
+) -> Scan:
+    """Take a snapshot of offsets of the partitions named, with the filters of a read.
+
+    Parameters
+    ----------
+    starts, ends
+        For each partition, end exclusive; a negative one stands for the log's own bound.
+
+    Raises
+    ------
+    OffsetOutOfRange
+        A range begins before the log does.
+    ConfigError, CorruptionError, ColdStorageError
+    """
+    arguments: dict[str, Any] = {
+        "partitions": list(starts),
+        "start_offset": {key: value for key, value in starts.items() if value >= 0},
+        "end_offset": {key: value for key, value in ends.items() if value >= 0},
+        "start_timestamp": options.from_timestamp,
+        "end_timestamp": options.to_timestamp,
+        "key": None if options.key is None else _key(topic, options.key),
+        "columns": columns,
+    }
+    if isinstance(topic, RemoteTopic):
+        return topic.plan(split_bytes=-(-options.split_bytes // _REMOTE_PIECES_PER_TASK), **arguments)
+    return topic.scan(**arguments)
+
+
+def expand(
+    topic: Topic, position: Position, partitions: Sequence[int], name: str, without_match: str
+) -> dict[int, int]:
+    """Return an offset for each partition; a negative one stands for the log's own bound.
+
+    Raises
+    ------
+    ConfigError
+    TopicNotFound
+        The offsets are those of a topic that was deleted; another one has its name.
+    """
+    if position.topic_id not in (None, topic._meta.topic_id):
+        raise TopicNotFound(
+            f"topic {topic.name!r} was deleted and created again since its offsets were taken"
+        )
+    if isinstance(position.value, Mapping) and position.lineages is not None:
+        log = topic.offsets()
+        common = in_common(topic, position.value, position.lineages, topic._lineages())
+        for key, end in common.items():
+            if end < position.value[key]:
+                message = f"{undone(topic.name, log[key], position.value[key], end)}; leave {LINEAGES} out to start there"
+                raise OffsetOutOfRange(message, start=log[key].start, end=log[key].end)
+    if isinstance(position.value, Mapping) and set(position.value) != set(partitions):
+        raise ConfigError(
+            f"the {name} {position.unit}s name the partitions {sorted(position.value)}, this reads {list(partitions)} "
+            f"of topic {topic.name!r}; name each of them (-2 is the earliest offset, -1 the latest)"
+        )
+    if position.unit == "offset":
+        return {partition: position.of(partition) for partition in partitions}
+    found = {}
+    for partition in partitions:
+        offset = _first_at(topic, partition, position.of(partition))
+        if offset is None and without_match == "error":
+            raise ConfigError(
+                f"no record of topic {topic.name!r} partition {partition} has timestamp {position.of(partition)} or "
+                "later; set startingOffsetsByTimestampStrategy to latest to read nothing of such a partition"
+            )
+        if offset is None:
+            offset = LATEST if name == "ending" else topic.offsets()[partition].end
+        found[partition] = offset
+    return found
+
+
+def in_common(topic: Topic, offsets: Mapping[int, int], lineages: Lineages, now: Lineages) -> dict[int, int]:
+    """Return offsets of logs of some lineages, those that the logs of now do not share taken back to where they part.
+
+    Parameters
+    ----------
+    lineages, now
+        Epochs by partition, `FIRST_LINEAGE` where there is none; None: not known, so the offsets are taken as they are.
+    """
+    found = dict(offsets)
+    if lineages is not None and now is not None:
+        for key in found.keys() & now.keys():
+            epoch = lineages.get(key, FIRST_LINEAGE)
+            if epoch != now[key]:
+                found[key] = min(found[key], topic._common_end(key, epoch))
+    return found
+
+
+def undone(name: str, log: OffsetRange, offset: int, end: int) -> str:
+    """Return what happened to the records before `offset`, of which the log has those before `end` alone."""
+    return (
+        f"topic {name!r} partition {log.partition} was restored: its log has other records from offset {end} on than the "
+        f"one whose offset {offset} this is; the log has {log.start} to {log.end}"
+    )
+
+
+def _first_at(topic: Topic, partition: int, timestamp_ms: int) -> int | None:
+    """Return the first offset with this timestamp or a later one, or None."""
+    scan = topic.scan(partition, start_timestamp=timestamp_ms, columns=["offset"])
+    for split in scan.splits():
+        for batch in scan.read(split):
+            return int(batch.column(0)[0].as_py())
+    return None
+
+
+def _check_within(name: str, scan: Scan, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    for partition, (start, end) in scan.offsets.items():
+        for wanted in (starts[partition], ends[partition]):
+            if wanted > end:
+                raise OffsetOutOfRange(
+                    f"offset {wanted} of topic {name!r} partition {partition} is not there; the log has {start} to {end}",
+                    start=start,
+                    end=end,
+                )
+
+
+def key_column_of(topic: Topic) -> str | None:
+    """Return the column that is the key, if there is one."""
+    return topic._meta.key if topic._typed else "key"
+
+
+def _key(topic: Topic, text: str) -> Any:
+    """Return the key that the text of an option means, as its column's type has it."""
+    column = key_column_of(topic)
+    kind = None if column is None else topic.schema.field(column).type
+    if kind is None or pt.is_binary(kind):
+        return text
+    try:
+        return pa.scalar(text).cast(kind).as_py()
+    except pa.ArrowException:
+        raise ConfigError(
+            f"option key is {text!r}, which is not a value of the key column's type {kind}"
+        ) from None
+
+
+def plan_tasks(splits: Sequence[Split], bytes_max: int, count_min: int = 1) -> list[Task]:
+    """Cut large splits and pack small ones into tasks of similar work, of about `bytes_max` each. Pure.
+
+    Where records differ much in size, a task of large ones has up to twice that.
+
+    Parameters
+    ----------
+    splits
+        In the order of partitions and offsets.
+    count_min
+        A hint: so many tasks, where there are as many records. Cuts fall between row groups and blocks
+        while those suffice, and within them only to reach this number.
+
+    Returns
+    -------
+    list of tasks
+        In the order of partitions and offsets; every offset once; none empty.
+    """
+    total = sum(split.bytes for split in splits)
+    size = max(1, min(bytes_max, -(-total // count_min)))
+    tasks: list[Task] = []
+    for _, group in groupby(splits, key=lambda split: split.partition):
+        tasks += _pack([piece for split in group for piece in _pieces(split, size // _PIECES_PER_TASK)], size)
+    return _halved(tasks, count_min)
+
+
+def _pack(pieces: list[Split], size: int) -> Iterator[Task]:
+    """Yield the pieces of one partition in runs of about equal work, as many as there are times `size` bytes.
+
+    Half of a task's work goes with its stored bytes, half with its records: bytes that are not compressed are faster to read.
+    """
+    stored = max(1, sum(piece.bytes for piece in pieces))
+    records = max(1, sum(piece.record_count for piece in pieces))
+    count = -(-stored // size)
+    before = 0
+
+    def run_of(piece: Split) -> int:
+        nonlocal before
+        work = piece.bytes * records + piece.record_count * stored
+        middle = 2 * before + work
+        before += work
+        return middle * count // (4 * stored * records)
+
+    for _, run in groupby(pieces, key=run_of):
+        yield _joined(run)
+
+
+def _joined(pieces: Iterator[Split]) -> Task:
+    """Put pieces of one split that lie end to end together again."""
+    joined: list[Split] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if last is not None and last.source is piece.source and last.end_offset == piece.start_offset:
+            joined[-1] = replace(last, end_offset=piece.end_offset, bytes=last.bytes + piece.bytes)
+        else:
+            joined.append(piece)
+    return tuple(joined)
+
+
+def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
+    """Yield a split in pieces of `bytes_min` or more that begin where a row group or block begins."""
+    start, size = split.start_offset, 0
+    if split.bytes > bytes_min:
+        for offset, length in borders(split):
+            if offset >= split.end_offset:
+                break
+            if offset > start and size >= bytes_min:
+                yield replace(split, start_offset=start, end_offset=offset, bytes=size)
+                start, size = offset, 0
+            # What lies before the split's start is not counted, but for the one that holds the start.
+            size = length if offset <= split.start_offset else size + length
+    if start == split.start_offset:
+        yield split
+    else:
+        yield replace(split, start_offset=start, bytes=size)
+
+
+def _halved(tasks: list[Task], count_min: int) -> list[Task]:
+    """Halve the largest tasks until there are enough, or one record each."""
+
+    def entry(task: Task) -> tuple[int, int, int, int, Task]:
+        records = sum(split.record_count for split in task)
+        size = sum(split.bytes for split in task)
+        return (-size if records > 1 else 1, -records, task[0].partition, task[0].start_offset, task)
+
+    if len(tasks) >= count_min:
+        return tasks
+    heap = [entry(task) for task in tasks]
+    heapq.heapify(heap)
+    while heap and len(heap) < count_min and heap[0][1] < -1:
+        task = heapq.heappop(heap)[-1]
+        middle = (task[0].start_offset + task[-1].end_offset) // 2
+        for low, high in ((task[0].start_offset, middle), (middle, task[-1].end_offset)):
+            parts = tuple(
+                split.clip(low, high)
+                for split in task
+                if split.start_offset < high and split.end_offset > low
+            )
+            heapq.heappush(heap, entry(parts))
+    return sorted((item[-1] for item in heap), key=lambda task: (task[0].partition, task[0].start_offset))

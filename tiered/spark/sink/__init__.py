@@ -1,0 +1,4 @@
+"""Writes of the data source.
+
+Other packages import `options` and `sink`.
+"""

@@ -1,0 +1,4 @@
+"""What each tier holds of one partition.
+
+Other packages import `partition_survey` and `scrub_state`.
+"""

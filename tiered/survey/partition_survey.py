@@ -1,0 +1,371 @@
+"""Gather the facts that a plan is made from: the local directory and the published manifest, looked at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from ..cold.fetch.local_copies import HeldCopies
+from ..format.codec import Codec
+from ..format.manifest import Head, ObjectEntry, PageRef, covers
+from ..hot.partition_writer import HotView, PartitionWriter
+from ..policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, SegmentFact
+from ..reader.snapshot import open_listed
+from ..reader.tiers import TierAccess
+from ..warm.catalog import TopicMeta
+from ..warm.partition_directory import read_start_offset
+from ..warm.segment_reader import SegmentFile
+from .scrub_state import ScrubState
+
+SMALL_MANIFEST_PAGES = 16
+"""Of a manifest of so many pages every one is read."""
+
+_MERGEABLE_PAGES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the bucket has of one partition; no head where nothing was ever published.
+
+    Attributes
+    ----------
+    entries
+        Of the pages that were read, in offset order.
+    unread
+        Pages of a large manifest that no action of the next pass can be about, but to expire them whole.
+    """
+
+    head: Head | None
+    entries: tuple[ObjectEntry, ...]
+    unread: tuple[PageRef, ...] = ()
+
+    @property
+    def object_count(self) -> int:
+        """How many objects the manifest names."""
+        return len(self.entries) + sum(ref.count for ref in self.unread)
+
+    @property
+    def record_count(self) -> int:
+        """How many records they hold."""
+        unread = sum(ref.record_count or 0 for ref in self.unread)
+        return sum(item.record_count for item in self.entries) + unread
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes they have."""
+        return sum(item.bytes for item in self.entries) + sum(ref.object_bytes or 0 for ref in self.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegments:
+    """What the disk has of one partition, in offset order; the last one is the newest file."""
+
+    start_offset: int
+    segments: tuple[SegmentFile, ...]
+
+
+def read_published(
+    access: TierAccess,
+    meta: TopicMeta,
+    partition: int,
+    *,
+    local_offset: int | None = None,
+    scrub_offset: int = 0,
+) -> Published:
+    """Read the head of a partition and its pages; of a large manifest those alone that matter now.
+
+    Parameters
+    ----------
+    local_offset
+        Where the local segments begin; None where there are none.
+    scrub_offset
+        Where the scrub goes on.
+
+    Raises
+    ------
+    ColdStorageError, CorruptionError, UnsupportedFormat
+    """
+    if not access.has_cold:
+        return Published(None, ())
+    cold = access.cold(meta, partition)
+    loaded = cold.load()
+    if loaded is None:
+        return Published(None, ())
+    wanted = pages_in_question(loaded.head, local_offset, scrub_offset)
+    read = [ref for ref in loaded.head.pages if ref.name in wanted]
+    entries = [entry for page in cold.load_pages(read) for entry in page]
+    return Published(
+        loaded.head,
+        tuple(item for item in (*entries, *loaded.head.inline) if item.end_offset > loaded.head.start_offset),
+        tuple(ref for ref in loaded.head.pages if ref.name not in wanted),
+    )
+
+
+def pages_in_question(head: Head, local_offset: int | None, scrub_offset: int) -> set[str]:
+    """Return the names of the pages whose objects the next pass can be about. Pure.
+
+    The oldest two, as what expires in part lies there once what expires whole is gone; the newest two; those of
+    local segments, which may be evicted; where the scrub goes on; those with the smallest objects, which may be
+    merged; and those that the head does not sum up.
+    """
+    refs = head.pages
+    if len(refs) <= SMALL_MANIFEST_PAGES:
+        return {ref.name for ref in refs}
+    chosen = {*refs[:2], *refs[-2:], *(ref for ref in refs if None in _sums(ref))}
+    if local_offset is not None:
+        chosen.update(ref for ref in refs if ref.end_offset > local_offset)
+    at = next((i for i, ref in enumerate(refs) if ref.end_offset > scrub_offset), len(refs))
+    chosen.update(refs[at : at + 2])
+    chosen.update(sorted(refs, key=lambda ref: (ref.object_bytes or 0) / ref.count)[:_MERGEABLE_PAGES])
+    return {ref.name for ref in chosen}
+
+
+def _sums(ref: PageRef) -> tuple[int | None, ...]:
+    return ref.record_count, ref.object_bytes, ref.last_append_us
+
+
+def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
+    """Open every segment of a partition; the active one as its writer in this process knows it."""
+    found = open_segments(access, directory, writer, lambda *_: True)
+    return LocalSegments(read_start_offset(directory), tuple(found))
+
+
+def open_segments(
+    access: TierAccess,
+    directory: Path,
+    writer: PartitionWriter | None,
+    wanted: Callable[[int, int], bool],
+) -> list[SegmentFile]:
+    """Open the segments of a partition that are `wanted`, in offset order; see `local_segments`.
+
+    Parameters
+    ----------
+    wanted
+        By the base offset of a segment, and the end that it has at most.
+    """
+    view = writer.view(flush=False) if writer is not None and writer.fault is None else None
+    names = access.list_segments(directory)
+    found = []
+    # Where there is no segment, there is one bound all the same.
+    for name, bound in zip(names, [*(item.base_offset for item in names[1:]), 1 << 63], strict=False):
+        if not wanted(name.base_offset, bound):
+            continue
+        if view is not None and directory / str(name) == view.active:
+            found.append(active_segment(access, view))
+        elif view is None or name.base_offset < view.active_header.base_offset:
+            opened = open_listed(access, directory, name)
+            if opened is not None:
+                found.append(opened)
+    return found
+
+
+def active_segment(access: TierAccess, view: HotView) -> SegmentFile:
+    """Return the active segment as its writer knows it."""
+    return SegmentFile.of_writer(
+        view.active, view.active_header, view.active_index, view.end_offset, view.producers,
+        use_mmap=access.places.use_mmap,
+    )  # fmt: skip
+
+
+def partition_facts(
+    meta: TopicMeta,
+    partition: int,
+    local: LocalSegments,
+    published: Published,
+    *,
+    lineage_end: int | None = None,
+    scrub: ScrubState | None = None,
+    copies: HeldCopies | None = None,
+) -> PartitionFacts:
+    """Turn what was found into the facts of one partition. Pure, but for the first block header of each file.
+
+    Parameters
+    ----------
+    lineage_end
+        The end of what the bucket has of this disk's lineage: a later one's start offset counts up to there.
+    """
+    head = published.head
+    damaged = {item.name for item in scrub.damaged} if scrub else set()
+    held = copies or HeldCopies()
+    cold_start = head.start_offset if head else 0
+    if lineage_end is not None:
+        cold_start = min(cold_start, lineage_end)
+    entries = _by_segment(published.entries)
+    segments = tuple(
+        _segment_fact(
+            meta, partition, item, entries.get(item.header.segment_id, []), newest=item is local.segments[-1]
+        )
+        for item in local.segments
+    )
+    here = {item.segment_id for item in segments}
+    objects = tuple(
+        ColdObjectFact(
+            key=entry.name,
+            segment_ids=entry.segment_ids,
+            base_offset=entry.base_offset,
+            end_offset=entry.end_offset,
+            bytes=entry.bytes,
+            last_append_us=entry.last_append_us,
+            max_timestamp_us=entry.max_timestamp_us,
+            tail=not entry.sealed,
+        )
+        for entry in published.entries
+        if not set(entry.segment_ids) <= here
+    )
+    objects += tuple(_page_object(ref) for ref in published.unread)
+    start = max(local.start_offset, cold_start)
+    end = local.segments[-1].end_offset if local.segments else (head.end_offset if head else start)
+    appends = [item.last_append_us for item in segments] + [item.last_append_us for item in objects]
+    return PartitionFacts(
+        topic=meta.name,
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+        durable_offset=end,
+        published_offset=head.end_offset if head else 0,
+        published_start_offset=head.start_offset if head else None,
+        segments=segments,
+        cold_objects=objects,
+        last_append_us=max(appends, default=0),
+        tail_shipped_us=head.committed_us if head and published.entries else 0,
+        objects=_object_facts(published, damaged, held),
+        copies=tuple(CopyFact(name, size, used) for name, (size, used) in sorted(held.copies.items())),
+        scrub=scrub.fact if scrub else None,
+        topic_id=meta.topic_id,
+    )
+
+
+def _page_object(ref: PageRef) -> ColdObjectFact:
+    return ColdObjectFact(
+        key=ref.name,
+        segment_ids=(),
+        base_offset=ref.base_offset,
+        end_offset=ref.end_offset,
+        bytes=ref.object_bytes or 0,
+        last_append_us=ref.last_append_us or 0,
+        max_timestamp_us=ref.max_timestamp_us,
+    )
+
+
+def _object_facts(
+    published: Published, damaged: AbstractSet[str], held: HeldCopies
+) -> tuple[ObjectFact, ...]:
+    if published.head is None:
+        return ()
+    found = [_object_fact(entry, published.head, damaged, held) for entry in published.entries]
+    for ref in published.unread:
+        page = _page_object(ref)
+        found.append(
+            ObjectFact(
+                page.key, page.base_offset, page.end_offset, page.bytes, page.last_append_us,
+                page.max_timestamp_us, count=ref.count,
+            )
+        )  # fmt: skip
+    return tuple(sorted(found, key=lambda item: item.base_offset))
+
+
+def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str], held: HeldCopies) -> ObjectFact:
+    fetches, fetched_us = held.fetches.get(entry.name, (0, 0))
+    return ObjectFact(
+        name=entry.name,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        bytes=entry.bytes,
+        last_append_us=entry.last_append_us,
+        max_timestamp_us=entry.max_timestamp_us,
+        segment_count=len(entry.segment_ids),
+        schema_id=entry.schema_id,
+        lineage=max(
+            (epoch for epoch, start in head.lineages if start <= entry.base_offset),
+            default=head.lineages[0][0],
+        ),
+        sealed=entry.sealed,
+        damaged=entry.name in damaged,
+        storage_class=entry.storage_class,
+        min_timestamp_us=entry.min_timestamp_us,
+        fetches=fetches,
+        fetched_us=fetched_us,
+    )
+
+
+def _by_segment(entries: Iterable[ObjectEntry]) -> Mapping[UUID, list[ObjectEntry]]:
+    """Return the objects that hold records of each segment."""
+    found: defaultdict[UUID, list[ObjectEntry]] = defaultdict(list)
+    for entry in entries:
+        for segment_id in set(entry.segment_ids):
+            found[segment_id].append(entry)
+    return found
+
+
+def _segment_fact(
+    meta: TopicMeta, partition: int, item: SegmentFile, own: list[ObjectEntry], *, newest: bool
+) -> SegmentFact:
+    facts, header, index = item.facts, item.header, item.index
+    segment_id: UUID = header.segment_id
+    # A crash may come between a segment's footer and the next file: until a writer made that, nothing but its tail moves.
+    sealed = facts is not None and not newest
+    codec = _codec(item)
+    size = item.bytes
+    # A tail may happen to hold all of it. It is no whole yet: it would never be merged, scrubbed or moved.
+    wholes = [entry for entry in own if entry.sealed]
+    last_append_us = facts.last_append_us if facts else append_time_us(item, item.end_offset - 1)
+    # An open one may have waited empty for long; a sealed one is not asked how long it was open.
+    first_append_us = None if sealed else append_time_us(item, header.base_offset)
+    return SegmentFact(
+        topic=meta.name,
+        partition=partition,
+        segment_id=segment_id,
+        base_offset=header.base_offset,
+        end_offset=item.end_offset,
+        record_count=facts.record_count if facts else item.end_offset - header.base_offset,
+        local_bytes=size,
+        cold_bytes=sum(_share(entry, header.base_offset, item.end_offset) for entry in own),
+        generation=header.generation,
+        codec=codec.name.lower(),
+        sealed=sealed,
+        newest=newest,
+        in_manifest=sealed
+        and covers(_possible(wholes, item), segment_id, header.base_offset, item.end_offset),
+        created_us=header.created_us if first_append_us is None else first_append_us,
+        last_append_us=header.created_us if last_append_us is None else last_append_us,
+        max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
+        where=str(item.path),
+        block_count=len(index),
+        raw_bytes=size if codec is Codec.NONE else 0,
+    )
+
+
+def _possible(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEntry]:
+    """Leave out what another copy of this disk published under the segment's id; see `reader.same_log`."""
+    origin = item.facts.origin_hash if item.facts else ""
+    # The hash of an object of several segments is that of the last one.
+    return [
+        entry
+        for entry in wholes
+        if entry.end_offset != item.end_offset
+        or entry.origin_hash == origin
+        or not (entry.origin_hash and origin)
+    ]
+
+
+def append_time_us(segment: SegmentFile, offset: int) -> int | None:
+    """Return when the first record at or after `offset` was appended; None where the segment has none."""
+    for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
+        return block.header.append_us
+    return None
+
+
+def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:
+    """Return how many bytes of an object are of these offsets; a merged one holds several segments."""
+    low, high = max(entry.base_offset, base_offset), min(entry.end_offset, end_offset)
+    return entry.bytes * max(0, high - low) // (entry.end_offset - entry.base_offset)
+
+
+def _codec(item: SegmentFile) -> Codec:
+    for block in item.blocks(item.header.base_offset, item.header.base_offset + 1):
+        return Codec(block.header.codec)
+    return Codec.NONE

@@ -1,0 +1,95 @@
+"""How far the scrub of a partition has come, and which objects are damaged: a small file beside the segments.
+
+Where it is lost, a round begins anew. What is damaged is found by scrubs, by other actions that read an object, and by
+`tiered verify`; of what the disk has of it nothing is evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..errors import CorruptionError
+from ..format.document import decode_document, encode_document
+from ..policies.facts import ScrubFact
+from ..warm.file_lock import FileLock
+from ..warm.filesystem import FileSystem, read_whole, write_atomically
+
+SCRUB_FILE = "scrub.json"
+SCRUB_LOCK = "scrub.lock"
+_TURN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong with an object; ``position`` is None where it is missing."""
+
+    name: str
+    reason: str
+    position: int | None
+    base_offset: int
+    end_offset: int
+    found_us: int
+
+    def __str__(self) -> str:
+        place = "" if self.position is None else f" at byte {self.position}"
+        return f"{self.name}{place}: {self.reason} (offsets {self.base_offset} to {self.end_offset})"
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubState:
+    """As `ScrubFact`, with when a round was last finished and the objects that are damaged."""
+
+    round: int = 0
+    started_us: int = 0
+    finished_us: int = 0
+    next_offset: int = 0
+    completed_us: int = 0
+    damaged: tuple[Damage, ...] = ()
+
+    @property
+    def fact(self) -> ScrubFact | None:
+        """What a plan goes by; None before the first round."""
+        if not self.round:
+            return None
+        return ScrubFact(self.round, self.started_us, self.finished_us, self.next_offset)
+
+    def among(self, names: Collection[str]) -> ScrubState:
+        """Return the state as far as its damaged objects are among `names`."""
+        return replace(self, damaged=tuple(item for item in self.damaged if item.name in names))
+
+    def with_damage(self, damage: Damage) -> ScrubState:
+        """Return the state that knows of one more damaged object."""
+        return replace(self, damaged=(*(x for x in self.damaged if x.name != damage.name), damage))
+
+
+def read_scrub_state(directory: Path) -> ScrubState:
+    """Return what is remembered of a partition; a file that does not verify is as good as none."""
+    path = directory / SCRUB_FILE
+    try:
+        values = decode_document(read_whole(path), where=str(path))
+        damaged = tuple(Damage(**item) for item in values.pop("damaged"))
+        numbers = {name: int(values[name]) for name in ScrubState.__dataclass_fields__ if name != "damaged"}
+        return ScrubState(**numbers, damaged=damaged)
+    except (FileNotFoundError, CorruptionError, KeyError, TypeError, ValueError):
+        return ScrubState()
+
+
+def change_scrub_state(
+    fs: FileSystem, directory: Path, change: Callable[[ScrubState], ScrubState]
+) -> ScrubState:
+    """Remember durably what `change` makes of the state, and return it; passes and verifications take turns.
+
+    Raises
+    ------
+    DiskFull, ReadOnly, StoreLocked
+    """
+    what = f"what is known of damaged objects in {directory}"
+    lock = FileLock.acquire(directory / SCRUB_LOCK, what, wait_seconds=_TURN_SECONDS, nameless=True)
+    try:
+        state = change(read_scrub_state(directory))
+        write_atomically(fs, directory / SCRUB_FILE, encode_document(asdict(state)))
+        return state
+    finally:
+        lock.release()

@@ -1,0 +1,91 @@
+"""Put one object in the place of others, as a plan asks for, by the same commit as every upload (promises P6, P8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from ..cold.manifest.commit import Committer
+from ..cold.object_store.protocol import ObjectStore
+from ..cold.upkeep.merge import merge_objects
+from ..cold.upkeep.whole_object import copy_object
+from ..format.manifest import Head, ObjectEntry, add_objects
+from ..policies.actions import Merge
+
+
+def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
+    """Return the entries that an action is about, as the head names them now; none where it has others.
+
+    Raises
+    ------
+    ColdStorageError, CorruptionError, UnsupportedFormat
+    """
+    cold = committer.partition
+    loaded = cold.load()
+    if loaded is None:
+        return []
+    entries = cold.entries(loaded.head, action.base_offset, action.end_offset)
+    as_planned = tuple(entry.name for entry in entries) == action.names and all(e.sealed for e in entries)
+    return entries if as_planned else []
+
+
+def merge(committer: Committer, entries: Sequence[ObjectEntry], schema: pa.Schema) -> int:
+    """Write `entries` as one object and publish it in their place; return its size.
+
+    What it replaces stays in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
+
+    Parameters
+    ----------
+    schema
+        The topic's columns under the schema id of the entries.
+
+    Raises
+    ------
+    CorruptionError
+        An object fails verification, or the result differs. Nothing was published.
+    Fenced, ColdStorageError
+    """
+    return _replace(
+        committer, entries, lambda name: merge_objects(committer.partition, entries, schema, name)
+    )
+
+
+def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, storage_class: str) -> int:
+    """Write `entry` again under a new name in another storage class, and publish that in its place; return its size.
+
+    Parameters
+    ----------
+    target
+        The same bucket, with that class for what is uploaded.
+
+    Raises
+    ------
+    CorruptionError, ObjectNotFound, Fenced, ColdStorageError
+    """
+    cold = committer.partition
+    return _replace(committer, [entry], lambda name: copy_object(cold, entry, name, target, storage_class))
+
+
+def _replace(
+    committer: Committer, entries: Sequence[ObjectEntry], write: Callable[[str], ObjectEntry]
+) -> int:
+    """Publish what `write` uploads under a fresh name in place of `entries`; return its size, 0 where they moved."""
+    cold = committer.partition
+    name = committer.new_object_name(entries[0].base_offset)
+    try:
+        merged = write(name)
+
+        def change(head: Head) -> Head:
+            left = cold.entries(head, merged.base_offset, merged.end_offset)
+            # Retention may have taken the first ones meanwhile; what else has changed, this knows nothing of.
+            if not left or left != list(entries)[len(entries) - len(left) :]:
+                return head
+            return add_objects(head, [merged], cold)
+
+        head = committer.commit(change)
+    finally:
+        # Also where the commit may still land: no survey is taken before that is settled.
+        committer.release([name])
+    published = cold.entries(head, merged.base_offset, merged.end_offset)
+    return merged.bytes if merged in published else 0

@@ -1,0 +1,108 @@
+"""What the passes of this process came to: how long they took, what was done, the errors that were met last."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..base.histogram import Distribution, Durations
+from .reports import PassEvent
+
+KINDS = ("full", "tails")
+OUTCOMES = ("done", "failed", "skipped")
+RECENT_ERRORS_MAX = 50
+_SECONDS_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RecentError:
+    """One message, and how often it was met since `first_us`; times in microseconds since the epoch."""
+
+    pass_kind: str
+    message: str
+    first_us: int
+    last_us: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PassCounts:
+    """All passes of this process so far, by kind.
+
+    Attributes
+    ----------
+    seconds
+        How long they took.
+    failures
+        How many met an error.
+    last_success_us
+        When the last one ended that met none, in microseconds since the epoch.
+    actions
+        By kind of action and outcome (``done``, ``failed``, ``skipped``).
+    bytes
+        What done actions moved or freed, by kind of action.
+    errors
+        The last ones, the newest first; a message that repeats is in it once.
+    """
+
+    seconds: Mapping[str, Distribution]
+    failures: Mapping[str, int]
+    last_success_us: Mapping[str, int]
+    actions: Mapping[tuple[str, str], int]
+    bytes: Mapping[str, int]
+    errors: tuple[RecentError, ...]
+
+
+class PassHistory:
+    """Takes note of each pass that ends. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = {kind: Durations(_SECONDS_BOUNDS) for kind in KINDS}
+        self._failures: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
+        self._last_success_us: dict[str, int] = {}
+        self._actions: Counter[tuple[str, str]] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._errors: dict[tuple[str, str], RecentError] = {}
+
+    def note(self, event: PassEvent) -> None:
+        """Count a pass."""
+        ended_us = event.started_us + round(event.seconds * 1e6)
+        with self._lock:
+            self._seconds[event.kind].observe(event.seconds)
+            if event.errors or event.report is None:
+                self._failures[event.kind] += 1
+            else:
+                self._last_success_us[event.kind] = ended_us
+            for message in event.errors:
+                self._note_error(RecentError(event.kind, message, ended_us, ended_us))
+            if event.report is not None:
+                for action, moved in event.report.done:
+                    self._actions[action.kind, "done"] += 1
+                    self._bytes[action.kind] += moved
+                self._actions.update((action.kind, "failed") for action, _ in event.report.failed)
+                self._actions.update((action.kind, "skipped") for action, _ in event.report.skipped)
+
+    def _note_error(self, error: RecentError) -> None:
+        key = error.pass_kind, error.message
+        known = self._errors.pop(key, None)
+        if known is not None:
+            error = replace(known, last_us=error.last_us, count=known.count + 1)
+        self._errors[key] = error
+        while len(self._errors) > RECENT_ERRORS_MAX:
+            del self._errors[next(iter(self._errors))]
+
+    @property
+    def counts(self) -> PassCounts:
+        """What was counted so far."""
+        with self._lock:
+            return PassCounts(
+                {kind: seconds.counted for kind, seconds in self._seconds.items()},
+                dict(self._failures),
+                dict(self._last_success_us),
+                dict(self._actions),
+                dict(self._bytes),
+                tuple(reversed(self._errors.values())),
+            )

@@ -1,0 +1,140 @@
+"""Pauses: passes leave a topic, or the whole store, alone until an operator resumes it.
+
+A pause is a small file, ``paused.json``, in the topic's directory or in the store's, so it holds for every process and
+outlives them. It takes effect with the next action, in a pass that is under way too; an action that is under way is finished. Nothing of a paused topic is
+offloaded, evicted, expired, compressed, merged, scrubbed or swept. Appends and reads go on, the writer rolls its
+segments, and with ``sync = "cold"`` an append still publishes what it waits for.
+
+A file that cannot be read pauses too: whether somebody wants it so is unknown, and a pause can be made up for.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..engine.ingest import to_datetime
+from ..errors import ConfigError, ReadOnly, TieredError, TopicNotFound
+from ..format.document import decode_document, encode_document
+from ..warm.catalog import TOPICS_DIRECTORY
+from ..warm.filesystem import FileSystem, read_whole, write_atomically
+
+PAUSED_FILE = "paused.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Since when (microseconds since the epoch; None where the file does not tell), by whom and why."""
+
+    since_us: int | None
+    by: str
+    reason: str = ""
+    whole_store: bool = False
+
+    def __str__(self) -> str:
+        text = "paused with the whole store" if self.whole_store else "paused"
+        if self.since_us is not None:
+            text += f" since {to_datetime(self.since_us).replace(microsecond=0, tzinfo=None).isoformat()}Z"
+        return f"{text} by {self.by}" + (f": {self.reason}" if self.reason else "")
+
+
+class Pauses:
+    """The pauses of one store; each question looks at the disk anew. Thread-safe.
+
+    Parameters
+    ----------
+    root
+        The store's directory; None where there is none, and nothing is paused.
+    clock
+        Microseconds since the epoch.
+    """
+
+    def __init__(self, root: Path | None, fs: FileSystem, clock: Callable[[], int]) -> None:
+        self._root = root
+        self._fs = fs
+        self._clock = clock
+
+    def of(self, topic: str) -> Pause | None:
+        """Return the pause that holds for a topic: its own, else the store's."""
+        if self._root is None:
+            return None
+        return _read(self._directory(topic)) or self.of_store()
+
+    def of_store(self) -> Pause | None:
+        """Return the pause of the whole store."""
+        if self._root is None:
+            return None
+        found = _read(self._root)
+        return None if found is None else replace(found, whole_store=True)
+
+    def among(self, topics: Iterable[str]) -> dict[str, Pause]:
+        """Return the pauses that hold for `topics`."""
+        return {name: pause for name in topics if (pause := self.of(name)) is not None}
+
+    def pause(self, topic: str | None, reason: str = "") -> Pause:
+        """Pause a topic, or with None the whole store, durably; a pause before is replaced.
+
+        Raises
+        ------
+        ReadOnly, TopicNotFound, DiskFull
+        """
+        directory = self._place(topic)
+        pause = Pause(self._clock(), whoami(), " ".join(str(reason).split()), topic is None)
+        values = {name: value for name, value in asdict(pause).items() if name != "whole_store"}
+        write_atomically(self._fs, directory / PAUSED_FILE, encode_document(values))
+        return pause
+
+    def resume(self, topic: str | None) -> bool:
+        """End the pause of a topic, or with None that of the whole store; return whether there was one.
+
+        Raises
+        ------
+        ConfigError
+            The whole store is paused, so that the topic would stay so.
+        ReadOnly, TopicNotFound
+        """
+        path = self._place(topic) / PAUSED_FILE
+        whole = self.of_store()
+        if topic is not None and whole is not None:
+            raise ConfigError(f"topic {topic!r} is {whole}; what ends that is tiered resume --all")
+        found = path.exists()
+        if found:
+            self._fs.unlink(path)
+            self._fs.sync_directory(path.parent)
+        return found
+
+    def _place(self, topic: str | None) -> Path:
+        if self._root is None:
+            raise ReadOnly("a bucket alone has no passes to pause; name the local store")
+        directory = self._root if topic is None else self._directory(topic)
+        if not directory.is_dir():
+            raise TopicNotFound(f"no topic {topic!r} in {self._root}")
+        return directory
+
+    def _directory(self, topic: str) -> Path:
+        assert self._root is not None
+        return self._root / TOPICS_DIRECTORY / topic
+
+
+def _read(directory: Path) -> Pause | None:
+    path = directory / PAUSED_FILE
+    try:
+        values = decode_document(read_whole(path), where=str(path))
+        return Pause(int(values["since_us"]), str(values["by"]), str(values["reason"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (TieredError, OSError, KeyError, TypeError, ValueError) as error:
+        return Pause(None, "a file that cannot be read", f"{type(error).__name__}: {error}")
+
+
+def whoami() -> str:
+    """Return user and host, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())  # a container's user need not have a name
+    return f"{user}@{socket.gethostname()}"

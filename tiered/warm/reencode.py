@@ -1,0 +1,180 @@
+"""Re-encode a sealed segment: another codec, small blocks merged, as the next generation of its file.
+
+Order, so that a kill at any instruction loses nothing: write ``<base>-<generation + 1>`` under a
+temporary name, sync it, decode it again and compare, rename, sync the directory, unlink the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import CorruptionError
+from ..format.block import Body, encode_header
+from ..format.block_pieces import encode_blocks
+from ..format.codec import Codec
+from ..format.segment import BlockIndex, ContentHash, encode_footer, encode_segment_header
+from ..format.segment_facts import SegmentFacts
+from .filesystem import FileSystem
+from .partition_directory import SegmentName
+from .segment_reader import SegmentFile
+
+TARGET_BLOCK_BYTES = 1 << 20
+
+
+def merged_batches(
+    segment: SegmentFile,
+    target_bytes: int = TARGET_BLOCK_BYTES,
+    offsets: tuple[int, int] | None = None,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield a segment's records as body batches of about `target_bytes`, with their last append time.
+
+    Batches are verified, dense in offsets, and in order. With `offsets` they are of the blocks that overlap
+    this range, which may begin before it and end after it.
+    """
+    schema = segment.header.schema
+    pending: list[pa.RecordBatch] = []
+    pending_bytes, append_us = 0, 0
+    for block in segment.blocks(*(offsets or (segment.header.base_offset, segment.end_offset))):
+        columns = segment.decode(block)
+        batch = pa.RecordBatch.from_arrays([columns[i] for i in range(len(schema))], schema=schema)
+        if pending and pending_bytes + batch.nbytes > target_bytes * 5 // 4:
+            yield pa.concat_batches(pending), append_us
+            pending, pending_bytes = [], 0
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        append_us = block.header.append_us
+    if pending:
+        yield pa.concat_batches(pending), append_us
+
+
+def rewrite_segment(
+    fs: FileSystem,
+    path: Path,
+    codec: Codec,
+    level: int,
+    *,
+    use_mmap: bool = True,
+    block_bytes: int = TARGET_BLOCK_BYTES,
+    kept: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> SegmentFacts:
+    """Re-encode the sealed segment at `path`, into blocks of about `block_bytes`, and return the new facts.
+
+    Raises
+    ------
+    CorruptionError
+        The old segment does not verify, or the new one does not hold the same records; the old one stays.
+    DiskFull
+        No room for the copy; nothing changed.
+    """
+    old = SegmentFile.open(path, use_mmap=use_mmap)
+    if old.facts is None:
+        raise CorruptionError("segment is not sealed", where=str(path))
+    generation = old.facts.generation + 1
+    target = path.with_name(str(SegmentName(old.facts.base_offset, generation)))
+    temporary = path.with_name(f".{target.name}.tmp")
+    fs.unlink(temporary)
+    fd = fs.create(temporary)
+    try:
+        facts = _write_copy(fs, fd, old, old.facts, codec, level, block_bytes)
+        fs.sync(fd)
+    except BaseException:
+        fs.unlink(temporary)
+        raise
+    finally:
+        fs.close(fd)
+    try:
+        _compare(old, SegmentFile.open(temporary, use_mmap=use_mmap), block_bytes)
+    except BaseException:
+        fs.unlink(temporary)
+        raise
+    with kept():
+        fs.rename(temporary, target)
+        fs.sync_directory(path.parent)
+        fs.unlink(path)
+    return facts
+
+
+def _write_copy(
+    fs: FileSystem,
+    fd: int,
+    old: SegmentFile,
+    facts: SegmentFacts,
+    codec: Codec,
+    level: int,
+    block_bytes: int,
+) -> SegmentFacts:
+    generation = facts.generation + 1
+    header = encode_segment_header(replace(old.header, generation=generation))
+    position = fs.write(fd, 0, [header])
+    index, content = BlockIndex(), ContentHash()
+    offset = facts.base_offset
+    for batch, append_us in merged_batches(old, block_bytes):
+        # Several where one chunk a column takes more than the one chunk that the records came in.
+        for body in encode_blocks(batch, codec, level):
+            block = _block_header(old, body, offset, append_us)
+            index.append_row(
+                offset, position, body.length, body.record_count, body.min_timestamp_us, body.max_timestamp_us
+            )
+            content.add(block)
+            position += fs.write(fd, position, [block, *body.parts])
+            offset += body.record_count
+    if offset != facts.end_offset:
+        raise CorruptionError(
+            "segment lacks records of its footer", where=str(old.path), offsets=(offset, facts.end_offset)
+        )
+    facts = facts.evolve(generation=generation, content_hash=content.hexdigest())
+    fs.write(fd, position, [encode_footer(index, facts, position)])
+    return facts
+
+
+def _block_header(old: SegmentFile, body: Body, offset: int, append_us: int) -> bytes:
+    return encode_header(
+        body,
+        segment_id=old.header.segment_id.bytes,
+        schema_id=old.header.schema_id,
+        base_offset=offset,
+        append_us=append_us,
+        writer_epoch=old.header.writer_epoch,
+        synced_through=0,
+    )
+
+
+def _compare(old: SegmentFile, new: SegmentFile, block_bytes: int) -> None:
+    """Raise unless both hold the same records, block boundaries aside."""
+    written = (batch for batch, _ in merged_batches(new, 0))
+    for batch, _ in merged_batches(old, block_bytes):
+        row = 0
+        while row < batch.num_rows:
+            found = next(written, None)
+            if found is None or not same_records(batch.slice(row, found.num_rows), found):
+                raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
+            row += found.num_rows
+    if next(written, None) is not None:
+        raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
+
+
+def same_records(left: pa.RecordBatch, right: pa.RecordBatch) -> bool:
+    """Whether two batches hold the same records. Arrow's own comparison calls NaN different from itself."""
+    return left.num_rows == right.num_rows and all(
+        a.equals(b) or (a.type == b.type and _same_bits(a, b))
+        for a, b in zip(left.columns, right.columns, strict=True)
+    )
+
+
+def _same_bits(left: pa.Array, right: pa.Array) -> bool:
+    if pa.types.is_floating(left.type):
+        bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[left.type.bit_width]
+        return bool(left.view(bits).equals(right.view(bits)))
+    # Nested values are few: what was equal in Arrow's eyes does not come here.
+    return pa.types.is_nested(left.type) and repr(left.to_pylist()) == repr(right.to_pylist())
+
+
+def remove_leftover(fs: FileSystem, directory: Path, name: SegmentName) -> None:
+    """Unlink a superseded generation, once the higher one is known durable."""
+    fs.sync_directory(directory)
+    fs.unlink(directory / str(name))
