@@ -143,6 +143,17 @@ def test_a_package_says_which_of_its_modules_others_import() -> None:
     assert said == used
 
 
+def test_the_page_of_the_architecture_names_what_there_is() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    layers = page.split("```")[1].split()
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages | {"errors", "opening", "version"} <= set(layers)
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", page)
+    roots = (PACKAGE, ROOT, *(path.parent for path in PACKAGE.glob("*/__init__.py")))
+    assert len(named) > 40
+    assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
 def test_no_module_imports_from_the_front_of_its_own_package() -> None:
     """That is a circle, which the import contract does not see. Its modules are no part of the front."""
     names = {module_name(path) for path in modules()}
