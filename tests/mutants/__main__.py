@@ -32,7 +32,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from tests.mutants.making import Mutant, mutants_of
-from tests.mutants.selecting import Measurement, Selection, measure
+from tests.mutants.selecting import Measurement, Selection, measure, near
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLAN = Path(__file__).with_name("plan.toml")
@@ -88,8 +88,8 @@ class Slot:
         """Return the module's text without the change."""
         return (self.folder / mutant.path).read_text()
 
-    def run(self, mutant: Mutant | None, tests: list[str], seconds: float) -> dict[str, Any]:
-        """Run tests with a mutant in place, or without any."""
+    def run(self, mutant: Mutant | None, tests: list[str], seconds: float, each: float) -> dict[str, Any]:
+        """Run tests with a mutant in place, or without any: so long at most, and each of them so long."""
         if self._zygote is None or self._zygote.poll() is not None:
             self._zygote = self._start()
         assert self._zygote.stdin is not None
@@ -99,7 +99,8 @@ class Slot:
         try:
             if mutant and path:
                 path.write_text(mutant.code(self.folder))
-            self._zygote.stdin.write(json.dumps({"tests": tests, "seconds": seconds}) + "\n")
+            asked = {"tests": tests, "seconds": seconds, "each": each}
+            self._zygote.stdin.write(json.dumps(asked) + "\n")
             self._zygote.stdin.flush()
             answer: dict[str, Any] = json.loads(self._zygote.stdout.readline())
             return answer
@@ -149,6 +150,10 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true", help="write the table of the results and stop")
     asked = parser.parse_args()
     plan = tomllib.loads(PLAN.read_text())
+    SCRATCH.mkdir(parents=True, exist_ok=True)
+    if asked.measure:
+        known_selection(plan, asked)
+        return 0
     mutants = [item for path in asked.module or plan["modules"] for item in mutants_of(ROOT, path)]
     assert len(mutants) <= MUTANTS_MAX, f"{len(mutants)} mutants are more than {MUTANTS_MAX}"
     assert len({item.name for item in mutants}) == len(mutants), "a name that two mutants have"
@@ -170,11 +175,7 @@ def main() -> int:
         for item in mutants:
             print(f"{item.path}:{item.line}\t{item.name}\t{item.text}")
         return 0
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    selection = known_selection(plan, asked)
-    if asked.measure:
-        return 0
-    judge = Judge(selection, plan["beside"], asked.test_seconds)
+    judge = Judge(known_selection(plan, asked), plan["beside"], asked.test_seconds)
     return try_all(mutants, judge, asked)
 
 
@@ -264,17 +265,24 @@ class Judge:
         for chosen in self._rounds(mutant, slot.text(mutant)):
             left, why = chosen, ""
             while left:
-                answer = slot.run(mutant, left, 20 + 4 * sum(map(self._seconds, left)))
+                took = [self._seconds(test) for test in left]
+                limits = 20 + 4 * sum(took), 20 + 4 * max(took)
+                answer = slot.run(mutant, left, *limits)
                 cpu += answer["cpu"]
                 if answer["end"] == "passed":
                     break
                 if answer["end"] == "error":
                     return Result(mutant, "not run", "pytest does not know a test: measure anew", cpu)
                 by = answer["by"]
+                if answer["end"] in ("timeout", "died"):
+                    again = slot.run(None, left, *limits)
+                    cpu += again["cpu"]
+                    if again["end"] != "passed":
+                        return Result(mutant, "not run", f"{again['end']} without the change, too", cpu)
                 if "::" not in by:  # a module that cannot be imported, or the process's death
                     return Result(mutant, "killed", by or answer["end"], cpu)
                 if by not in self._sound:
-                    again = slot.run(None, [by], 120)
+                    again = slot.run(None, [by], 240, 120)
                     cpu += again["cpu"]
                     (self._sound if again["end"] == "passed" else self._unsound).add(by)
                 if by in self._sound:
@@ -310,13 +318,6 @@ class Judge:
             yield rest
         if beside := self._beside.get(mutant.path):
             yield beside
-
-
-def near(test: str, module: str) -> bool:
-    """Whether a test is of the module's own folder, or has its name; modules of the package's root are the store's."""
-    path = Path(module)
-    folder = "store" if path.parent.name == "tiered" else path.parent.name
-    return test.startswith(f"tests/{folder}/") or f"test_{path.stem}.py" in test
 
 
 def show(result: Result, number: int, count: int, whole: bool) -> None:

@@ -7,14 +7,22 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
+from inspect import unwrap
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import coverage
+import pytest
 
-_TIMES = "MUTANTS_TIMES"
+TEST_SECONDS_MAX = 120.0
+"""After this long a test counts as one that does not end, where it is measured."""
+
+_FOLDERS = {path.name for path in Path(__file__).resolve().parent.parent.iterdir() if path.is_dir()}
+_TIMES, _TRACING, _HUNG = "MUTANTS_TIMES", "MUTANTS_TRACING", "MUTANTS_HUNG"
+_OF_TRACING = {"settrace", "setprofile", "_current_frames"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,19 @@ class Measurement:
         }
         return Measurement(self.measured, self.texts, self.tests, self.seconds, lines)
 
+    def with_all_lines_near(self, seconds: Mapping[str, float]) -> Measurement:
+        """Return this with more tests, which count as running every line of the modules that they are near to."""
+        first = len(self.tests)
+        more = sorted(seconds)
+        lines = {}
+        for path, text in self.texts.items():
+            close = [first + number for number, test in enumerate(more) if near(test, path)]
+            count = len(text.splitlines())
+            by = self.lines.get(path, {})
+            lines[path] = {line: [*by.get(line, []), *close] for line in range(1, count + 1)}
+        took = [round(seconds[test], 3) for test in more]
+        return Measurement(self.measured, self.texts, [*self.tests, *more], [*self.seconds, *took], lines)
+
 
 class Selection:
     """The tests of each line of the modules as they are now.
@@ -103,6 +124,13 @@ def lines_then(old: str, new: str) -> list[int]:
     return numbers
 
 
+def near(test: str, module: str) -> bool:
+    """Whether a test is of the folder of the module's package, or has its name; packages without tests are the store's."""
+    path = Path(module)
+    folder = path.parts[1] if path.parts[1] in _FOLDERS else "store"
+    return test.startswith(f"tests/{folder}/") or f"test_{path.stem}.py" in test
+
+
 def plain_id(test: str) -> str:
     """Return a test's id without the group that pytest-xdist appends to it: what stands behind an @ after the last ]."""
     at = test.rfind("@")
@@ -110,31 +138,59 @@ def plain_id(test: str) -> str:
 
 
 def measure(
-    root: Path, scratch: Path, modules: Sequence[str], tests: Sequence[str], workers: int
+    root: Path,
+    scratch: Path,
+    modules: Sequence[str],
+    tests: Sequence[str],
+    workers: int,
+    test_seconds_max: float = TEST_SECONDS_MAX,
 ) -> Measurement:
     """Run tests of the checkout at `root` once, unchanged, and note which lines of the modules each of them runs.
 
-    What a test does in processes of its own is not seen.
+    What a test does in processes of its own is not seen. A test that traces for itself takes the trace function from
+    coverage.py, and one that looks at another thread's frames was seen to hang beside it: these run without coverage.py, and
+    count as running every line of the modules that they are near to. A test that does not end within
+    `test_seconds_max` is left out.
     """
-    settings, times, data = scratch / "coveragerc", scratch / "times.json", scratch / "coverage"
+    settings, data = scratch / "coveragerc", scratch / "coverage"
     lines = "\n".join(f"    {root / module}" for module in modules)
     settings.write_text(f"[run]\ndata_file = {data}\ninclude =\n{lines}\n")
-    data.unlink(missing_ok=True)
+    covering = ["--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    options = ["-n", str(workers), "-o", f"faulthandler_timeout={test_seconds_max}"]
+    hung: list[str] = []
+    while True:
+        data.unlink(missing_ok=True)
+        seconds, later = _run(root, scratch, [*options, *covering, *tests], hung, tracing=False)
+        if not later:
+            break
+        hung += later  # the process took what it had noted with it
+    of_tracing, _ = _run(root, scratch, [*options, *tests], hung, tracing=True)
+    for test in hung:
+        print(f"not measured, as it did not end: {test}")
+    assert seconds or of_tracing, f"no test of {tests} passed in {root}"
+    made = measurement(root, data, seconds, modules, tests)
+    return made.with_all_lines_near(of_tracing)
+
+
+def _run(
+    root: Path, scratch: Path, options: Sequence[str], hung: Sequence[str], tracing: bool
+) -> tuple[dict[str, float], list[str]]:
+    """Run tests that trace for themselves, or those that do not; return the seconds of each, and which did not end."""
+    times = scratch / "times.json"
     times.unlink(missing_ok=True)
     # A path that stands alone would move pytest's root, and with it what is imported, to a folder above.
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "not slow and not spark", "-p", "tests.mutants.selecting",
-        "-n", str(workers), "--dist", "loadgroup", "--cov", f"--cov-config={settings}", "--cov-context=test",
-        "--cov-report=", *tests,
+        "--dist", "loadgroup", "--max-worker-restart=0", "-o", "faulthandler_exit_on_timeout=true", *options,
     ]  # fmt: skip
     places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {_TIMES: str(times), "PYTHONPATH": os.pathsep.join(places)}
+    asked = {_TIMES: str(times), _TRACING: str(tracing), _HUNG: json.dumps(list(hung))}
     # Of pytest-xdist's own names: it may be called from a test.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    subprocess.run(command, cwd=root, env=inherited | environment, check=False)
-    made = measurement(root, data, json.loads(times.read_text()), modules, tests)
-    assert made.tests, f"no test of {tests} passed in {root}"
-    return made
+    environment = inherited | asked | {"PYTHONPATH": os.pathsep.join(places)}
+    subprocess.run(command, cwd=root, env=environment, check=False)
+    found = json.loads(times.read_text())
+    return found["seconds"], found["hung"]
 
 
 def measurement(
@@ -160,12 +216,51 @@ def measurement(
 
 _seconds: dict[str, float] = {}
 _failed: set[str] = set()
+_hung: list[str] = []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that trace for themselves, or the others."""
+    hung = json.loads(os.environ[_HUNG])
+    tracing = os.environ[_TRACING] == "True"
+    items[:] = [
+        item
+        for item in items
+        if plain_id(item.nodeid) not in hung and traces(getattr(item, "function", None)) == tracing
+    ]
+
+
+def traces(function: object) -> bool:
+    """Whether a function traces, or looks at frames, itself or by others of its module."""
+    left, seen = [function], set[FunctionType]()
+    while left:
+        called = left.pop()
+        plain = unwrap(called) if callable(called) else None
+        if not isinstance(plain, FunctionType) or plain in seen:
+            continue
+        if plain.__module__ != getattr(function, "__module__", None):
+            continue
+        seen.add(plain)
+        names = set(_names(plain.__code__))
+        if names & _OF_TRACING:
+            return True
+        left += [plain.__globals__.get(name) for name in names]
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def pytest_runtest_logreport(report: object) -> None:
     """Note how long a test took; called in the process that hears of all of them."""
     test = plain_id(report.nodeid)  # type: ignore[attr-defined]
     _seconds[test] = _seconds.get(test, 0.0) + report.duration  # type: ignore[attr-defined]
+    if report.when == "???":  # type: ignore[attr-defined]  # the process in which it ran is gone
+        _hung.append(test)
     if report.outcome != "passed":  # type: ignore[attr-defined]
         _failed.add(test)
 
@@ -174,4 +269,4 @@ def pytest_sessionfinish(session: object) -> None:
     """Write the times down."""
     if os.environ.get("PYTEST_XDIST_WORKER") is None:
         passed = {test: seconds for test, seconds in _seconds.items() if test not in _failed}
-        Path(os.environ[_TIMES]).write_text(json.dumps(passed))
+        Path(os.environ[_TIMES]).write_text(json.dumps({"seconds": passed, "hung": _hung}))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.selecting import Measurement, Selection, lines_then, measure, plain_id
+from tests.mutants.selecting import Measurement, Selection, lines_then, measure, near, plain_id
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -86,6 +86,117 @@ def test_a_measured_line_has_the_tests_that_ran_it_and_passed(
         "test_module.py::test_both",
     }
     assert selection.seconds.keys() == set(made.tests)
+
+
+TRACING = """\
+import os
+import sys
+from contextlib import contextmanager
+
+from module import one, two
+
+
+@contextmanager
+def tracing():
+    previous = sys.gettrace()
+    assert previous is None, "coverage.py is there"
+    sys.settrace(lambda *_: None)
+    yield
+    sys.settrace(previous)
+
+
+def helper():
+    with tracing():
+        return one(1)
+
+
+def test_traces():
+    assert helper() == 2
+
+
+def test_looks_at_frames():
+    assert sys._current_frames()
+
+
+def test_plain():
+    assert two(1) == 3
+"""
+
+HANGING = """\
+import ctypes
+
+from module import one, two
+
+
+def test_before():
+    assert one(1) == 2
+
+
+def test_hangs():
+    ctypes.PyDLL(None).sleep(600)  # with the interpreter's lock: no signal and no thread gets through
+
+
+def test_behind():
+    assert two(1) == 3
+"""
+
+
+def checkout(folder: Path, tests: str) -> Path:
+    module, file = folder / "tiered" / "odd" / "module.py", folder / "tests" / "store" / "test_it.py"
+    for path in (module, file):
+        path.parent.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.', 'tiered/odd']\n")
+    module.write_text(MODULE)
+    file.write_text(tests)
+    return folder
+
+
+def test_a_test_that_traces_for_itself_runs_without_coverage_and_counts_for_all_lines_near_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    copy = checkout(tmp_path / "copy", TRACING)
+
+    made = measure(copy, tmp_path, ["tiered/odd/module.py"], ["tests/store"], 1)
+
+    of_line = [
+        {test.split("::")[1] for test in Selection([made]).tests_of("tiered/odd/module.py", MODULE, line)}
+        for line in (2, 6)
+    ]
+    assert of_line == [
+        {"test_traces", "test_looks_at_frames"},
+        {"test_traces", "test_looks_at_frames", "test_plain"},
+    ]
+
+
+def test_a_test_that_does_not_end_is_left_out_and_takes_no_other_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    copy = checkout(tmp_path / "copy", HANGING)
+
+    made = measure(copy, tmp_path, ["tiered/odd/module.py"], ["tests/store"], 1, test_seconds_max=3)
+
+    assert [test.split("::")[1] for test in made.tests] == ["test_before", "test_behind"]
+    assert made.lines["tiered/odd/module.py"][2] == [0]
+    assert made.lines["tiered/odd/module.py"][6] == [1]
+    assert "did not end: tests/store/test_it.py::test_hangs" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("test", "module", "is_near"),
+    [
+        ("tests/hot/test_a.py::test", "tiered/hot/pending_rows.py", True),
+        ("tests/cold/test_a.py::test", "tiered/cold/upkeep/sweep.py", True),
+        ("tests/store/test_a.py::test", "tiered/tiering/claims.py", True),
+        ("tests/store/test_a.py::test", "tiered/warm/tail.py", False),
+        ("tests/crash/test_tail.py::test", "tiered/warm/tail.py", True),
+    ],
+)
+def test_near_are_the_tests_of_the_package_or_of_the_module_s_name(
+    test: str, module: str, is_near: bool
+) -> None:
+    assert near(test, module) == is_near
 
 
 def test_a_line_that_moved_keeps_its_tests_and_a_new_one_has_those_before_it() -> None:

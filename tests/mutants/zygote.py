@@ -1,6 +1,6 @@
 """A process that has imported what tests import, and forks for each run: a fork starts in no time.
 
-It reads a line of JSON from standard input for each run, ``{"tests": […], "seconds": …}``, and answers with one,
+It reads a line of JSON from standard input for each run, ``{"tests": […], "seconds": …, "each": …}``, and answers with one,
 ``{"end": …, "cpu": seconds, "by": the test that failed}``. The ends are ``passed``, ``failed`` (a test, or the import of
 its module), ``died`` (the process), ``timeout``, and ``error`` where pytest does not know such a test. Nothing of the
 package under test is imported before the fork.
@@ -53,15 +53,15 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         asked = json.loads(line)
-        print(json.dumps(_run(asked["tests"], asked["seconds"])), file=answers, flush=True)
+        print(json.dumps(_run(**asked)), file=answers, flush=True)
 
 
-def _run(tests: list[str], seconds: float) -> dict[str, object]:
+def _run(tests: list[str], seconds: float, each: float) -> dict[str, object]:
     before = _cpu()
     _FAILED.unlink(missing_ok=True)
     child = os.fork()
     if child == 0:
-        _become_pytest(tests, seconds)
+        _become_pytest(tests, seconds, each)
     deadline = time.monotonic() + seconds
     status = None
     while status is None and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _become_pytest(tests: list[str], seconds: float) -> None:
+def _become_pytest(tests: list[str], seconds: float, each: float) -> None:
     import pytest
 
     code = 1
@@ -97,7 +97,7 @@ def _become_pytest(tests: list[str], seconds: float) -> None:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", f"--timeout={each}"]
         code = pytest.main([*options, *tests], plugins=[Noting()])
     finally:
         sys.stdout.flush()
