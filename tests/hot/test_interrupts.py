@@ -255,7 +255,11 @@ def test_an_interrupt_on_top_of_a_full_disk_loses_nothing(operation: str, tmp_pa
                     writer.flush()
             with interrupting(DRAINING, point) as left, suppress(Interrupted, DiskFull):
                 append_batch(writer, [bytes(20_000)]) if operation == "batch" else writer.flush()
-            interrupted, full[0] = left[0] < 0, False
+            interrupted = left[0] < 0
+            offset = writer.append_record(None, b"between", None, 5, 29)
+            if offset != FULL:
+                given[offset] = b"between"
+            full[0] = False
             writer.make_room()
             offset = writer.append_record(None, b"after", None, 5, 29)
             assert offset != FULL

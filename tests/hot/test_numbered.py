@@ -10,7 +10,7 @@ import pytest
 from tests.hot.writers import append, batch_of, open_writer, read_partition, writing
 from tests.warm.disks import FullDisk
 from tiered.errors import DiskFull, Fenced
-from tiered.format.producers import PRODUCERS_MAX, ProducerTable, producer_number
+from tiered.format.producers import PRODUCER_AGE_US, PRODUCERS_MAX, ProducerTable, producer_number
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -79,6 +79,21 @@ def test_rows_that_found_no_room_keep_their_numbers(tmp_path: Path) -> None:
     assert list(read_partition(tmp_path).values()) == [
         b"1:0", b"2:10", b"1:1", b"2:11", b"1:2", b"2:12", b"1:3"
     ]  # fmt: skip
+
+
+def test_a_pinned_producer_is_known_however_long_it_is_silent(tmp_path: Path) -> None:
+    """Others are forgotten when a segment is sealed a week later."""
+    now_us = [0]
+    with writing(tmp_path, pinned={1}, clock=lambda: now_us[0]) as writer:
+        add(writer, 1, 0)
+        add(writer, 2, 0)
+        for week in range(1, 4):
+            now_us[0] = week * PRODUCER_AGE_US + week
+            append(writer, b"another's")
+            writer.roll()
+        assert [state.producer_id for state in writer.view().producers] == [1]
+    with writing(tmp_path, pinned={1}) as writer:
+        assert (writer.last_sequence(1), writer.last_sequence(2)) == ((0, 0), (-1, -1))
 
 
 def test_a_view_knows_the_producers_of_what_is_durable(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,6 +121,36 @@ def test_sync_every_makes_full_blocks_durable(tmp_path: Path) -> None:
     with writing(tmp_path, rows_max=8, sync_when_full=True) as writer:
         for number in range(100):
             assert append(writer, b"x") - writer.durable_offset < 8, number
+
+
+@pytest.mark.parametrize("count", [1, 5, 7, 8, 9, 20])
+def test_sync_every_counts_batches_and_rows_together(count: int, tmp_path: Path) -> None:
+    """A batch is durable where it is as many; what rows may be pending behind a smaller one is what is left."""
+    with writing(tmp_path, rows_max=8, sync_when_full=True) as writer:
+        for _ in range(3):
+            append_batch(writer, [b"x"] * count)
+            writer.sync_if_due()
+            assert writer.end_offset - writer.durable_offset == (count if count < 8 else 0)
+            for number in range(20):
+                assert append(writer, b"x") - writer.durable_offset < 8, number
+            writer.flush()
+
+
+def test_a_batch_is_made_durable_only_where_sync_every_says_so(tmp_path: Path) -> None:
+    with writing(tmp_path, rows_max=8) as writer:
+        append_batch(writer, [b"x"] * 20)
+        writer.sync_if_due()
+        assert writer.durable_offset == 0
+
+
+def test_rows_are_synced_as_seldom_as_before_once_a_batch_is_durable(tmp_path: Path) -> None:
+    with writing(tmp_path, rows_max=8, sync_when_full=True) as writer:
+        append_batch(writer, [b"x"] * 7)
+        writer.sync_if_due()
+        for _ in range(2 * 8 + 2):
+            append(writer, b"x")
+        writer.flush()
+    assert blocks_of(tmp_path) == [7, 1, 8, 8, 1]
 
 
 def test_pending_rows_make_a_block_on_request(tmp_path: Path) -> None:

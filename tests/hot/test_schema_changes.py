@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ from tests.hot.writers import (
     append_row,
     writing,
 )
+from tests.warm.disks import FullDisk
+from tiered.errors import DiskFull, Fenced
 from tiered.hot.pending_rows import SchemaGrew
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -47,6 +50,53 @@ def test_a_schema_grows_between_two_segments(tmp_path: Path) -> None:
     ]
     headers = [SegmentFile.open(tmp_path / str(name)).header for name in list_segments(tmp_path).segments]
     assert [header.schema_id for header in headers] == [0, 1]
+
+
+def test_a_schema_that_is_no_newer_changes_nothing(tmp_path: Path) -> None:
+    """It comes from a thread that was slower than another."""
+    with writing(tmp_path, TYPED) as writer:
+        writer.change_schema(GROWN)
+        append_row(writer, 1, "x", 2)
+        writer.change_schema(TYPED)
+        writer.change_schema(GROWN)
+        append_row(writer, 3, "y", 4)
+    assert rows_of(tmp_path) == [{"a": 1, "b": "x", "c": 2}, {"a": 3, "b": "y", "c": 4}]
+    assert len(list_segments(tmp_path).segments) == 1
+
+
+def test_the_schema_of_a_fenced_partition_stays(tmp_path: Path) -> None:
+    """Its files are another's to change."""
+    with suppress(Fenced), writing(tmp_path, TYPED) as writer:
+        append_row(writer, 1, "x")
+        writer.flush()
+        writer.fence("another owns it")
+        with pytest.raises(Fenced):
+            writer.change_schema(GROWN)
+    assert len(list_segments(tmp_path).segments) == 1
+
+
+def test_rows_that_find_no_room_before_a_schema_change_are_pending_still(tmp_path: Path) -> None:
+    disk = FullDisk()
+    with writing(tmp_path, TYPED, fs=disk) as writer:
+        append_row(writer, 1, "x")
+        disk.full = True
+        with pytest.raises(DiskFull):
+            writer.change_schema(GROWN)
+        assert (writer.buffer.base_offset, len(writer.buffer.timestamps_us)) == (0, 1)
+        disk.full = False
+        append_row(writer, 2, "y")
+    assert rows_of(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+def test_what_is_kept_in_memory_is_of_the_schema_that_holds_now(tmp_path: Path) -> None:
+    """Readers take the blocks of a view for ones of one schema."""
+    with writing(tmp_path, TYPED) as writer:
+        append_row(writer, 1, "x")
+        assert [block.schema.names[1:] for block in writer.view().recent] == [["a", "b"]]
+        writer.change_schema(GROWN)
+        assert writer.view().recent == ()
+        append_row(writer, 2, "y", 3)
+        assert [block.schema.names[1:] for block in writer.view().recent] == [["a", "b", "c"]]
 
 
 def test_a_schema_may_grow_before_the_first_row(tmp_path: Path) -> None:

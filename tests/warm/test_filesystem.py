@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tiered.errors import Backpressure, DiskFull
-from tiered.warm.filesystem import OsFileSystem, mark_used, read_whole
+from tiered.warm.filesystem import OsFileSystem, mark_used, read_whole, write_atomically
 
 FS = OsFileSystem()
 
@@ -125,6 +125,7 @@ def test_descriptors_of_directories_and_of_closed_files_are_given_back(
     assert descriptors == [fd]
     FS.close(fd)
     FS.sync_directory(tmp_path)
+    write_atomically(FS, tmp_path / "document", b"{}")
 
     assert not descriptors
 

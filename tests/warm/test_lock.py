@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import stat
@@ -27,6 +28,19 @@ from tiered.warm.file_lock import FileLock, facts_of_holder
 lock = FileLock.acquire(Path(sys.argv[1]), "the store")
 print("held", flush=True)
 sys.stdin.read()
+"""
+
+
+FORK_AND_HOLD = """
+import os, signal, sys
+from pathlib import Path
+from tiered.warm.file_lock import directory_lock
+with directory_lock(Path(sys.argv[1]), wait_seconds=0):
+    if os.fork() == 0:
+        print("forked", flush=True)
+        sys.stdin.read()
+        os._exit(0)
+    signal.pause()
 """
 
 
@@ -116,6 +130,43 @@ def test_a_child_that_lives_on_does_not_keep_a_released_lock(tmp_path: Path) -> 
     finally:
         os.close(write_end)
         os.waitpid(child, 0)
+
+
+def test_a_forked_child_does_not_keep_a_lock_beyond_the_death_of_its_parent(tmp_path: Path) -> None:
+    """Also one of which the child knows nothing, as another thread was just taking it."""
+    parent = forked.Popen(
+        [sys.executable, "-c", FORK_AND_HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    try:
+        assert parent.stdout.readline() == "forked\n"
+        with pytest.raises(StoreLocked), directory_lock(tmp_path, wait_seconds=0):
+            pytest.fail("held twice")
+        parent.kill()
+        parent.wait()
+        with directory_lock(tmp_path, wait_seconds=0):
+            pass
+    finally:
+        parent.stdin.close()
+        parent.stdout.close()
+        parent.wait()
+
+
+def test_locks_that_were_released_leave_nothing_in_memory(tmp_path: Path) -> None:
+    def take() -> int:
+        FileLock.acquire(tmp_path / "lock", "it").release()
+        with directory_lock(tmp_path, wait_seconds=0):
+            pass
+        gc.collect()
+        return sum(type(item).__module__ == FileLock.__module__ for item in gc.get_objects())
+
+    first = take()
+    assert [take() for _ in range(3)] == [first] * 3
 
 
 def test_waiting_for_a_holder_that_lets_go(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tiered.errors import CorruptionError, DiskFull, RecordTooLarge
 from tiered.format.block import Numbers, encode_body
 from tiered.format.codec import Codec
 from tiered.format.schema import body_schema, normalize_schema
+from tiered.format.segment import BlockIndex, encode_footer, read_footer
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import SegmentName, list_segments, remove_half_written
 from tiered.warm.reencode import _compare, merged_batches, remove_leftover, rewrite_segment, same_records
@@ -200,6 +201,31 @@ def test_a_damaged_source_stays_and_is_named(tmp_path: Path) -> None:
     assert found.value.offsets == (135, 140)
     assert [item.name for item in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == data
+
+
+def test_a_source_with_a_hole_is_refused_and_its_records_get_no_other_offsets(tmp_path: Path) -> None:
+    """A footer may name fewer blocks than there are offsets; a copy would move up what lies behind the hole."""
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    old = SegmentFile.open(path, use_mmap=False)
+    data = path.read_bytes()
+    footer = read_footer(len(data), lambda at, length: pa.py_buffer(data[at : at + length]))
+    assert footer is not None
+    index = BlockIndex()
+    for block in old.blocks(0, 1 << 60):
+        if block.header.base_offset != 115:
+            head = block.header
+            index.append_row(
+                head.base_offset, block.position, head.length, head.record_count, head.min_timestamp_us,
+                head.max_timestamp_us,
+            )  # fmt: skip
+    facts = footer.facts.evolve(record_count=45)
+    holed = data[: footer.position] + encode_footer(index, facts, footer.position)
+    path.write_bytes(holed)
+    with pytest.raises(CorruptionError, match="lacks records") as found:
+        rewrite_segment(FS, path, Codec.ZSTD, 3)
+    assert found.value.where == str(path)
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == holed
 
 
 def test_a_copy_that_came_out_wrong_is_thrown_away(tmp_path: Path) -> None:
