@@ -166,7 +166,7 @@ class Life(Actor):
                 raise
             return
         for action, _ in report.done:
-            if isinstance(action, (Offload, ShipTail)):
+            if isinstance(action, (Expire, Offload, ShipTail)):
                 key = action.topic, action.partition
                 self.published[key] = max(self.published.get(key, 0), action.end_offset)
         if report.failed:

@@ -138,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.life.pass_(ahead_us, store)
 
     @precondition(has_topics)
-    @rule(name=names, partition=partitions, share=st.floats(0, 1))
+    @rule(name=names, partition=partitions, share=st.sampled_from((1.0,)) | st.floats(0, 1))
     def delete_before(self, name: str, partition: int, share: float) -> None:
         self.begin()
         name = self.topic(name)

@@ -82,3 +82,22 @@ def test_retention_in_another_process_leaves_no_hole(world: World) -> None:
     assert life.store.topic("orders").scan().offsets == {0: (3, 4)}
     life.pass_(OFFLOAD_US)
     life.verify(deep=True)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_was_deleted_before_it_was_shipped_is_no_beginning_of_a_restored_log(
+    world: World, beside: bool
+) -> None:
+    """Nothing was uploaded, so that there was no manifest to say where the log had come to."""
+    life = world.life
+    life.create("orders", partitions=2)
+    life.append("orders", 1, 2, 3, partition=1)
+    life.delete_before("orders", 3, partition=1)
+    if beside:
+        with life.tierer() as tierer:
+            life.pass_(TAIL_US, tierer)
+    else:
+        life.pass_(TAIL_US)
+    assert life.published == {("orders", 1): 3}
+    world.restore(keep=False, skew_seconds=0)
+    world.life.scan()

@@ -142,6 +142,7 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
                 facts,
                 start_offset=end,
                 published_offset=max(facts.published_offset, end),
+                published_start_offset=_begun(facts, action.begins_manifest, end),
                 segments=tuple(item for item in facts.segments if item.end_offset > end or item.newest),
                 cold_objects=tuple(item for item in facts.cold_objects if item.end_offset > end),
                 objects=tuple(item for item in facts.objects if item.end_offset > end),
@@ -151,6 +152,7 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
             return replace(
                 facts,
                 published_offset=max(facts.published_offset, old.end_offset),
+                published_start_offset=_begun(facts, True, facts.start_offset),
                 segments=(*rest, replace(old, in_manifest=True, cold_bytes=old.local_bytes // 4)),
                 cold_objects=tuple(x for x in facts.cold_objects if old.segment_id not in x.segment_ids),
                 objects=_spliced(facts, object_fact(old.base_offset, old.end_offset, old)),
@@ -164,6 +166,7 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
             return replace(
                 facts,
                 published_offset=action.end_offset,
+                published_start_offset=_begun(facts, True, facts.start_offset),
                 tail_shipped_us=now_us,
                 cold_objects=(*facts.cold_objects, tail),
                 objects=_spliced(
@@ -220,6 +223,14 @@ def _apply_one(facts: PartitionFacts, action: Action, now_us: int) -> PartitionF
             reached = 0 if action.completes else action.end_offset
             return replace(facts, scrub=ScrubFact(action.round, started, over, reached))
     raise AssertionError(action)
+
+
+def _begun(facts: PartitionFacts, begins: bool, start_offset: int) -> int | None:
+    """Return where the manifest begins, once an action moved it up or began it."""
+    known = facts.published_start_offset
+    if known is None:
+        return start_offset if begins else None
+    return max(known, start_offset)
 
 
 def object_fact(base: int, end: int, of: SegmentFact, **changes: object) -> ObjectFact:
@@ -343,11 +354,14 @@ def partitions(draw: st.DrawFn, number: int = 0) -> PartitionFacts:
         for item in [*entries, ObjectFact(f"gone{number}", 0, 1, 50 << 10, 0, 0)]
         if chance.random() < 0.2 and item.sealed
     )
+    start_offset = draw(st.sampled_from([0, 0, draw(st.integers(0, offset))]))
+    has_manifest = bool(reached + shipped) or draw(st.booleans())
     return PartitionFacts(
         copies=copies,
         topic="t",
         partition=number,
-        start_offset=draw(st.sampled_from([0, 0, draw(st.integers(0, offset))])),
+        start_offset=start_offset,
+        published_start_offset=draw(st.sampled_from([0, start_offset])) if has_manifest else None,
         end_offset=offset,
         durable_offset=draw(st.integers(offset - counts[-1], offset)),
         published_offset=reached + shipped,

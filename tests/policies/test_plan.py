@@ -202,6 +202,20 @@ def test_what_a_deletion_left_behind_is_removed_even_when_nothing_expires() -> N
     assert kinds(plan(store(facts, has_cold=False), INERT)) == [("expire", 10, 10)]
 
 
+def test_a_bucket_without_a_manifest_is_told_where_the_log_begins_once() -> None:
+    """A restore would give the offsets before it again; where nothing is ever offloaded there is none to restore."""
+    facts = store(partition(active(1, 0, 10), start_offset=10))
+    policy = rules(offload=OffloadRule(after=HOUR))
+    result = plan(facts, policy)
+    (action,) = result.actions
+    assert isinstance(action, Expire)
+    assert (action.base_offset, action.end_offset, action.begins_manifest) == (10, 10, True)
+    assert plan(apply(facts, result.actions, NOW), policy).actions == ()
+    assert plan(facts, rules(offload=OffloadRule(after=None))).actions == ()
+    assert plan(store(partition(active(1, 0, 10))), policy).actions == ()
+    assert plan(replace(facts, has_cold=False), policy).actions == ()
+
+
 def test_expired_segments_are_neither_offloaded_nor_evicted_nor_compressed() -> None:
     facts = partition(published(1, 0, 10), segment(2, 10, 20), active(3, 20, 30))
     policy = Policy(retention=Retention(age=HOUR))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.policies.policy_model import NOW, SECOND, active, apply, partition, policies, store, stores
@@ -34,6 +34,7 @@ from tiered.policies import (
     make_plan,
 )
 from tiered.policies.policy import Merge as MergeRule
+from tiered.policies.policy import Offload as OffloadRule
 from tiered.policies.rules.change_class import BYTES_PER_PASS
 from tiered.policies.rules.merge import GROWTH, SEGMENTS_MAX
 
@@ -84,6 +85,10 @@ def check_plan(facts: StoreFacts, plan: Plan, policy: Policy) -> None:
                 assert action.base_offset < action.end_offset
             case Expire():
                 assert action.end_offset >= action.base_offset
+                (part,) = (item for item in facts.partitions if item.partition == action.partition)
+                if action.begins_manifest:
+                    assert part.published_start_offset is None
+                    assert action.end_offset > 0
             case ChangeClass():
                 item = objects[action.partition, action.name]
                 assert facts.has_classes
@@ -228,6 +233,20 @@ def test_carrying_plans_out_comes_to_rest(facts: StoreFacts, policy: Policy) -> 
             seen.add(done)
         facts = apply(facts, plan.actions, NOW)
     assert make_plan(facts, lambda _: policy, NOW).actions == ()
+
+
+@settings(deadline=None)
+@example(store(partition(active(1, 0, 10), start_offset=10)), Policy())
+@example(store(partition(active(1, 0, 10), start_offset=10)), Policy(offload=OffloadRule(after=None)))
+@given(stores(), policies)
+def test_after_one_pass_the_bucket_knows_where_every_log_begins(facts: StoreFacts, policy: Policy) -> None:
+    """Else a restore gives the offsets before it again. What is never to be offloaded is not told."""
+    for part in apply(facts, make_plan(facts, lambda _: policy, NOW).actions, NOW).partitions:
+        told = facts.has_cold and (
+            policy.offload.after is not None or part.published_start_offset is not None
+        )
+        assert not told or (part.published_start_offset or 0) == part.start_offset
+        assert not told or part.published_offset >= part.start_offset
 
 
 @settings(deadline=None)

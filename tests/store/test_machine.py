@@ -249,9 +249,12 @@ class Machine(RuleBasedStateMachine):
         tier(self.store, self.clock, OFFLOAD_US)
         tier(self.store, self.clock, OFFLOAD_US)
         for log in self.logs:
-            # Where everything was deleted, there is nothing to ship.
-            if log.start < len(log.rows):
-                log.published = len(log.rows)
+            log.published = len(log.rows)  # also where all of it was deleted before it was shipped
+        if any(log.published for log in self.logs):
+            with tiered.open(self.cold) as reader:
+                found = reader.topic("log").offsets()
+                ends = [found[number].end if number in found else 0 for number in range(len(self.logs))]
+                assert ends == [log.published for log in self.logs]
 
     @rule()
     def evict(self) -> None:
@@ -261,7 +264,7 @@ class Machine(RuleBasedStateMachine):
     def wait(self, seconds: int) -> None:
         self.clock.advance(seconds)
 
-    @rule(partition=partition_numbers, share=st.floats(0, 1))
+    @rule(partition=partition_numbers, share=st.sampled_from((1.0,)) | st.floats(0, 1))
     def delete_before(self, partition: int, share: float) -> None:
         partition %= len(self.logs)
         log = self.logs[partition]

@@ -85,11 +85,14 @@ class Expire(Action):
     ----------
     topic_id
         The topic that was looked at: one that took its name since keeps its records.
+    begins_manifest
+        Publish a first manifest where the bucket has none: without it a restore would begin at offset 0 again.
     """
 
     kind = "expire"
     publishes = True
     topic_id: UUID | None = None
+    begins_manifest: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,11 @@ class Offload(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipTail(Action):
-    """Publish durable records of a segment that cannot be offloaded as a whole yet."""
+    """Publish durable records of a segment that cannot be offloaded as a whole yet.
+
+    Of no records, where ``base_offset`` is ``end_offset``: publish that the log begins there. What lies before was
+    deleted, and the bucket never had all of it.
+    """
 
     kind = "ship_tail"
     publishes = True

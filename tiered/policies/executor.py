@@ -58,7 +58,7 @@ class ActionPort(Protocol):
         ...
 
     def ship_tail(self, action: ShipTail, /) -> int | None:
-        """Upload, verify and publish the records from ``base_offset`` to ``end_offset``."""
+        """Upload, verify and publish the records from ``base_offset`` to ``end_offset``; of none, the start offset."""
         ...
 
     def evict_local(self, action: EvictLocal, /) -> int | None:

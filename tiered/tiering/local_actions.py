@@ -130,6 +130,9 @@ class TierActions:
     def ship_tail(self, action: ShipTail, /) -> int | None:
         """Publish the durable records that the bucket lacks, as pieces of their segment; see `policies.tails`."""
         meta = self._store.topic(action.topic)._meta
+        if action.base_offset == action.end_offset:
+            self._publish_start(meta, action.partition, action.end_offset)
+            return 0
         writer = self.writer(action.topic, action.partition)
         if writer is not None:
             # Under sync=never: what the bucket has, this disk must not lose, or it would be taken for an old image.
@@ -147,6 +150,16 @@ class TierActions:
                 count, base = self._ship_piece(meta, action.partition, segment, base, end)
                 moved += count
         return moved
+
+    def _publish_start(self, meta: TopicMeta, partition: int, offset: int) -> None:
+        """Publish that the log begins at `offset` or later, in a first head where there is none."""
+        with self._claims.turn(meta, partition):
+            try:
+                head = self.committer(meta, partition, fresh=False).raise_start_offset(offset)
+            except Fenced:
+                # As in `_ship_piece`.
+                head = self.committer(meta, partition).raise_start_offset(offset)
+            self._claims.note_end(meta, partition, head.end_offset)
 
     def _known_end(self, segment: SegmentFile, end: int) -> int:
         """Return `end`; or the segment's, where what is known of the producers holds there alone.
@@ -344,8 +357,13 @@ class TierActions:
                         0  # only the writer can move the start offset; a later pass removes what lies before
                     )
                 only_in_bucket = loaded is None
-        if only_in_bucket or (loaded is not None and loaded.head.start_offset < offset):
-            self.committer(meta, action.partition).raise_start_offset(offset)
+        if loaded is None:
+            untold = only_in_bucket or (action.begins_manifest and self._access.has_cold)
+        else:
+            untold = loaded.head.start_offset < offset
+        if untold:
+            head = self.committer(meta, action.partition).raise_start_offset(offset)
+            self._claims.note_end(meta, action.partition, head.end_offset)
         freed = 0
         for segment in self.local(meta, action.partition).segments[:-1]:
             if segment.end_offset <= offset and segment.facts is not None:

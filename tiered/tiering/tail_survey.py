@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import CorruptionError, Fenced
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import ShipTail
-from ..policies.rules.ship_tail import PIECE_BYTES, unpublished
+from ..policies.rules.ship_tail import PIECE_BYTES, unpublished, untold
 from ..reader.snapshot import check_owner
 from ..survey.partition_survey import append_time_us, open_segments
 from ..warm.catalog import TopicMeta
@@ -64,6 +64,8 @@ class Unpublished:
     def look(self, meta: TopicMeta, partition: int, *, ask: bool = True) -> tuple[Lag, list[ShipTail]]:
         """Return how far the bucket is behind, and what publishes all that it lacks, oldest first.
 
+        Of a log that ends where it begins that is its start offset alone, which a restore would go on before else.
+
         Nobody is asked about what is published beyond the first time, no listing is made, and only segments
         with unpublished records are opened.
 
@@ -98,7 +100,8 @@ class Unpublished:
             segments = [item for item in segments if item.end_offset > published]
         if not segments:
             return Lag(meta.name, partition, published or 0, published or 0), []
-        cursor = max(published or 0, read_start_offset(directory))
+        start = read_start_offset(directory)
+        cursor = max(published or 0, start)
         if published is None:
             cursor = max(cursor, segments[0].header.base_offset)  # where the manifest will begin
         if segments[0].header.base_offset > cursor:
@@ -110,11 +113,14 @@ class Unpublished:
         end = max(cursor, segments[-1].end_offset)
         oldest = next((found for item in segments if (found := append_time_us(item, cursor))), None)
         lag = Lag(meta.name, partition, cursor, end, oldest)
-        return lag, [
+        actions = [
             self._action(meta, partition, item, *piece)
             for item in segments
             for piece in _pieces(item, max(cursor, item.header.base_offset))
         ]
+        if not actions and (published or 0) < start:
+            actions.append(_begins_at(meta, partition, start))
+        return lag, actions
 
     def _segments(
         self, meta: TopicMeta, directory: Path, writer: PartitionWriter | None, published: int
@@ -135,6 +141,18 @@ class Unpublished:
             bytes=segment.bytes * (end - base) // (segment.end_offset - segment.header.base_offset),
             reason=unpublished(end - base),
         )
+
+
+def _begins_at(meta: TopicMeta, partition: int, start: int) -> ShipTail:
+    return ShipTail(
+        topic=meta.name,
+        partition=partition,
+        segment_id=None,
+        base_offset=start,
+        end_offset=start,
+        bytes=0,
+        reason=untold(start),
+    )
 
 
 def _pieces(segment: SegmentFile, base: int) -> Iterator[tuple[int, int]]:

@@ -214,7 +214,7 @@ def carried_out(facts: StoreFacts, actions: Iterable[Action], now_us: int) -> St
 def _done(facts: PartitionFacts, action: Action, now_us: int) -> PartitionFacts:
     match action:
         case Expire():
-            return _expired(facts, action.end_offset)
+            return _expired(facts, action)
         case Merge():
             return _merged(facts, action)
         case ChangeClass():
@@ -281,12 +281,14 @@ def _segment_done(
     raise AssertionError(action)
 
 
-def _expired(facts: PartitionFacts, end_offset: int) -> PartitionFacts:
+def _expired(facts: PartitionFacts, action: Expire) -> PartitionFacts:
+    end_offset = action.end_offset
+    has_manifest = action.begins_manifest or facts.published_start_offset is not None
     return replace(
         facts,
         start_offset=end_offset,
         published_offset=max(facts.published_offset, end_offset),
-        published_start_offset=None if facts.published_start_offset is None else end_offset,
+        published_start_offset=end_offset if has_manifest else None,
         segments=tuple(x for x in facts.segments if x.end_offset > end_offset or x.newest),
         cold_objects=tuple(x for x in facts.cold_objects if x.end_offset > end_offset),
         objects=tuple(x for x in facts.objects if x.end_offset > end_offset),

@@ -30,8 +30,10 @@ def expiry(case: Case) -> Expire | None:
     cold += sum(item.cold_bytes for item in gone)
     local = sum(item.local_bytes for item in gone)
     known = facts.published_start_offset
+    # A restore of a bucket without a manifest would give the offsets again.
+    begins = case.has_cold and known is None and start > 0 and case.policy.offload.after is not None
     # Readers of the bucket alone are to see what was deleted go, also where no object goes whole.
-    untold = case.has_cold and known is not None and known < start
+    untold = begins or (case.has_cold and known is not None and known < start)
     if start == facts.start_offset and not (local or cold or untold):
         return None
     return Expire(
@@ -45,4 +47,5 @@ def expiry(case: Case) -> Expire | None:
         requests=COMMIT if case.has_cold else Requests(),
         reason=reason,
         topic_id=facts.topic_id,
+        begins_manifest=begins,
     )

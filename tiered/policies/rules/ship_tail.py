@@ -65,6 +65,11 @@ def unpublished(records: int) -> str:
     return f"{records} durable {'record is' if records == 1 else 'records are'} not in the bucket"
 
 
+def untold(start_offset: int) -> str:
+    """Say why a tail of no records is shipped."""
+    return f"the bucket does not know that the log begins at offset {start_offset}"
+
+
 def _level(records: int) -> int:
     level = 0
     while records >= FANOUT:
