@@ -15,6 +15,7 @@ import tiered
 from tests.cold.small_server import Answer, Request, refusal, serving
 from tests.conftest import Clock
 from tests.store.helpers import EVICT_US, OFFLOAD_US, local_segments, open_store, stepwise, tier, values
+from tests.store.watched import WatchedBucket, away, open_at
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.engine.host import Host
@@ -105,6 +106,36 @@ def test_appends_go_on_where_no_credentials_can_be_had(
         with pytest.raises(tiered.ColdStorageError, match=r"profile \(nobody\).*AWS_PROFILE"):
             store.tier()
         assert values(store.topic("t")) == [b"1", b"2"]
+
+
+def test_a_bucket_that_does_not_answer_is_asked_by_the_first_append_alone(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Each partition that is opened would wait for it else; one whose head is damaged says nothing of the next one."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t", partitions=3)
+        for partition in range(3):
+            topic.append(b"1", partition=partition)
+        topic.flush()
+        clock.advance(20)
+        store.tier()
+
+    def asked_by_appends() -> int:
+        with open_at(tmp_path / "data", bucket, clock) as store:
+            bucket.asked.clear()
+            for partition in range(3):
+                store.topic("t").append(b"2", partition=partition)
+            found = len({request for request in bucket.asked if request.endswith("head.json")})
+            bucket.hook = lambda request: None
+        return found
+
+    assert asked_by_appends() == 3
+    bucket.hook = away
+    assert asked_by_appends() == 1
+    [head] = [key for key in bucket.objects if key.endswith("/0/head.json")]
+    bucket.objects[head] = (b"{", "damaged")
+    assert asked_by_appends() == 3
 
 
 def test_local_rules_go_on_without_the_bucket(tmp_path: Path, clock: Clock) -> None:
