@@ -19,7 +19,7 @@ from tiered.monitor.metrics import METRICS
 from tiered.monitor.status import PartitionStatus, TierHoldings
 from tiered.policies.policy import PRESETS, Policy
 from tiered.reader.scan import TierShare
-from tiered.settings.settings import PRESETS_LEAVE, PolicyTable
+from tiered.settings.sections import PRESETS_LEAVE, PolicyTable
 from tiered.spark import TieredDataSource, session
 from tiered.verify.report import Problem, Repair, Unknown
 

@@ -15,9 +15,11 @@ from .engine.locations import cache_options, check_cold, check_no_copy, cold_opt
 from .engine.writers import flush_in_background
 from .errors import ConfigError
 from .monitor.views import listen
-from .reader.tiers import Places, TierAccess
+from .reader.locations import Places
+from .reader.tiers import TierAccess
 from .settings.schedule import first_seconds, schedule_of
-from .settings.settings import SERVED, Settings
+from .settings.sections import SERVED
+from .settings.settings import Settings
 from .store.local_store import Store
 from .store.network import network
 from .tiering.pass_loop import Passes

@@ -19,7 +19,9 @@ from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_page, encode_head
 from tiered.policies.facts import StoreFacts
 from tiered.policies.plan import make_plan
-from tiered.survey.partition_survey import LocalSegments, partition_facts, read_published
+from tiered.survey.local_segments import LocalSegments
+from tiered.survey.partition_survey import partition_facts
+from tiered.survey.published import read_published
 
 from ..harness import Bench, Case, Sample, Target, Variant
 

@@ -24,8 +24,8 @@ import tiered
 from tests.cli.test_app import one_error
 from tiered.cli.sources import PIECE_BYTES, find_source, read_csv, read_lines
 from tiered.demo.flights_file import flights_path
-from tiered.engine.ingest import partition_of
 from tiered.errors import RecordTooLarge
+from tiered.format.record import partition_of
 
 Run = Callable[..., Any]
 

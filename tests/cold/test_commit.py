@@ -20,16 +20,10 @@ from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_pa
 from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.cold.upkeep.rebuild import publish_rebuilt
 from tiered.errors import ColdStorageError, CorruptionError, Fenced
-from tiered.format import manifest
-from tiered.format.manifest import (
-    Head,
-    ObjectEntry,
-    Origin,
-    add_objects,
-    add_schemas,
-    check_entries,
-    check_head,
-)
+from tiered.format import manifest_changes
+from tiered.format.manifest import Head, ObjectEntry, Origin
+from tiered.format.manifest_changes import add_objects, add_schemas
+from tiered.format.manifest_checks import check_entries, check_head
 from tiered.format.manifest_codec import decode_head, encode_head
 
 HEAD = PartitionKeys.of("t", TOPIC, 0).head
@@ -645,11 +639,11 @@ class Bucket(RuleBasedStateMachine):
         self.fenced_at: dict[int, int] = {}
         self.segment = 0
         self.history: list[Head] = []
-        self._limit = manifest.INLINE_ENTRIES_MAX
-        manifest.INLINE_ENTRIES_MAX = 4
+        self._limit = manifest_changes.INLINE_ENTRIES_MAX
+        manifest_changes.INLINE_ENTRIES_MAX = 4
 
     def teardown(self) -> None:
-        manifest.INLINE_ENTRIES_MAX = self._limit
+        manifest_changes.INLINE_ENTRIES_MAX = self._limit
 
     @initialize()
     def begin(self) -> None:

@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 from tests.s3_server import S3, s3_thread
 from tiered.cold.fetch import object_reader
 from tiered.cold.parquet import writer
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.reader.read import read_split
 from tiered.reader.rows import Query
@@ -96,7 +96,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A store of one partition whose records lie in four objects of several row groups, named by two pages."""
     log, folder = Log([]), tmp_path_factory.mktemp("requests")
     with pytest.MonkeyPatch.context() as patch, s3_thread(S3(fault=log)) as (endpoint, server):
-        patch.setattr(manifest, "INLINE_ENTRIES_MAX", 2)
+        patch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 2)
         patch.setitem(writer.write_object.__kwdefaults__, "row_group_bytes", GROUP_BYTES)
         patch.setattr(object_reader, "SMALL_OBJECT_BYTES", 10_000)
         patch.setattr(object_reader, "FETCH_BYTES", 2 * GROUP_BYTES)

@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from tests.cold.test_sweep import GRACE, KEYS, Process, SweptStore, data_names
 from tests.format.manifest_values import TOPIC
 from tiered.cold.manifest.keys import LEASES_PREFIX, topic_prefix
-from tiered.cold.manifest.leases import LEASE_SECONDS_MAX, Lease, is_lease, oldest_lease
-from tiered.cold.upkeep.sweep import (
-    PartitionSweeper,
-    SweepRules,
-    server_seconds,
-    sweep_deleted_topic,
-    sweep_leases,
-)
+from tiered.cold.manifest.leases import LEASE_SECONDS_MAX, Lease, is_lease, oldest_lease, server_seconds
+from tiered.cold.upkeep.sweep import PartitionSweeper, SweepRules, sweep_deleted_topic, sweep_leases
 from tiered.errors import ColdStorageError, ConfigError
 
 SECONDS = 1000.0

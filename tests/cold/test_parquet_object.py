@@ -32,7 +32,8 @@ from tiered.cold.parquet.inspect import read_facts, rebuild_entry, verify_object
 from tiered.cold.parquet.layout import column_chunks, object_schema
 from tiered.cold.parquet.writer import write_object
 from tiered.errors import ColdStorageError, CorruptionError, SchemaMismatch
-from tiered.format.manifest import ObjectEntry, check_object
+from tiered.format.manifest import ObjectEntry
+from tiered.format.manifest_checks import check_object
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
 from tiered.format.segment_facts import ProducerState, SegmentFacts
 

@@ -14,21 +14,17 @@ from tests.cold.memory_store import MemoryStore
 from tests.format.manifest_values import STORE, TOPIC, MemoryPages, empty_head, entry
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName, PartitionKeys, topic_key
+from tiered.cold.manifest.leases import server_seconds
 from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.protocol import ObjectInfo
-from tiered.cold.upkeep.sweep import (
-    PartitionSweeper,
-    PartSweep,
-    SweepRules,
-    plan_sweep,
-    server_seconds,
-    sweep_deleted_topic,
-)
+from tiered.cold.upkeep.sweep import PartitionSweeper, PartSweep, SweepRules, plan_sweep, sweep_deleted_topic
 from tiered.errors import ColdStorageError, CorruptionError, Fenced, TieredError
-from tiered.format import manifest
-from tiered.format.manifest import Head, ObjectEntry, check_head, trim
+from tiered.format import manifest_changes
+from tiered.format.manifest import Head, ObjectEntry
+from tiered.format.manifest_changes import trim
+from tiered.format.manifest_checks import check_head
 from tiered.format.manifest_codec import decode_head
 
 KEYS = PartitionKeys.of("t", TOPIC, 0)
@@ -199,7 +195,7 @@ def test_trimming_drops_what_lies_wholly_below_the_start_offset(start: int) -> N
     pages = MemoryPages()
     first = pages.save_page(tuple(entry(i, i + 2, i + 1) for i in range(0, 8, 2)))
     head = empty_head(pages=(first,), inline=(entry(8, 12, 9),), end_offset=12, schemas={0: "x"})
-    moved = manifest.raise_start_offset(head, start)
+    moved = manifest_changes.raise_start_offset(head, start)
     trimmed = trim(moved, pages)
     assert check_head(trimmed) == []
     assert all(item.end_offset > start for item in pages.all_entries(trimmed))
@@ -287,7 +283,7 @@ def test_nothing_is_swept_where_a_commit_gets_lost_during_the_run(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of another thread: its page is listed and not named, and becomes live when the PUT lands."""
-    monkeypatch.setattr(manifest, "INLINE_ENTRIES_MAX", 1)
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
     one.grace = 0.0
     one.append()
     new = one.upload()
@@ -400,7 +396,7 @@ def test_what_cannot_be_read_means_that_nothing_is_deleted(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """P10: unreadable is not absent, for the head, a page and the listing."""
-    monkeypatch.setattr(manifest, "INLINE_ENTRIES_MAX", 2)
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 2)
     one.grace = 0.0
     for _ in range(8):
         one.append()
@@ -429,7 +425,7 @@ def test_what_cannot_be_read_means_that_nothing_is_deleted(
 def test_pages_that_were_replaced_go_and_those_that_are_named_stay(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "INLINE_ENTRIES_MAX", 2)
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 2)
     one.grace = 0.0
     entries = [one.append() for _ in range(8)]
     before = {key for key in store.objects if "/pages/" in key}
@@ -553,11 +549,11 @@ class Sweeps(RuleBasedStateMachine):
         self.processes = [Process(self.store) for _ in range(2)]
         self.uploads: dict[int, list[ObjectEntry]] = {0: [], 1: []}
         self.heads: list[tuple[float, Head]] = []
-        self._limit = manifest.INLINE_ENTRIES_MAX
-        manifest.INLINE_ENTRIES_MAX = 4
+        self._limit = manifest_changes.INLINE_ENTRIES_MAX
+        manifest_changes.INLINE_ENTRIES_MAX = 4
 
     def teardown(self) -> None:
-        manifest.INLINE_ENTRIES_MAX = self._limit
+        manifest_changes.INLINE_ENTRIES_MAX = self._limit
 
     @initialize()
     def begin(self) -> None:

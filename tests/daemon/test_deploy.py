@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tiered.settings.settings import DaemonSettings, FlightSettings, StoreSettings
+from tiered.settings.sections import DaemonSettings, FlightSettings, StoreSettings
 
 DEPLOY = ROOT / "examples" / "deploy"
 

@@ -30,7 +30,7 @@ from tiered.monitor.http import read_token
 from tiered.policies.actions import WHOLE_STORE, Offload, Sweep
 from tiered.policies.executor import Outcome
 from tiered.settings.schedule import first_seconds, schedule_of
-from tiered.settings.settings import DaemonSettings
+from tiered.settings.sections import DaemonSettings
 from tiered.warm.bucket_binding import COLD_FILE
 
 

@@ -12,7 +12,7 @@ from botocore.retries.standard import ExponentialBackoff
 from tests.tally import tally
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.store_documents import Bucket
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.policies.executor import Executor
 
 
@@ -30,7 +30,7 @@ def at_once() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)
         # Else hundreds of faults through one client use up its allowance of retries.
         patch.setattr(RetryQuota, "acquire", lambda self, amount: True)
-        patch.setattr(manifest, "INLINE_ENTRIES_MAX", 2)  # a few segments fill pages
+        patch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 2)  # a few segments fill pages
         yield patch
 
 

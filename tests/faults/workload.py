@@ -19,7 +19,7 @@ from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.cold.object_store.protocol import ObjectStore
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError, Fenced, ObjectNotFound, TieredError
-from tiered.format.manifest import check_entries, check_head
+from tiered.format.manifest_checks import check_entries, check_head
 from tiered.format.manifest_codec import decode_head
 from tiered.format.schema import RECORD_SCHEMA
 from tiered.reader.tiers import OpenBucket

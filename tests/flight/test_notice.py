@@ -24,12 +24,13 @@ import tiered
 from tiered.errors import ServerUnavailable, TopicNotFound
 from tiered.flight import open_noticed
 from tiered.flight.client.connection import Connection
-from tiered.flight.client.discovery import SERVING_LOCK, Posting, find_server, read_notice, standing_notice
+from tiered.flight.client.discovery import find_server
 from tiered.flight.server.server import FlightServer
 from tiered.flight.wire.errors import encode_error
 from tiered.flight.wire.instance import Instance
 from tiered.flight.wire.messages import Ticket
 from tiered.flight.wire.options import ConnectOptions
+from tiered.flight.wire.serving_file import SERVING_LOCK, Posting, read_notice, standing_notice
 from tiered.warm.catalog import SERVING_FILE
 from tiered.warm.file_lock import facts_of_holder
 
@@ -131,15 +132,15 @@ def test_who_serves_something_else_is_not_asked(
         root = Path(shutil.copytree(root, tmp_path / "copy"))
     elif how == "another store":
         monkeypatch.setattr(
-            "tiered.flight.client.discovery.read_notice", lambda _: replace(notice, store_id=uuid4())
+            "tiered.flight.wire.serving_file.read_notice", lambda _: replace(notice, store_id=uuid4())
         )
     elif how == "lock of another":
         monkeypatch.setattr(
-            "tiered.flight.client.discovery.read_notice", lambda _: replace(notice, instance="0" * 32)
+            "tiered.flight.wire.serving_file.read_notice", lambda _: replace(notice, instance="0" * 32)
         )
     elif how == "earlier release":
         monkeypatch.setattr(
-            "tiered.flight.client.discovery.read_notice", lambda _: replace(notice, instance=None)
+            "tiered.flight.wire.serving_file.read_notice", lambda _: replace(notice, instance=None)
         )
     elif how == "damaged":
         (root / SERVING_FILE).write_bytes((root / SERVING_FILE).read_bytes().replace(b"127", b"128"))
@@ -180,7 +181,7 @@ def test_a_lock_that_others_may_not_see_leaves_it_to_the_server_to_prove_itself(
         raise PermissionError
 
     with store.serve("127.0.0.1:0"):
-        monkeypatch.setattr("tiered.flight.client.discovery.facts_of_holder", refuses)
+        monkeypatch.setattr("tiered.flight.wire.serving_file.facts_of_holder", refuses)
         found = find_server(Path(store.url), tiered.Settings())
         assert found is not None
         found.close()

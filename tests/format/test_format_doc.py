@@ -19,14 +19,13 @@ from tiered.cold.object_store import protocol
 from tiered.cold.parquet import layout as parquet_format
 from tiered.cold.parquet import page_memory
 from tiered.cold.upkeep.merge import merged_facts
-from tiered.flight.client.discovery import Notice
-from tiered.format import block, manifest, manifest_codec, schema, segment
+from tiered.flight.wire.serving_file import Notice
+from tiered.format import block, manifest, manifest_changes, manifest_codec, schema, segment, topic_meta
 from tiered.format.codec import Codec
 from tiered.format.segment_facts import ProducerState, SegmentFacts
+from tiered.format.topic_meta import TopicMeta
 from tiered.survey.scrub_state import Damage, ScrubState
-from tiered.warm import catalog
 from tiered.warm.bucket_binding import ColdPlace
-from tiered.warm.catalog import TopicMeta
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
@@ -251,8 +250,8 @@ def test_limits() -> None:
         "levels of nesting": schema.DEPTH_MAX,
         "bytes of a segment's schema": segment.SCHEMA_BYTES_MAX,
         "bytes of a segment header": segment.HEADER_BYTES_MAX,
-        "partitions of a topic": catalog.PARTITIONS_MAX,
-        "entries inline in a head": manifest.INLINE_ENTRIES_MAX,
+        "partitions of a topic": topic_meta.PARTITIONS_MAX,
+        "entries inline in a head": manifest_changes.INLINE_ENTRIES_MAX,
         "raw bytes of a page": manifest_codec.PAGE_RAW_BYTES_MAX,
         "bytes of a document, head or page": protocol.GET_BYTES_MAX,
         "records of a row group": manifest.GROUP_RECORDS_MAX,

@@ -16,22 +16,15 @@ from hypothesis import strategies as st
 from tests.format.manifest_values import MemoryPages, empty_head, entries, entry
 from tiered.errors import ColdStorageError, CorruptionError, UnsupportedFormat
 from tiered.format.document import encode_document
-from tiered.format.manifest import (
+from tiered.format.manifest import Head, ObjectEntry, Origin, PageRef, RowGroup, covers
+from tiered.format.manifest_changes import (
     INLINE_ENTRIES_MAX,
-    Head,
-    ObjectEntry,
-    Origin,
-    PageRef,
-    RowGroup,
     add_objects,
     add_schemas,
-    check_entries,
-    check_head,
-    check_object,
-    covers,
     raise_start_offset,
     spill,
 )
+from tiered.format.manifest_checks import check_entries, check_head, check_object
 from tiered.format.manifest_codec import (
     MANIFEST_VERSION,
     PAGE_RAW_BYTES_MAX,

@@ -20,7 +20,8 @@ from tiered.cold.parquet.layout import object_schema
 from tiered.cold.parquet.writer import write_object
 from tiered.format.block import MARK, OFFSET_FIELD, encode_body
 from tiered.format.codec import Codec, compress
-from tiered.format.manifest import ObjectEntry, add_objects
+from tiered.format.manifest import ObjectEntry
+from tiered.format.manifest_changes import add_objects
 from tiered.format.manifest_codec import encode_head
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
 from tiered.format.segment import (
@@ -30,7 +31,7 @@ from tiered.format.segment import (
     encode_segment_header,
 )
 from tiered.format.segment_facts import ProducerState, SegmentFacts
-from tiered.warm.catalog import TopicMeta
+from tiered.format.topic_meta import TopicMeta
 
 ROWS = 3
 SECOND = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -34,13 +34,15 @@ from tiered.cold.parquet.layout import column_chunks, facts_of, object_schema
 from tiered.errors import CorruptionError, UnsupportedFormat
 from tiered.format.block import decode_body, decode_header, verify_chunks
 from tiered.format.codec import Codec, compress, decompress
-from tiered.format.manifest import ObjectEntry, PageRef, check_entries, check_object
+from tiered.format.manifest import ObjectEntry, PageRef
+from tiered.format.manifest_checks import check_entries, check_object
 from tiered.format.manifest_codec import decode_head, decode_page, encode_head, encode_page
 from tiered.format.schema import schema_from_text
 from tiered.format.segment import FIXED_BYTES, decode_footer, decode_segment_header, encode_segment_header
+from tiered.format.topic_meta import TopicMeta
 from tiered.warm import segment_reader
 from tiered.warm.bucket_binding import read_cold_place
-from tiered.warm.catalog import Catalog, TopicMeta
+from tiered.warm.catalog import Catalog
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import read_fence, read_lineage, read_marks, read_start_offset
 from tiered.warm.segment_scan import scan_blocks

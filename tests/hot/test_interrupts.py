@@ -35,9 +35,10 @@ from tiered.base.condition import News
 from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
 from tiered.hot.group_commit import GroupCommit
-from tiered.hot.partition_writer import FULL, HotView, PartitionWriter
+from tiered.hot.partition_writer import FULL, PartitionWriter
 from tiered.hot.recent_blocks import RecentBlocks
 from tiered.hot.row_buffer import RecordBuffer, RowBuffer
+from tiered.hot.view import HotView
 from tiered.warm.file_lock import FileLock
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile

@@ -15,11 +15,11 @@ import pyarrow as pa
 from tests.warm.segments import values_of
 from tiered.format.block import encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
+from tiered.format.topic_meta import TopicMeta
 from tiered.hot.partition_writer import FULL, PartitionWriter
 from tiered.hot.recent_blocks import HotMemory
 from tiered.hot.recovery import WriterOptions
 from tiered.hot.row_buffer import RECORD_OVERHEAD_BYTES
-from tiered.warm.catalog import TopicMeta
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile

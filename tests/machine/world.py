@@ -26,7 +26,7 @@ from tests.machine.shared_bucket import Cloud
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import STORE_KEY
 from tiered.cold.manifest.store_documents import Bucket
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.policies.executor import Executor
 from tiered.warm import segment_reader, tail
 
@@ -45,7 +45,7 @@ def repeatable() -> Iterator[None]:
                 mock.patch.dict(kind.__init__.__kwdefaults__, {"sleep": lambda seconds: None})
             )
         stack.enter_context(mock.patch.dict(Executor.__init__.__kwdefaults__, {"concurrency": 1}))
-        stack.enter_context(mock.patch.object(manifest, "INLINE_ENTRIES_MAX", 2))
+        stack.enter_context(mock.patch.object(manifest_changes, "INLINE_ENTRIES_MAX", 2))
         stack.enter_context(mock.patch.object(tail, "_AHEAD_BYTES_MIN", 1024))
         stack.enter_context(mock.patch.object(os, "urandom", random_bytes))
         yield

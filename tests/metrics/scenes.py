@@ -14,7 +14,8 @@ from tests.conftest import Clock
 from tests.s3_server import S3Process
 from tiered.engine.host import Host
 from tiered.monitor.metrics import exposition, registry_for
-from tiered.tiering.pass_loop import Passes, every
+from tiered.settings.schedule import every
+from tiered.tiering.pass_loop import Passes
 
 POLICY = {
     "roll": {"bytes": "256MiB", "age": "off"},

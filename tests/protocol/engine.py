@@ -38,7 +38,7 @@ from tiered.cold.manifest.store_documents import Bucket
 from tiered.cold.object_store.options import ColdOptions
 from tiered.cold.upkeep.sweep import PartitionSweeper, PartSweep, SweepRules
 from tiered.errors import TieredError
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.segment_facts import SegmentFacts
 from tiered.hot import recovery
@@ -46,11 +46,12 @@ from tiered.policies.actions import Action, EvictLocal, Expire, Offload, ShipTai
 from tiered.policies.executor import Executor
 from tiered.reader import read, snapshot
 from tiered.reader import tiers as access_module
+from tiered.reader.locations import Places
 from tiered.reader.rows import Query
 from tiered.reader.same_log import SameLog
-from tiered.reader.tiers import Places, TierAccess
+from tiered.reader.tiers import TierAccess
 from tiered.recovery.restore import _look, _Restore
-from tiered.survey.partition_survey import LocalSegments
+from tiered.survey.local_segments import LocalSegments
 from tiered.tiering import claims as claims_module
 from tiered.tiering import local_actions
 from tiered.tiering.claims import Claims
@@ -745,4 +746,4 @@ def _remember(patch: pytest.MonkeyPatch) -> None:
 
 def small_pages(patch: pytest.MonkeyPatch, entries: int) -> None:
     """Let heads spill into pages after so many entries."""
-    patch.setattr(manifest, "INLINE_ENTRIES_MAX", entries)
+    patch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", entries)

@@ -22,7 +22,8 @@ from tiered.errors import (
     TieredError,
     TopicNotFound,
 )
-from tiered.format.manifest import Head, ObjectEntry, check_entries
+from tiered.format.manifest import Head, ObjectEntry
+from tiered.format.manifest_checks import check_entries
 from tiered.format.manifest_codec import decode_head, decode_page
 from tiered.policies.actions import Action
 

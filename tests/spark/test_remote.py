@@ -25,17 +25,17 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark.stores import HOUR, Place, append, assert_same, collected, direct, expected, flight, in_spark
 from tiered.engine.host import Host
 from tiered.flight.client.connection import Connection
-from tiered.flight.client.discovery import read_notice
 from tiered.flight.wire.auth import AccessCheck
 from tiered.flight.wire.messages import PlanInfo
 from tiered.flight.wire.options import ConnectOptions
+from tiered.flight.wire.serving_file import read_notice
 from tiered.format.schema import RECORD_SCHEMA
+from tiered.format.topic_meta import TopicMeta
 from tiered.spark import TieredDataSource, table
 from tiered.spark.options import SourceOptions
 from tiered.spark.read import remote
 from tiered.spark.read.remote import bucket_of
 from tiered.warm.bucket_binding import ColdPlace, write_cold_place
-from tiered.warm.catalog import TopicMeta
 from tiered.warm.filesystem import OsFileSystem
 
 ELSEWHERE: Any = lambda _: None  # noqa: E731 (an executor on another host has no such directory)

@@ -22,10 +22,10 @@ from tests.store.helpers import (
     values,
 )
 from tiered.engine.host import Host
+from tiered.format.topic_meta import TopicMeta
 from tiered.monitor import status_survey
 from tiered.policies.actions import Seal
 from tiered.tiering import store_survey
-from tiered.warm.catalog import TopicMeta
 from tiered.warm.filesystem import OsFileSystem
 
 

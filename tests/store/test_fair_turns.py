@@ -19,8 +19,9 @@ from tests.store.helpers import stepwise
 from tests.store.watched import WatchedBucket, open_at, settings
 from tiered.daemon.health import Health
 from tiered.daemon.pass_watch import WatchedWork
+from tiered.settings.schedule import every
 from tiered.tiering import tierer as tierer_module
-from tiered.tiering.pass_loop import Passes, every
+from tiered.tiering.pass_loop import Passes
 from tiered.warm.fair_lock import FairLock
 from tiered.warm.file_lock import FileLock
 

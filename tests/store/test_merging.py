@@ -377,8 +377,8 @@ def test_pages_are_merged_over_and_made_again_although_an_unpublished_merge_reac
     store: tiered.Store, tmp_path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inputs on several pages; then a lost page, beside an orphan that begins on it and ends on the next."""
-    monkeypatch.setattr("tiered.format.manifest.INLINE_ENTRIES_MAX", 1)
-    monkeypatch.setattr("tiered.format.manifest.PAGE_ENTRIES_MAX", 2)
+    monkeypatch.setattr("tiered.format.manifest_changes.INLINE_ENTRIES_MAX", 1)
+    monkeypatch.setattr("tiered.format.manifest_changes.PAGE_ENTRIES_MAX", 2)
     topic = fill(store, 2 * PARTS)
     offload_all(store, clock)
     before, small = bits(topic.scan()), entries_of(url)

@@ -21,7 +21,8 @@ from tiered.engine.host import Host
 from tiered.policies.actions import Expire
 from tiered.policies.executor import TierReport
 from tiered.policies.policy import Policy
-from tiered.tiering.pass_loop import Passes, every
+from tiered.settings.schedule import every
+from tiered.tiering.pass_loop import Passes
 from tiered.tiering.reports import PassEvent
 from tiered.warm import partition_directory
 

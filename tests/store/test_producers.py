@@ -25,9 +25,9 @@ from tests.store.producer_machine import ProducerMachine
 from tests.store.producing import SETTINGS, TOPIC, key_of
 from tiered.cli.verify import _access
 from tiered.engine.append_numbered import last_sequence
-from tiered.engine.ingest import partition_of
 from tiered.format import producers as remembered
 from tiered.format.producers import UNKNOWN_OFFSET
+from tiered.format.record import partition_of
 from tiered.format.segment_facts import producers_from_json
 from tiered.repair.repair import repair_store
 from tiered.store.local_producer import resume_producer

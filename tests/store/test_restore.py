@@ -760,7 +760,7 @@ def test_a_bucket_without_a_store_and_one_that_is_not_there(
 
 def paged(path: Path, url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offload so that the manifest has pages."""
-    monkeypatch.setattr("tiered.format.manifest.INLINE_ENTRIES_MAX", 2)
+    monkeypatch.setattr("tiered.format.manifest_changes.INLINE_ENTRIES_MAX", 2)
     with open_store(path, url, clock) as store:
         topic = store.create_topic("t")
         for number in range(8):

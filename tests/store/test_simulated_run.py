@@ -15,7 +15,8 @@ from tests.conftest import Clock
 from tests.store.helpers import values
 from tests.store.watched import URL, WatchedBucket, away, host
 from tiered.engine.host import Host
-from tiered.tiering.pass_loop import Passes, every
+from tiered.settings.schedule import every
+from tiered.tiering.pass_loop import Passes
 
 KIB = 1 << 10
 TICK_SECONDS = 30

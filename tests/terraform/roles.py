@@ -29,7 +29,7 @@ from tiered.cold.object_store import probe
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.upkeep import sweep
 from tiered.engine.host import Host
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.repair.repair import repair_store
 
 BUCKET, PREFIX = "recorded", "events"
@@ -234,8 +234,8 @@ def recorded(folder: Path, server: S3, become: Callable[[str | None], None]) -> 
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("AWS_ENDPOINT_URL", url)
         # A handful of objects has pages, as a large store has.
-        patch.setattr(manifest, "INLINE_ENTRIES_MAX", 1)
-        patch.setattr(manifest, "PAGE_ENTRIES_MAX", 2)
+        patch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
+        patch.setattr(manifest_changes, "PAGE_ENTRIES_MAX", 2)
         patch.setattr(probe, "RACES", 1)
         client = boto3.client("s3", endpoint_url=url)
         client.create_bucket(Bucket=BUCKET)

@@ -33,7 +33,7 @@ import tiered
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
 from tests.torture.payload import TOPICS, TYPED, Id, row, small_settings, text_of, texts
 from tests.torture.steps import Steps
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.warm import tail as tail_of_file
 
 # Nobody lives on where a test forgot to end it.
@@ -50,7 +50,7 @@ def now_ms(ahead_us: int) -> int:
 
 def small_files() -> None:
     """A few segments fill a page of the manifest, and small files reserve room as large ones do."""
-    manifest.INLINE_ENTRIES_MAX = 2
+    manifest_changes.INLINE_ENTRIES_MAX = 2
     tail_of_file._AHEAD_BYTES_MIN = 1024
 
 

@@ -14,7 +14,7 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import OFFLOAD_US, evict_all, open_store, tier
 from tiered.errors import TieredError
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.format.block import _ENTRY, HEADER_BYTES, padding
 from tiered.verify.report import VerifyReport
 from tiered.warm.bucket_binding import ColdPlace, write_cold_place
@@ -80,7 +80,7 @@ def build(root: Path) -> Place:
     truth: Truth = {number: [] for number in range(PARTITIONS)}
     store = open_store(root / "data", f"file://{root / 'bucket'}", clock)
     topic = store.create_topic("orders", partitions=PARTITIONS)
-    with patch.object(manifest, "INLINE_ENTRIES_MAX", 1):
+    with patch.object(manifest_changes, "INLINE_ENTRIES_MAX", 1):
         for number in range(EVICTED + IN_BOTH + LOCAL):
             _fill(topic, truth)
             if number == EVICTED + IN_BOTH:

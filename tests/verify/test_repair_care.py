@@ -21,7 +21,7 @@ from tests.verify.stores import Place, segment_parts
 from tests.verify.test_repair import access_of, check_whole, done, repair, spoil
 from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import ColdStorageError, CorruptionError, PreconditionFailed
-from tiered.format import manifest
+from tiered.format import manifest_changes
 from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.format.schema import RECORD_SCHEMA
 from tiered.reader.same_log import segment_rows
@@ -167,7 +167,7 @@ def test_a_page_is_made_again_beside_a_segment_that_cannot_be(place: Place) -> N
 @pytest.fixture
 def undone(tmp_path: Path) -> Iterator[tuple[Place, State]]:
     """A log that went back, went on, and went back to what it had been before that; what the bucket has of it."""
-    with patch.object(manifest, "INLINE_ENTRIES_MAX", 1):
+    with patch.object(manifest_changes, "INLINE_ENTRIES_MAX", 1):
         history = History(tmp_path)
         for _ in range(3):
             history.append()

@@ -24,8 +24,9 @@ from tiered.errors import (
 )
 from tiered.format.document import decode_document, encode_document
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
+from tiered.format.topic_meta import PARTITIONS_MAX, TopicMeta
 from tiered.warm.bucket_binding import ColdPlace, read_cold_place, write_cold_place
-from tiered.warm.catalog import PARTITIONS_MAX, Catalog, TopicMeta
+from tiered.warm.catalog import Catalog
 from tiered.warm.filesystem import OsFileSystem, write_atomically
 from tiered.warm.partition_directory import (
     START_FILE,

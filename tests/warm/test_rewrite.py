@@ -16,11 +16,12 @@ from tests.warm.segments import body_of, header_of, read, read_directory, write_
 from tiered.errors import CorruptionError, DiskFull, RecordTooLarge
 from tiered.format.block import Numbers, encode_body
 from tiered.format.codec import Codec
+from tiered.format.compare import same_records
 from tiered.format.schema import body_schema, normalize_schema
 from tiered.format.segment import BlockIndex, encode_footer, read_footer
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import SegmentName, list_segments, remove_half_written
-from tiered.warm.reencode import _compare, merged_batches, remove_leftover, rewrite_segment, same_records
+from tiered.warm.reencode import _compare, merged_batches, remove_leftover, rewrite_segment
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 

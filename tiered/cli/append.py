@@ -13,9 +13,10 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ..base.units import approximate_size
-from ..engine.ingest import key_bytes, timestamp_us
 from ..errors import ConfigError, SchemaMismatch, TieredError
+from ..format.record import key_bytes
 from ..format.schema import RECORD_SCHEMA, TIMESTAMP
+from ..format.timestamps import timestamp_us
 from ..store.local_topic import Topic
 from .options import (
     AsJson,

@@ -11,7 +11,7 @@ import typer
 from ..base.units import shown
 from ..errors import StoreLocked, TieredError
 from ..flight import open_noticed
-from ..flight.client.discovery import Notice, standing_notice
+from ..flight.wire.serving_file import Notice, standing_notice
 from ..opening import open_store
 from ..settings.settings import Settings
 from ..store.local_store import Store

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..base.units import approximate_size, shown, shown_json
-from ..engine.ingest import to_datetime
+from ..format.timestamps import to_datetime
 
 # Wide enough that a table in a pipe or a file keeps its lines whole.
 _PIPE_WIDTH = 240

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ..base.units import approximate_size, format_duration, parse_duration
-from ..engine.ingest import to_datetime
 from ..errors import ConfigError
+from ..format.timestamps import to_datetime
 from ..monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ..policies.actions import Action
 from ..policies.cost import PRICES_AS_OF

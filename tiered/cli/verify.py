@@ -12,7 +12,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from ..base.units import approximate_size, shown
 from ..engine.locations import cold_options
 from ..errors import ConfigError, ReadOnly, TieredError
-from ..reader.tiers import Places, TierAccess
+from ..reader.locations import Places
+from ..reader.tiers import TierAccess
 from ..repair.repair import repair_store
 from ..settings.settings import Settings
 from ..verify.damage_memory import Memory

@@ -9,9 +9,7 @@ from ..errors import ColdStorageError, TieredError
 from ..policies.actions import Action
 from ..policies.executor import TierReport
 from ..tiering.pass_loop import PassWork
-from ..tiering.reports import locked_out
-from ..tiering.tail_survey import Lag
-from ..tiering.tierer import TailReport
+from ..tiering.reports import Lag, TailReport, locked_out
 from .health import Health
 
 

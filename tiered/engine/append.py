@@ -10,25 +10,13 @@ import pyarrow as pa
 
 from ..errors import SchemaMismatch
 from ..format.block_pieces import Piece, encode_blocks, split
+from ..format.record import check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.schema import to_batches
-from ..hot.partition_writer import FULL, PartitionWriter, check_record_size
+from ..format.timestamps import timestamp_us
+from ..hot.partition_writer import FULL, PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
-from .ingest import (
-    body_of,
-    body_pieces,
-    by_partition,
-    check_records,
-    chunked,
-    header_pairs,
-    joined,
-    key_bytes,
-    partition_of,
-    timestamp_us,
-    value_bytes,
-    values_batch,
-    widened,
-)
+from .ingest import body_of, body_pieces, by_partition, check_records, chunked, joined, values_batch, widened
 from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 
 if TYPE_CHECKING:

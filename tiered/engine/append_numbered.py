@@ -14,10 +14,11 @@ from ..errors import ConfigError, TieredError
 from ..format.block_pieces import Piece
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_number
 from ..format.schema import to_batches
+from ..format.timestamps import plain_int
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..reader.query import check_sync
-from .ingest import body_pieces, check_records, plain_int, widened
+from .ingest import body_pieces, check_records, widened
 from .records import OffsetRange, naming_what_stayed
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ..cold.manifest.store_documents import DELETED, Bucket
 from ..errors import ConfigError, CorruptionError, ReadOnly, TopicNotFound, UnsupportedFormat
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 
 
 class TopicCatalog(Protocol):

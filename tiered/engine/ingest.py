@@ -2,127 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
 from ..format.block_pieces import PIECE_BYTES_MAX, Piece, split
-from ..format.schema import HEADERS_TYPE, TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls
-from ..format.sizes import element_bytes, largest_record
-from ..hot.partition_writer import check_record_size
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-_MICROSECOND = timedelta(microseconds=1)
-_HEADER_BYTES = element_bytes(HEADERS_TYPE)
-
-Headers = Sequence[tuple[str, bytes | None]]
-
-
-def plain_int(value: Any) -> Any:
-    """Return an integer of NumPy, as a DataFrame has it, as Python's own, and everything else as it is."""
-    if isinstance(value, np.timedelta64):
-        return value  # which NumPy counts among its integers
-    return int(value) if isinstance(value, np.integer) else value
-
-
-def timestamp_us(value: object) -> int:
-    """Return microseconds since the epoch of an aware datetime, or of integer milliseconds.
-
-    Raises
-    ------
-    SchemaMismatch
-        A naive datetime, another type, or a time outside the years 1 to 9999.
-    """
-    value = plain_int(value)
-    if type(value) is int:
-        result = value * 1000
-    elif isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise SchemaMismatch(
-                f"timestamp {value} has no time zone; use datetime.now(timezone.utc) or its like"
-            )
-        result = (value - _EPOCH) // _MICROSECOND
-    else:
-        raise SchemaMismatch(
-            f"a timestamp is an aware datetime or integer milliseconds since the epoch, not {type(value).__name__}"
-        )
-    if not TIMESTAMP_US_MIN <= result <= TIMESTAMP_US_MAX:
-        raise SchemaMismatch(
-            f"timestamp {value} is out of range: years 1 to 9999 (integers are milliseconds)"
-        )
-    return result
-
-
-def to_datetime(microseconds: int) -> datetime:
-    """Return an aware datetime, UTC."""
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
-def key_bytes(key: object) -> bytes | None:
-    """Return the bytes that place a key: as they are, UTF-8 of a str, decimal text of an int.
-
-    Raises
-    ------
-    SchemaMismatch
-    """
-    if key is None or type(key) is bytes:
-        return key
-    if isinstance(key, str):
-        try:
-            return key.encode()
-        except UnicodeEncodeError as error:
-            raise SchemaMismatch(f"key {key!r} has no UTF-8 ({error.reason}); give it as bytes") from None
-    key = plain_int(key)
-    if isinstance(key, int) and not isinstance(key, bool):
-        return str(int(key)).encode()
-    if isinstance(key, (bytearray, memoryview)):
-        return bytes(key)
-    raise SchemaMismatch(f"a key is bytes, str or int, not {type(key).__name__}")
-
-
-def value_bytes(value: object) -> bytes | None:
-    """Return a record's value.
-
-    Raises
-    ------
-    SchemaMismatch
-    """
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    hint = "; encode it first, for example with .encode()" if isinstance(value, str) else ""
-    raise SchemaMismatch(f"a value is bytes, not {type(value).__name__}{hint}")
-
-
-def header_pairs(headers: object) -> tuple[Headers | None, int]:
-    """Return headers as pairs, None where there are none, and their size in bytes.
-
-    Raises
-    ------
-    SchemaMismatch
-    """
-    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
-    size = 0
-    try:
-        checked = [(name, value_bytes(value)) for name, value in pairs]  # type: ignore[attr-defined]
-        for name, value in checked:
-            size += len(name.encode()) + len(value or b"") + _HEADER_BYTES
-    except (TypeError, ValueError, AttributeError):
-        raise SchemaMismatch("headers are a dict of str to bytes, or a list of such pairs") from None
-    return checked or None, size
-
-
-def partition_of(key: bytes, partitions: int) -> int:
-    """Place a key as librdkafka's ``consistent`` partitioner does: CRC-32 modulo the partitions."""
-    return zlib.crc32(key) % partitions
+from ..format.record import check_record_size, key_bytes, partition_of
+from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls
+from ..format.sizes import largest_record
 
 
 def joined(
@@ -232,33 +122,6 @@ def _checked(timestamps: pa.Array, now_us: int) -> pa.Array:
     if low is not None and not (low >= TIMESTAMP_US_MIN and high <= TIMESTAMP_US_MAX):
         raise SchemaMismatch("a timestamp is out of range: years 1 to 9999")
     return numbers.cast(TIMESTAMP)
-
-
-def check_timestamp_column(schema: pa.Schema, name: str) -> None:
-    """Raise `SchemaMismatch` unless `name` is a timestamp column of a topic's schema."""
-    index = _index(schema, name)
-    if index < 0:
-        raise SchemaMismatch(f"timestamp column {name!r} is not in the schema ({', '.join(schema.names)})")
-    if not pt.is_timestamp(schema.field(index).type):
-        raise SchemaMismatch(
-            f"timestamp column {name!r} has type {schema.field(index).type}; it must be a timestamp"
-        )
-
-
-def check_key_column(schema: pa.Schema, name: str) -> None:
-    """Raise `SchemaMismatch` unless `name` is a string, binary or integer column of a topic's schema."""
-    index = _index(schema, name)
-    if index < 0:
-        raise SchemaMismatch(f"key column {name!r} is not in the schema ({', '.join(schema.names)})")
-    kind = schema.field(index).type
-    if not (pt.is_string(kind) or pt.is_binary(kind) or pt.is_integer(kind)):
-        raise SchemaMismatch(
-            f"key column {name!r} has type {kind}; it must be a string, binary or an integer"
-        )
-
-
-def _index(schema: pa.Schema, name: object) -> int:
-    return int(schema.get_field_index(name)) if isinstance(name, str) else -1
 
 
 def by_partition(

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..cold.object_store.options import ColdOptions, check_url
 from ..errors import ConfigError, DiskFull, TieredError
-from ..reader.tiers import CacheOptions, Places
+from ..reader.locations import CacheOptions, Places
 from ..settings.settings import Settings
 from ..warm.bucket_binding import ColdPlace, read_cold_place, write_cold_place
 from ..warm.catalog import Catalog

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ..errors import TieredError, rebuilt
-from .ingest import to_datetime
+from ..format.timestamps import to_datetime
 
 _NAMED_MAX = 10
 

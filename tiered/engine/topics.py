@@ -9,8 +9,7 @@ import pyarrow as pa
 from ..errors import OffsetOutOfRange, SchemaMismatch, StoreLocked, TopicNotFound
 from ..format.schema import body_schema, normalize_schema
 from ..format.segment import schema_message
-from ..format.topic_meta import with_partitions
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta, with_partitions
 from .writers import being_opened, check_not_deleted
 
 if TYPE_CHECKING:

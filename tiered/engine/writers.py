@@ -12,10 +12,10 @@ from ..base.units import to_us
 from ..errors import ConfigError, StoreClosed, TieredError, TopicNotFound
 from ..format.manifest import Head
 from ..format.producers import producer_number
+from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
 from ..hot.recovery import WriterOptions
 from ..hot.writer_requests import do_what_is_asked
-from ..warm.catalog import TopicMeta
 from ..warm.open_commits import decision_producer, open_decisions
 
 if TYPE_CHECKING:

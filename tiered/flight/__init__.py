@@ -17,8 +17,8 @@ from ..store.network import Network, Server, use_network
 if TYPE_CHECKING:
     from ..settings.settings import Settings
     from ..store.local_store import Store
-    from .client.discovery import Notice
     from .client.remote_store import RemoteStore
+    from .wire.serving_file import Notice
 
 
 def _loaded(name: str) -> Any:

@@ -3,6 +3,6 @@
 Specified with byte tables in ``docs/format.md``.
 
 Other packages import `arrow_layouts`, `block`, `block_pieces`, `checksum`, `codec`, `compare`, `document`,
-`ipc_message`, `lineages`, `manifest`, `manifest_codec`, `producers`, `schema`, `segment`, `segment_facts`,
-`single_record`, `sizes` and `topic_meta`.
+`ipc_message`, `lineages`, `manifest`, `manifest_changes`, `manifest_checks`, `manifest_codec`, `producers`, `record`,
+`schema`, `segment`, `segment_facts`, `single_record`, `sizes`, `timestamps` and `topic_meta`.
 """

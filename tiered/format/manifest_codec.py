@@ -21,17 +21,8 @@ import zstandard
 from ..errors import CorruptionError, UnsupportedFormat
 from .checksum import crc32c
 from .document import decode_document, encode_document
-from .manifest import (
-    MANIFEST_VERSION,
-    Head,
-    ObjectEntry,
-    Origin,
-    PageRef,
-    RowGroup,
-    check_head,
-    check_page,
-    summary,
-)
+from .manifest import MANIFEST_VERSION, Head, ObjectEntry, Origin, PageRef, RowGroup
+from .manifest_checks import check_head, check_page, summary
 
 PAGE_RAW_BYTES_MAX = 64 * 1024 * 1024
 

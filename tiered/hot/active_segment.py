@@ -14,7 +14,7 @@ from ..errors import DiskFull, Fenced, PartitionPoisoned, TieredError, again
 from ..format.block import Body, Numbers
 from ..format.schema import body_schema
 from ..format.segment_facts import ProducerState, SegmentFacts
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import FENCED_FILE, read_fence, write_fence, write_start_offset
 from ..warm.segment_writer import SegmentWriter

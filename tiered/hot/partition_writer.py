@@ -16,16 +16,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
 from ..base.condition import News
-from ..errors import Fenced, PartitionPoisoned, RecordTooLarge, StoreClosed, TieredError, TopicNotFound, again
+from ..errors import Fenced, PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, again
 from ..format.block import Body
-from ..format.segment import BlockIndex, SegmentHeader
-from ..format.segment_facts import ProducerState
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.file_lock import FileLock
 from ..warm.partition_directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
 from ..warm.segment_writer import SegmentWriter
@@ -33,36 +30,13 @@ from ..warm.writer_requests import drop_asked
 from .group_commit import GroupCommit
 from .pending_rows import SchemaGrew
 from .producer_rows import NumberedRows
-from .recent_blocks import RecentBlock
 from .recovery import WriterOptions, open_active
+from .view import HotView
 
 FULL = -1
 """What an append returns instead of an offset where the pending rows must be written first."""
 
 LOCK_WAIT_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class HotView:
-    """The active end of a partition as a snapshot needs it; everything in it stays as it is.
-
-    Attributes
-    ----------
-    end_offset
-        Everything before it is durable.
-    active, active_index, active_header
-        Path of the active segment, its blocks, and what says how to decode them.
-    producers
-        The idempotent producers of what lies before the end.
-    """
-
-    start_offset: int
-    end_offset: int
-    recent: tuple[RecentBlock, ...]
-    active: Path
-    active_index: BlockIndex
-    active_header: SegmentHeader
-    producers: tuple[ProducerState, ...] = ()
 
 
 class PartitionWriter(NumberedRows):
@@ -276,11 +250,3 @@ class PartitionWriter(NumberedRows):
         self.fault = fault
         self._segment.abandon()
         self._file_lock.abandon()
-
-
-def check_record_size(size: int, limit: int) -> None:
-    """Raise `RecordTooLarge` where one record is over the limit."""
-    if size > limit:
-        raise RecordTooLarge(
-            f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended"
-        )

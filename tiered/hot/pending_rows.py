@@ -11,7 +11,7 @@ from ..format.block import RAW_BYTES_MAX
 from ..format.block_pieces import Piece, encode_blocks, split
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment_facts import SegmentFacts
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.segment_writer import SegmentWriter
 from .active_segment import ActiveEnd
 from .group_commit import GroupCommit

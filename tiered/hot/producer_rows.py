@@ -12,7 +12,7 @@ from ..errors import Fenced, again
 from ..format.block import MARK, Body, Numbers
 from ..format.block_pieces import encode_blocks
 from ..format.producers import UNKNOWN_OFFSET, Known
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.segment_writer import SegmentWriter
 from .pending_rows import PendingRows, SchemaGrew
 from .recovery import WriterOptions

@@ -16,7 +16,7 @@ from ..format.producers import ProducerTable
 from ..format.schema import body_schema
 from ..format.segment import SegmentHeader
 from ..format.segment_facts import ProducerState, SegmentFacts
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import list_segments
 from ..warm.segment_reader import SegmentFile

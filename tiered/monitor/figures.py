@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from ..cold.manifest.commit import FIRST_LINEAGE
 from ..errors import StoreClosed, TieredError
 from ..format.manifest import Head
+from ..format.topic_meta import TopicMeta
 from ..reader.snapshot import open_listed, published_end
-from ..survey.partition_survey import active_segment, append_time_us
+from ..survey.local_segments import active_segment, append_time_us
 from ..survey.scrub_state import ScrubState, read_scrub_state
 from ..tiering.pass_loop import Passes
 from ..tiering.store_survey import partitions_of
-from ..warm.catalog import TopicMeta
 from ..warm.partition_directory import SegmentName, list_segments, read_fence, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
 

@@ -12,15 +12,16 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TieredError
+from ..format.topic_meta import TopicMeta
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.forecast.explain import Step, explain
 from ..policies.rules.append_times import by_the_clock
-from ..survey.partition_survey import Published, partition_facts
+from ..survey.partition_survey import partition_facts
+from ..survey.published import Published
 from ..survey.scrub_state import read_scrub_state
 from ..tiering.pass_loop import Passes
 from ..tiering.store_survey import partitions_of
 from ..version import VERSION
-from ..warm.catalog import TopicMeta
 from .figures import PartitionFigures, look
 
 if TYPE_CHECKING:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from ..cold.manifest.commit import FIRST_LINEAGE
 from ..engine.writers import is_gone
 from ..errors import ColdStorageError, TieredError, TopicNotFound
+from ..format.topic_meta import TopicMeta
 from ..reader.snapshot import published_end
-from ..survey.partition_survey import LocalSegments, Published, append_time_us, partition_facts
+from ..survey.local_segments import LocalSegments, append_time_us
+from ..survey.partition_survey import partition_facts
+from ..survey.published import Published
 from ..survey.scrub_state import ScrubState, read_scrub_state
 from ..tiering.store_survey import Finder, partitions_of
-from ..warm.catalog import TopicMeta
 from ..warm.partition_directory import read_fence, read_lineage
 from .status import PartitionStatus, StoreStatus, TierHoldings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cold.manifest.commit import FIRST_LINEAGE
 from ..format.lineages import WHOLLY, shared_end
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.partition_directory import read_lineage
 from .tiers import TierAccess
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..cold.fetch.decode_ahead import DecodeAhead
 from ..cold.fetch.fetcher import Admission, Fetcher
 from ..cold.fetch.object_reader import BATCH_ROWS, Bounds, ObjectRead
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from .rows import Query, needed_columns
 from .splits import ColdSource, Split
 

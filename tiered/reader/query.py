@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.ingest import key_bytes, plain_int, timestamp_us
 from ..errors import ConfigError, SchemaMismatch, TopicNotFound
+from ..format.record import key_bytes
 from ..format.schema import RECORD_SCHEMA
-from ..warm.catalog import TopicMeta
+from ..format.timestamps import plain_int, timestamp_us
+from ..format.topic_meta import TopicMeta
 from .rows import Query
 
 Offsets = int | Mapping[int, int] | None

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
 from ..format.block import FLAG_OFFSETS
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from .prefetch import SplitsAhead
 from .rows import Query, RowAssembler
 from .snapshot import snapshot_partition

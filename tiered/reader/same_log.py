@@ -24,11 +24,10 @@ from ..cold.manifest.partition_manifest import ColdPartition
 from ..cold.parquet.inspect import read_facts_of_entry
 from ..cold.parquet.layout import object_schema
 from ..errors import CorruptionError, ObjectNotFound
-from ..format.compare import aligned
+from ..format.compare import aligned, same_records
 from ..format.manifest import Head, ObjectEntry
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from ..warm.ends import SegmentEnds
-from ..warm.reencode import same_records
 from ..warm.segment_reader import SegmentFile
 
 log = logging.getLogger("tiered.tierer")

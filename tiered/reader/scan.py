@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..errors import ConfigError
 from ..format.schema import row_schema
-from ..warm.catalog import TopicMeta
+from ..format.topic_meta import TopicMeta
 from .read import read_splits
 from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot

@@ -14,9 +14,10 @@ from ..cold.manifest.partition_manifest import ColdPartition
 from ..cold.manifest.store_documents import DELETED, Bucket
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange, TopicNotFound
 from ..format.manifest import Head
-from ..hot.partition_writer import HotView
+from ..format.topic_meta import TopicMeta
 from ..hot.recent_blocks import RecentBlock, overlapping
-from ..warm.catalog import TopicMeta, check_not_deleted
+from ..hot.view import HotView
+from ..warm.catalog import check_not_deleted
 from ..warm.partition_directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -23,9 +22,11 @@ from ..cold.object_store.connect import open_object_store
 from ..cold.object_store.options import ColdOptions
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.request_counters import BucketCounts
-from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta, kept
+from ..format.topic_meta import TopicMeta
+from ..warm.catalog import TOPICS_DIRECTORY, kept
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
+from .locations import Places
 
 SEGMENTS_OPEN_MAX = 1024
 ACTIVE_OPEN_MAX = 256
@@ -36,45 +37,6 @@ _AHEAD_BYTES_MIN = 16 << 20
 
 _Identity = tuple[int, int, int]
 OpenBucket = Callable[[str, ColdOptions], ObjectStore]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """What is kept of what was fetched.
-
-    Attributes
-    ----------
-    directory
-        Of the disk cache; None: there is none. It is used where the directory that it lies in is there.
-    apart
-        Whether it is no part of a store.
-    disk_bytes
-        Budget of the disk cache.
-    memory_bytes
-        Budget for what is kept in memory, and as much again, but not less than 16 MiB, for what is fetched ahead.
-    copies
-        Directory of the copies of whole objects; None: there are none.
-    counts_fetches
-        Whether what is fetched is counted, for the rules that make copies.
-    """
-
-    directory: Path | None = None
-    apart: bool = False
-    disk_bytes: int = 0
-    memory_bytes: int = 64 << 20
-    copies: Path | None = None
-    counts_fetches: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where a store's tiers lie: a local directory, a bucket, or both."""
-
-    root: Path | None
-    cold_url: str | None
-    cold_options: ColdOptions
-    use_mmap: bool = True
-    cache: CacheOptions = CacheOptions()
 
 
 class TierAccess:

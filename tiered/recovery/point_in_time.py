@@ -46,8 +46,8 @@ from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.lineages import WHOLLY, shared_end
 from ..format.manifest import Head, ObjectEntry, Origin
 from ..format.segment_facts import SegmentFacts
+from ..format.topic_meta import TopicMeta
 from ..policies.rules.append_times import believed
-from ..warm.catalog import TopicMeta
 
 log = logging.getLogger("tiered.restore")
 

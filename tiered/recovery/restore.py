@@ -49,21 +49,23 @@ from ..cold.object_store.options import check_url
 from ..cold.object_store.probe import check_conditional_writes
 from ..cold.parquet.inspect import read_facts_of_entry
 from ..engine.host import Host
-from ..engine.ingest import timestamp_us, to_datetime
 from ..engine.locations import cold_options
 from ..errors import ColdStorageError, ConfigError, CorruptionError, Fenced, SchemaMismatch, StoreLocked
 from ..format.document import decode_document, encode_document
-from ..format.manifest import Head, ObjectEntry, check_entries
+from ..format.manifest import Head, ObjectEntry
+from ..format.manifest_checks import check_entries
 from ..format.producers import states_before
 from ..format.schema import schema_to_text
 from ..format.segment_facts import ProducerState
+from ..format.timestamps import timestamp_us, to_datetime
+from ..format.topic_meta import TopicMeta
 from ..hot.recovery import first_header
 from ..opening import WRITER_LOCK, loaded_settings, open_store, path_text
 from ..settings.settings import Settings
 from ..store.local_store import Store
 from ..tiering.pauses import whoami
 from ..warm.bucket_binding import COLD_FILE, ColdPlace, write_cold_place
-from ..warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
+from ..warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, write_atomically
 from ..warm.mount_check import check_local

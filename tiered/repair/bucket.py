@@ -19,13 +19,13 @@ from ..format.producers import states_before
 from ..format.schema import schema_to_text
 from ..format.segment import SegmentHeader
 from ..format.segment_facts import ProducerState, SegmentFacts
+from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..reader.snapshot import open_listed
-from ..survey.partition_survey import LocalSegments
+from ..survey.local_segments import LocalSegments
 from ..verify.notes import Notes
 from ..verify.report import Repair
 from ..verify.segments import SegmentLook, look_at_segment, walk_blocks
-from ..warm.catalog import TopicMeta
 from ..warm.partition_directory import list_segments, read_lineage, read_start_offset, write_marks
 from ..warm.segment_reader import SegmentFile
 from .quarantine import Workshop

@@ -16,13 +16,14 @@ from ..cold.object_store.second_look import sound
 from ..cold.upkeep.rebuild import ASIDE_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import decode_document, encode_document
+from ..format.topic_meta import TopicMeta
 from ..verify.invariants import PartitionFacts
 from ..verify.notes import Gone, Notes
 from ..verify.report import Repair
 from ..verify.segments import SegmentLook, look_at_segment
 from ..verify.verifier import find_bucket_topic
 from ..warm.bucket_binding import COLD_FILE, ColdPlace, write_cold_place
-from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
+from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.filesystem import write_atomically
 from ..warm.partition_directory import (
     FENCED_FILE,

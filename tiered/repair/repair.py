@@ -16,6 +16,7 @@ from uuid import UUID
 from ..cold.manifest.partition_manifest import ColdPartition
 from ..errors import TieredError
 from ..format.manifest import ObjectEntry
+from ..format.topic_meta import TopicMeta
 from ..reader.tiers import TierAccess
 from ..tiering.claims import Claims
 from ..tiering.tierer import PASSES_LOCK, TIERING_LOCK
@@ -27,7 +28,7 @@ from ..verify.partitions import Tiers, settled_facts
 from ..verify.report import Item, Problem, Repair, VerifyReport
 from ..verify.segments import SegmentLook
 from ..verify.verifier import verify_store
-from ..warm.catalog import TOPIC_FILE, TOPICS_DIRECTORY, Catalog, TopicMeta
+from ..warm.catalog import TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, OsFileSystem
 from ..warm.partition_directory import LOCK_FILE

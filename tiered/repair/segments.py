@@ -21,18 +21,18 @@ from ..errors import CorruptionError
 from ..format.block import encode_header
 from ..format.block_pieces import encode_blocks, split_batch
 from ..format.codec import Codec
-from ..format.compare import aligned
+from ..format.compare import aligned, same_records
 from ..format.manifest import ObjectEntry
 from ..format.schema import body_schema
 from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_footer, encode_segment_header
 from ..format.segment_facts import SegmentFacts
+from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..verify.notes import Notes
 from ..verify.objects import look_at_object
 from ..verify.segments import SegmentLook, Walk, look_at_segment, walk_blocks
-from ..warm.catalog import TopicMeta
 from ..warm.partition_directory import SegmentName
-from ..warm.reencode import TARGET_BLOCK_BYTES, same_records
+from ..warm.reencode import TARGET_BLOCK_BYTES
 from ..warm.segment_reader import SegmentFile
 from .quarantine import Workshop, link_aside, move_aside
 

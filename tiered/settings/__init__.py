@@ -1,4 +1,4 @@
 """The settings of a store: ``tiered.toml``, checked once.
 
-Other packages import `provenance`, `schedule` and `settings`.
+Other packages import `provenance`, `schedule`, `sections` and `settings`.
 """

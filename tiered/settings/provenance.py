@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..policies.policy import PRESETS, Policy
-from .settings import PRESETS_LEAVE, PolicyTable, Settings, Sources, dotted
+from .sections import PRESETS_LEAVE, PolicyTable
+from .settings import Settings, Sources, dotted
 
 DEFAULT = "default"
 _PREFIX = "TIERED_"

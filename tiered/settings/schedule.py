@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from cronsim import CronSim
 
-from ..tiering.pass_loop import FIRST_PASS_SECONDS, every
-from .settings import DaemonSettings
+from .sections import DaemonSettings
+
+FIRST_PASS_SECONDS = 1.0
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,3 +48,10 @@ def _until_next(line: str, now_us: int) -> float:
     now = _EPOCH + timedelta(microseconds=now_us)
     found: datetime = next(CronSim(line, now))
     return (found - now).total_seconds()
+
+
+def every(
+    interval_seconds: float, jitter: float = 0.1, draw: Callable[[], float] = random.random
+) -> Callable[[], float]:
+    """Return a schedule: seconds until the next pass, up to `jitter` of them more or less."""
+    return lambda: interval_seconds * (1 + jitter * (2 * draw() - 1))

@@ -14,353 +14,36 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
-from urllib.parse import urlsplit
+from typing import Any, Self, get_args, get_origin
 
-from cronsim import CronSim, CronSimError
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    PlainSerializer,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
-from ..base.units import (
-    Duration,
-    PositiveDuration,
-    PositiveDurationOrOff,
-    PositiveSize,
-    PositiveSizeOrOff,
-    Size,
-    format_duration,
-    format_size,
-)
-from ..cold.object_store.options import (
-    BYTES_PER_SECOND_MIN,
-    PART_BYTES_MAX,
-    PART_BYTES_MIN,
-    check_encryption,
-    check_tags,
-    check_url,
-    endpoint_fault,
-)
 from ..errors import ConfigError
-from ..format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from ..policies.policy import (
-    PRESETS,
-    Compress,
-    LocalRetention,
-    Merge,
-    Offload,
-    Pin,
     Policy,
-    Promote,
-    Retention,
-    Roll,
-    Scrub,
-    StorageClass,
-    readable_class,
+)
+from .sections import (
+    ColdSettings,
+    DaemonSettings,
+    FlightSettings,
+    PolicyTable,
+    StoreSettings,
+    SweepSettings,
+    _Section,
 )
 from .toml_lines import key_lines
 
-SERVED = re.compile(r"grpc[^/]*://")  # what the URL of a server begins with
 _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
-PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-def _path_text(path: object) -> object:
-    if path == "":
-        raise ValueError('is empty; write a directory such as "./data"')
-    path = os.fspath(path) if isinstance(path, os.PathLike) else path
-    # No shell does it in a file, nor in `--path=~/data`.
-    return os.path.expanduser(path) if isinstance(path, str) else path  # noqa: PTH111 — "./data" stays as it is written
-
-
-def _store_place(path: str) -> str:
-    """Refuse the URL of a bucket that is none, or carries a secret; a server's is for whoever calls it."""
-    if "://" in path and not SERVED.match(path):
-        _place(path)
-    return path
-
-
-class StoreSettings(_Section):
-    """``[store]``: the local store. Sizes are bytes."""
-
-    path: Annotated[str, BeforeValidator(_path_text), AfterValidator(_store_place)] = "./data"
-    sync: Literal["always", "interval", "never", "cold"] = "interval"
-    sync_every: Annotated[int | None, Field(ge=1)] = None
-    sync_interval: PositiveDuration = timedelta(milliseconds=50)
-    block_bytes: PositiveSize = 1 << 20
-    hot_bytes: PositiveSize = 256 << 20
-    max_record_bytes: PositiveSize = RECORD_BYTES_MAX
-    cache_bytes: Size = 1 << 30
-    cache_memory_bytes: Size = 64 << 20
-    cache_path: Annotated[str | None, BeforeValidator(_path_text)] = None
-    mmap: bool = True
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        for name, limit in (("block_bytes", RAW_BYTES_MAX), ("max_record_bytes", RECORD_BYTES_MAX)):
-            if getattr(self, name) > limit:
-                raise ValueError(f"{name} is at most {format_size(limit)}, the limit of the format")
-        if self.hot_bytes < self.block_bytes:
-            raise ValueError(
-                f"hot_bytes ({format_size(self.hot_bytes)}) must hold at least one block: write block_bytes "
-                f"({format_size(self.block_bytes)}) or more"
-            )
-        return self
-
-
-def _place(url: str | None) -> str | None:
-    """Refuse what is not a URL, and one that carries a secret."""
-    if url is None:
-        return None
-    try:
-        check_url(url)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-    scheme, _, rest = url.partition("://")
-    if scheme in ("s3", "s3a") and (not rest or rest.startswith("/")):
-        raise ValueError("names no bucket; write s3://bucket/prefix")
-    return url
-
-
-def _server(url: str | None) -> str | None:
-    fault = None if url is None else endpoint_fault(url)
-    if fault is not None:
-        raise ValueError(fault)
-    return url
-
-
-class ColdSettings(_Section):
-    """``[cold]``: the object store. ``conditional_writes`` and ``read_back`` are written ``"on"`` or ``"off"``.
-
-    Encryption is asked for with every object; storage class and tags concern data objects alone. A request to S3
-    that moves fewer than ``bytes_per_second_min`` ends as one that is never answered.
-    """
-
-    url: Annotated[str | None, AfterValidator(_place)] = None
-    endpoint_url: Annotated[str | None, AfterValidator(_server)] = None
-    region: str | None = None
-    storage_class: Annotated[str, AfterValidator(readable_class)] = "STANDARD"
-    encryption: Literal["off", "AES256", "aws:kms"] = "off"
-    kms_key_id: str | None = None
-    tags: dict[str, str] = Field(default_factory=dict)
-    read_back: bool = False
-    conditional_writes: bool = True
-    part_bytes: PositiveSize = 8 << 20
-    upload_threads: Annotated[int, Field(ge=1, le=64)] = 4
-    bytes_per_second_min: PositiveSize = BYTES_PER_SECOND_MIN
-
-    @model_validator(mode="after")
-    def _can_be_asked_for(self) -> Self:
-        try:
-            check_encryption(self.encryption, self.kms_key_id)
-            check_tags(tuple(self.tags.items()))
-        except ConfigError as error:
-            raise ValueError(str(error).replace("cold.", "")) from None
-        if not PART_BYTES_MIN <= self.part_bytes <= PART_BYTES_MAX:
-            raise ValueError("part_bytes is between 5MiB and 5GiB, the limits of S3")
-        scheme = urlsplit(self.url or "").scheme
-        for name, value in (("encryption", self.encryption != "off"), ("tags", self.tags)):
-            if value and scheme not in ("", "s3", "s3a"):
-                raise ValueError(
-                    f"{name} is for s3:// alone, not for {scheme}://; leave it out and set the like of it on the bucket"
-                )
-        return self
-
-
-class PolicyTable(_Section):
-    """``[policies.default]`` or ``[policies."glob"]`` as written; ``None`` is a rule that is not set."""
-
-    preset: Literal["high-performance", "cost-optimized"] | None = None
-    roll: Roll | None = None
-    compress: Compress | None = None
-    offload: Offload | None = None
-    local_retention: LocalRetention | None = None
-    retention: Retention | None = None
-    merge: Merge | None = None
-    scrub: Scrub | None = None
-    storage_class: StorageClass | None = None
-    promote: Promote | None = None
-    pin: Pin | None = None
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        """Refuse contradictions between rules of one table; what a topic only inherits just never applies."""
-        self._local_agrees()
-        self._objects_agree()
-        kept, local, offload = self.retention, self.local_retention, self.offload
-        if kept is None:
-            return self
-        if kept.age is not None and kept.by == "append":
-            limit = f"retention.age ({format_duration(kept.age)})"
-            if local and local.age is not None and local.age > kept.age:
-                text = f"local_retention.age ({format_duration(local.age)})"
-                raise ValueError(f"{text} is longer than {limit}; write {format_duration(kept.age)} or less")
-            if offload and offload.after is not None and offload.after >= kept.age:
-                text = f"offload.after ({format_duration(offload.after)})"
-                raise ValueError(
-                    f'{text} would follow {limit}, so nothing is offloaded; write less, or "off"'
-                )
-        if kept.bytes is not None and local and local.bytes is not None and local.bytes > kept.bytes:
-            text = f"local_retention.bytes ({format_size(local.bytes)})"
-            raise ValueError(
-                f"{text} is more than retention.bytes ({format_size(kept.bytes)}); write that or less"
-            )
-        return self
-
-    def _local_agrees(self) -> None:
-        local, offload, pin, promote = self.local_retention, self.offload, self.pin, self.promote
-        if offload and offload.after is None and offload.bytes is not None:
-            raise ValueError(
-                'offload.bytes has no effect with offload.after = "off"; write a long time, such as after = "30d"'
-            )
-        if pin and pin.topic and local and (local.age is not None or local.bytes is not None):
-            raise ValueError(
-                'pin = "on" keeps every segment local, so that local_retention never applies; leave one of them out'
-            )
-        if pin and pin.age is not None and local and local.age is not None and pin.age > local.age:
-            raise ValueError(
-                f"pin.age ({format_duration(pin.age)}) is longer than local_retention.age "
-                f"({format_duration(local.age)}); write {format_duration(local.age)} or less"
-            )
-        if promote and promote.reads is not None and promote.keep < promote.within:
-            raise ValueError(
-                f"promote.keep ({format_duration(promote.keep)}) is shorter than promote.within "
-                f"({format_duration(promote.within)}); write {format_duration(promote.within)} or more"
-            )
-
-    def _objects_agree(self) -> None:
-        moved, merge, kept = self.storage_class, self.merge, self.retention
-        if moved is None or moved.after is None:
-            return
-        text = f"storage_class.after ({format_duration(moved.after)})"
-        if merge and merge.after is not None and merge.target_bytes is not None and moved.after < merge.after:
-            raise ValueError(
-                f"{text} is shorter than merge.after ({format_duration(merge.after)}), so that small objects would be "
-                f"moved and never merged; write {format_duration(merge.after)} or more"
-            )
-        if kept and kept.age is not None and kept.by == "append" and moved.after >= kept.age:
-            raise ValueError(
-                f"{text} would follow retention.age ({format_duration(kept.age)}), so nothing is moved; write less, "
-                'or "off"'
-            )
-
-    def over(self, base: Policy) -> Policy:
-        """Return `base` with this table's rules in place of its own."""
-        if self.preset is not None:
-            # A preset is about speed and cost: what is deleted for good stays as it was.
-            kept = {name: getattr(base, name) for name in PRESETS_LEAVE}
-            base = PRESETS[self.preset].model_copy(update=kept)
-        rules = {name: getattr(self, name) for name in Policy.model_fields}
-        return base.model_copy(update={name: rule for name, rule in rules.items() if rule is not None})
-
-
-def _cron(text: str | None) -> str | None:
-    if text is None:
-        return None
-    if len(text.split()) != 5:
-        raise ValueError(f'{text!r} is not five cron fields; write them such as "*/5 * * * *"')
-    try:
-        next(CronSim(text, datetime(2000, 1, 1, tzinfo=UTC)))
-    except CronSimError as error:
-        raise ValueError(f'{text!r} is no cron line ({error}); write one such as "*/5 * * * *"') from None
-    except StopIteration:
-        raise ValueError(f"{text!r} names a day that never comes") from None
-    return text
-
-
-def _host_port(text: str | None) -> str | None:
-    host, colon, port = (text or "").rpartition(":")
-    if text not in (None, "off") and not (host and colon and port.isdecimal() and int(port) < 65536):
-        raise ValueError(f'{text!r} is not an address; write host:port such as "127.0.0.1:9464", or "off"')
-    return text
-
-
-def _rate_or_off(value: object) -> object:
-    return None if value == "off" else value
-
-
-Rate = Annotated[
-    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-    BeforeValidator(_rate_or_off),
-    PlainSerializer(lambda rate: "off" if rate is None else rate, when_used="json"),
-]
-
-
-class DaemonSettings(_Section):
-    """``[daemon]``: when passes run (``cron``, in UTC, where set, instead of ``interval``), what they may use and show.
-
-    ``jitter`` is by how much a pass comes later or earlier than ``interval``, a tenth of it by default, or how much
-    later at most than ``cron``, by default not at all. ``metrics`` is where to answer over HTTP, ``token_file`` holds
-    what callers have to show there. A daemon that is told to stop leaves what is not done after ``stop_deadline``; one
-    whose pass makes no progress for ``stuck_after`` reports itself as ill. The limits are for the process: ranged
-    reads, which scans wait for, count as no request.
-    """
-
-    interval: PositiveDuration = timedelta(seconds=30)
-    cron: Annotated[str | None, AfterValidator(_cron)] = None
-    jitter: Duration | None = None
-    metrics: Annotated[str | None, AfterValidator(_host_port)] = None
-    token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
-    log: Literal["human", "json"] = "human"
-    stop_deadline: PositiveDuration = timedelta(seconds=30)
-    stuck_after: PositiveDuration = timedelta(minutes=15)
-    upload_bytes_per_second: PositiveSizeOrOff = None
-    requests_per_second: Rate = None
-
-    @model_validator(mode="after")
-    def _one_schedule(self) -> Self:
-        if self.cron is not None and "interval" in self.model_fields_set:
-            raise ValueError("interval and cron exclude each other; leave one of them out")
-        if self.cron is None and self.jitter is not None and self.jitter > self.interval:
-            raise ValueError(f"jitter is at most the interval ({format_duration(self.interval)}); write less")
-        return self
-
-
-class SweepSettings(_Section):
-    """``[sweep]``: how often a pass sweeps, for how long objects that nothing names stay, how many go in one run.
-
-    ``grace`` is to be longer than any reader without a lease holds on to a snapshot: the longest Spark job.
-    ``every = "off"`` leaves it to ``tiered sweep``.
-    """
-
-    every: PositiveDurationOrOff = timedelta(days=1)
-    grace: Duration = timedelta(days=1)
-    objects_max: Annotated[int, Field(ge=1)] = 100_000
-
-
-class FlightSettings(_Section):
-    """``[flight]``: ``tiered serve``, and how to reach a store that is served.
-
-    ``token_file`` holds what a client has to show, on either side; the variable ``TIERED_FLIGHT_TOKEN`` wins over it.
-    ``tls_certificate`` and ``tls_key`` are the server's, ``tls_roots`` what a client trusts: files in PEM. ``metrics`` is
-    where a process that serves answers over HTTP as the daemon does, with its ``token_file``, unless
-    ``daemon.metrics`` has it answer already.
-    """
-
-    listen: Annotated[str | None, AfterValidator(_host_port)] = None
-    metrics: Annotated[str | None, AfterValidator(_host_port)] = None
-    token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
-    tls_certificate: Annotated[str | None, BeforeValidator(_path_text)] = None
-    tls_key: Annotated[str | None, BeforeValidator(_path_text)] = None
-    tls_roots: Annotated[str | None, BeforeValidator(_path_text)] = None
 
 
 class Settings(_Section):

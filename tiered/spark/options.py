@@ -12,9 +12,9 @@ from typing import Any, Literal
 from uuid import UUID
 
 from ..base.units import parse_duration, parse_size
-from ..engine.ingest import timestamp_us
 from ..errors import ConfigError, SchemaMismatch
 from ..format.schema import check_topic_name
+from ..format.timestamps import timestamp_us
 from ..settings.settings import Settings
 
 EARLIEST = -2

@@ -20,10 +20,11 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigError
 from .columns import choose_fields, project, spark_schema
+from .errors import ShortErrors
 from .options import SourceOptions, parse_options
 from .read.planning import key_column_of, open_source, pinned_scan
 from .read.pushdown import narrowing_of
-from .read.tasks import ShortErrors, TieredPartition, exempt_imports_from_collection, read_task, tasks_of
+from .read.tasks import TieredPartition, exempt_imports_from_collection, read_task, tasks_of
 from .sink.options import parse_sink_options
 from .sink.sink import TieredStreamWriter, TieredWriter
 

@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from ..engine.append import checked
 from ..engine.append_numbered import append_pieces, check_name, checked_number, numbered, wait_for_ranges
-from ..engine.ingest import Headers, body_of, body_pieces, by_partition, check_records, partition_of
+from ..engine.ingest import body_of, body_pieces, by_partition, check_records
 from ..engine.records import Appended, OffsetRange, merged_ranges
 from ..errors import ConfigError, Fenced, OutOfOrderSequence, RecordTooLarge, SchemaMismatch
 from ..format.block_pieces import split
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
+from ..format.record import Headers, partition_of
 from ..format.schema import to_batches
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew

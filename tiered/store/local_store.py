@@ -22,7 +22,7 @@ from ..engine.locations import places_of
 from ..engine.topics import remove_topic
 from ..errors import ReadOnly, TieredError, TopicExists, TopicNotFound, again
 from ..format.schema import check_topic_name
-from ..format.topic_meta import check_partitions, check_same, checked_schema
+from ..format.topic_meta import TopicMeta, check_partitions, check_same, checked_schema
 from ..hot.partition_writer import PartitionWriter
 from ..hot.recent_blocks import HotMemory
 from ..hot.write_counters import WriteCounters
@@ -41,7 +41,6 @@ from ..tiering.tierer import Tierer
 from ..verify.damage_memory import Memory
 from ..verify.report import VerifyReport
 from ..verify.verifier import verify_store
-from ..warm.catalog import TopicMeta
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import NoRoom
 from . import closing

@@ -12,21 +12,15 @@ import pyarrow as pa
 from ..engine import topics
 from ..engine.append import append_arrow, append_checked, append_records, checked, make_room
 from ..engine.append_numbered import append_idempotent
-from ..engine.ingest import (
-    Headers,
-    header_pairs,
-    key_bytes,
-    partition_of,
-    plain_int,
-    timestamp_us,
-    value_bytes,
-)
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
 from ..engine.writers import open_writer
 from ..errors import ConfigError
+from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.schema import RECORD_SCHEMA
-from ..hot.partition_writer import FULL, PartitionWriter, check_record_size
+from ..format.timestamps import plain_int, timestamp_us
+from ..format.topic_meta import TopicMeta
+from ..hot.partition_writer import FULL, PartitionWriter
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ..hot.row_checks import RowChecker
 from ..reader.lineages import common_end, lineage_of
@@ -41,7 +35,6 @@ from ..reader.query import (
     query_of,
 )
 from ..reader.scan import Scan
-from ..warm.catalog import TopicMeta
 from .local_producer import Producer, open_producer
 
 if TYPE_CHECKING:

@@ -3,172 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 from ..cold.fetch.local_copies import HeldCopies
 from ..format.codec import Codec
 from ..format.manifest import Head, ObjectEntry, PageRef, covers
-from ..hot.partition_writer import HotView, PartitionWriter
+from ..format.topic_meta import TopicMeta
 from ..policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, SegmentFact
-from ..reader.snapshot import open_listed
-from ..reader.tiers import TierAccess
-from ..warm.catalog import TopicMeta
-from ..warm.partition_directory import read_start_offset
 from ..warm.segment_reader import SegmentFile
+from .local_segments import LocalSegments, append_time_us
+from .published import Published
 from .scrub_state import ScrubState
-
-SMALL_MANIFEST_PAGES = 16
-"""Of a manifest of so many pages every one is read."""
-
-_MERGEABLE_PAGES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What the bucket has of one partition; no head where nothing was ever published.
-
-    Attributes
-    ----------
-    entries
-        Of the pages that were read, in offset order.
-    unread
-        Pages of a large manifest that no action of the next pass can be about, but to expire them whole.
-    """
-
-    head: Head | None
-    entries: tuple[ObjectEntry, ...]
-    unread: tuple[PageRef, ...] = ()
-
-    @property
-    def object_count(self) -> int:
-        """How many objects the manifest names."""
-        return len(self.entries) + sum(ref.count for ref in self.unread)
-
-    @property
-    def record_count(self) -> int:
-        """How many records they hold."""
-        unread = sum(ref.record_count or 0 for ref in self.unread)
-        return sum(item.record_count for item in self.entries) + unread
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes they have."""
-        return sum(item.bytes for item in self.entries) + sum(ref.object_bytes or 0 for ref in self.unread)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSegments:
-    """What the disk has of one partition, in offset order; the last one is the newest file."""
-
-    start_offset: int
-    segments: tuple[SegmentFile, ...]
-
-
-def read_published(
-    access: TierAccess,
-    meta: TopicMeta,
-    partition: int,
-    *,
-    local_offset: int | None = None,
-    scrub_offset: int = 0,
-) -> Published:
-    """Read the head of a partition and its pages; of a large manifest those alone that matter now.
-
-    Parameters
-    ----------
-    local_offset
-        Where the local segments begin; None where there are none.
-    scrub_offset
-        Where the scrub goes on.
-
-    Raises
-    ------
-    ColdStorageError, CorruptionError, UnsupportedFormat
-    """
-    if not access.has_cold:
-        return Published(None, ())
-    cold = access.cold(meta, partition)
-    loaded = cold.load()
-    if loaded is None:
-        return Published(None, ())
-    wanted = pages_in_question(loaded.head, local_offset, scrub_offset)
-    read = [ref for ref in loaded.head.pages if ref.name in wanted]
-    entries = [entry for page in cold.load_pages(read) for entry in page]
-    return Published(
-        loaded.head,
-        tuple(item for item in (*entries, *loaded.head.inline) if item.end_offset > loaded.head.start_offset),
-        tuple(ref for ref in loaded.head.pages if ref.name not in wanted),
-    )
-
-
-def pages_in_question(head: Head, local_offset: int | None, scrub_offset: int) -> set[str]:
-    """Return the names of the pages whose objects the next pass can be about. Pure.
-
-    The oldest two, as what expires in part lies there once what expires whole is gone; the newest two; those of
-    local segments, which may be evicted; where the scrub goes on; those with the smallest objects, which may be
-    merged; and those that the head does not sum up.
-    """
-    refs = head.pages
-    if len(refs) <= SMALL_MANIFEST_PAGES:
-        return {ref.name for ref in refs}
-    chosen = {*refs[:2], *refs[-2:], *(ref for ref in refs if None in _sums(ref))}
-    if local_offset is not None:
-        chosen.update(ref for ref in refs if ref.end_offset > local_offset)
-    at = next((i for i, ref in enumerate(refs) if ref.end_offset > scrub_offset), len(refs))
-    chosen.update(refs[at : at + 2])
-    chosen.update(sorted(refs, key=lambda ref: (ref.object_bytes or 0) / ref.count)[:_MERGEABLE_PAGES])
-    return {ref.name for ref in chosen}
-
-
-def _sums(ref: PageRef) -> tuple[int | None, ...]:
-    return ref.record_count, ref.object_bytes, ref.last_append_us
-
-
-def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
-    """Open every segment of a partition; the active one as its writer in this process knows it."""
-    found = open_segments(access, directory, writer, lambda *_: True)
-    return LocalSegments(read_start_offset(directory), tuple(found))
-
-
-def open_segments(
-    access: TierAccess,
-    directory: Path,
-    writer: PartitionWriter | None,
-    wanted: Callable[[int, int], bool],
-) -> list[SegmentFile]:
-    """Open the segments of a partition that are `wanted`, in offset order; see `local_segments`.
-
-    Parameters
-    ----------
-    wanted
-        By the base offset of a segment, and the end that it has at most.
-    """
-    view = writer.view(flush=False) if writer is not None and writer.fault is None else None
-    names = access.list_segments(directory)
-    found = []
-    # Where there is no segment, there is one bound all the same.
-    for name, bound in zip(names, [*(item.base_offset for item in names[1:]), 1 << 63], strict=False):
-        if not wanted(name.base_offset, bound):
-            continue
-        if view is not None and directory / str(name) == view.active:
-            found.append(active_segment(access, view))
-        elif view is None or name.base_offset < view.active_header.base_offset:
-            opened = open_listed(access, directory, name)
-            if opened is not None:
-                found.append(opened)
-    return found
-
-
-def active_segment(access: TierAccess, view: HotView) -> SegmentFile:
-    """Return the active segment as its writer knows it."""
-    return SegmentFile.of_writer(
-        view.active, view.active_header, view.active_index, view.end_offset, view.producers,
-        use_mmap=access.places.use_mmap,
-    )  # fmt: skip
 
 
 def partition_facts(
@@ -350,13 +197,6 @@ def _possible(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEn
         or entry.origin_hash == origin
         or not (entry.origin_hash and origin)
     ]
-
-
-def append_time_us(segment: SegmentFile, offset: int) -> int | None:
-    """Return when the first record at or after `offset` was appended; None where the segment has none."""
-    for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
-        return block.header.append_us
-    return None
 
 
 def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:

@@ -1,5 +1,6 @@
 """Movement of data between tiers: passes, actions, claims, the background publisher.
 
-Other packages import `claims`, `pass_history`, `pass_loop`, `pauses`, `publisher`, `reports`, `store_survey`,
-`tail_survey` and `tierer`.
+Other packages import `claims`, `pass_history`, `pass_loop`, `pauses`, `publisher`, `reports`, `store_survey` and
+`tierer`. and
+`tierer`.
 """

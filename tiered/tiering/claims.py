@@ -20,13 +20,14 @@ from ..cold.object_store.probe import Verdict, check_conditional_writes
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
 from ..format.manifest import Head
+from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..reader.same_log import Likeness, SameLog
 from ..reader.snapshot import check_owner
 from ..reader.tiers import TierAccess
-from ..survey.partition_survey import LocalSegments, open_segments
+from ..survey.local_segments import LocalSegments, open_segments
 from ..warm.bucket_binding import read_cold_place, write_cold_place
-from ..warm.catalog import Catalog, TopicMeta
+from ..warm.catalog import Catalog
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import FENCED_FILE, read_lineage, write_fence, write_lineage
 from ..warm.segment_reader import SegmentFile

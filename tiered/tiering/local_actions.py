@@ -17,17 +17,18 @@ from ..cold.upkeep.check import check_size
 from ..engine.writers import writer_at
 from ..errors import ColdStorageError, CorruptionError, Fenced, StoreLocked
 from ..format.codec import ZSTD_LEVEL, Codec
-from ..format.manifest import Head, add_objects, add_schemas, covers
+from ..format.manifest import Head, covers
+from ..format.manifest_changes import add_objects, add_schemas
 from ..format.schema import schema_to_text
 from ..format.segment_facts import SegmentFacts
+from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
 from ..policies.rules.ship_tail import PIECE_BYTES, Tail, joined_base
 from ..reader.same_log import Likeness
 from ..reader.snapshot import check_owner
-from ..survey.partition_survey import LocalSegments, active_segment, local_segments
+from ..survey.local_segments import LocalSegments, active_segment, local_segments
 from ..survey.scrub_state import read_scrub_state
-from ..warm.catalog import TopicMeta
 from ..warm.ends import SegmentEnds
 from ..warm.partition_directory import list_segments, read_start_offset
 from ..warm.reencode import merged_batches, rewrite_segment

@@ -10,7 +10,8 @@ from ..cold.manifest.commit import Committer
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.upkeep.merge import merge_objects
 from ..cold.upkeep.whole_object import copy_object
-from ..format.manifest import Head, ObjectEntry, add_objects
+from ..format.manifest import Head, ObjectEntry
+from ..format.manifest_changes import add_objects
 from ..policies.actions import Merge
 
 

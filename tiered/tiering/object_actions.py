@@ -16,13 +16,14 @@ from ..cold.upkeep.sweep import SweepReport
 from ..cold.upkeep.whole_object import verified_chunks
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError
 from ..format.manifest import ObjectEntry
+from ..format.topic_meta import TopicMeta
 from ..policies.actions import ChangeClass, Demote, Merge, Promote, Scrub, Sweep
-from ..warm.catalog import TopicMeta
 from .claims import Claims
 from .local_actions import TierActions
 from .merger import change_class, inputs_of, merge
 from .scrubber import PartitionScrub
-from .store_sweep import StoreSweep, write_swept
+from .store_sweep import StoreSweep
+from .sweep_state import write_swept
 
 if TYPE_CHECKING:
     from ..store.local_store import Store

@@ -29,15 +29,13 @@ from ..errors import ColdStorageError, Fenced, StoreLocked, TieredError
 from ..policies.actions import Action
 from ..policies.executor import TierReport
 from ..policies.policy import Policy
+from ..settings.schedule import FIRST_PASS_SECONDS
 from .pass_history import PassHistory
-from .reports import CycleState, PassesState, PassEvent
-from .tail_survey import Lag
-from .tierer import TailReport
+from .reports import CycleState, Lag, PassesState, PassEvent, TailReport
 
 log = logging.getLogger("tiered.passes")
 
 TAIL_INTERVAL_SECONDS_MIN = 0.05
-FIRST_PASS_SECONDS = 1.0
 STOP_SECONDS = 10.0
 _BACKOFF_SECONDS = 1.0
 _BACKOFF_SECONDS_MAX = 30.0
@@ -61,13 +59,6 @@ class PassWork(Protocol):
     ) -> TailReport: ...
     def lags(self) -> list[Lag]: ...
     def bucket_answers(self) -> bool: ...
-
-
-def every(
-    interval_seconds: float, jitter: float = 0.1, draw: Callable[[], float] = random.random
-) -> Callable[[], float]:
-    """Return a schedule: seconds until the next pass, up to `jitter` of them more or less."""
-    return lambda: interval_seconds * (1 + jitter * (2 * draw() - 1))
 
 
 class Backoff:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..engine.ingest import to_datetime
 from ..errors import ConfigError, ReadOnly, TieredError, TopicNotFound
 from ..format.document import decode_document, encode_document
+from ..format.timestamps import to_datetime
 from ..warm.catalog import TOPICS_DIRECTORY
 from ..warm.filesystem import FileSystem, read_whole, write_atomically
 

@@ -16,9 +16,9 @@ from typing import Protocol
 from uuid import UUID
 
 from ..errors import ColdStorageError, RestoreUnderWay, StoreLocked, TieredError, again
+from ..format.topic_meta import TopicMeta
 from ..hot.group_commit import GroupCommit
 from ..hot.partition_writer import PartitionWriter
-from ..warm.catalog import TopicMeta
 
 LOCKED_SECONDS_MAX = 60.0
 """How long another process may hold the tiering lock, or attempts may come to nothing, until a wait fails."""

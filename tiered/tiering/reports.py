@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from ..errors import StoreLocked
+from ..errors import StoreLocked, TieredError
 from ..policies.executor import TierReport
-from .tail_survey import Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +107,55 @@ class PassesState:
     def lag_records(self) -> int:
         """Durable records that are not in the bucket."""
         return sum(lag.records for lag in self.lags)
+
+
+@dataclass(frozen=True, slots=True)
+class TailReport:
+    """What became of a tail pass.
+
+    Attributes
+    ----------
+    report
+        Of the partitions whose tails were shipped since the pass before, whichever pass began with them.
+    lags
+        How far the bucket was behind each partition when it was looked at.
+    problems
+        What stood in the way of looking at a partition.
+    under_way
+        Topic and partition of the tails that are on their way still, for a later pass to report.
+    """
+
+    report: TierReport
+    lags: Mapping[tuple[str, int], Lag]
+    problems: Mapping[tuple[str, int], TieredError]
+    under_way: Collection[Hashable] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the bucket is behind one partition, as far as this process knows.
+
+    Attributes
+    ----------
+    published_offset
+        End of what the bucket has.
+    end_offset
+        End of what is durable here.
+    oldest_append_us
+        When the first record was appended that the bucket does not have; None where it has all.
+    """
+
+    topic: str
+    partition: int
+    published_offset: int
+    end_offset: int
+    oldest_append_us: int | None = None
+
+    @property
+    def records(self) -> int:
+        """Durable records that the bucket does not have."""
+        return self.end_offset - self.published_offset
+
+    def seconds(self, now_us: int) -> float:
+        """Age of the oldest of them; 0 where there is none."""
+        return 0.0 if self.oldest_append_us is None else max(0.0, (now_us - self.oldest_append_us) / 1e6)

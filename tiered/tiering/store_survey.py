@@ -18,16 +18,18 @@ from ..errors import (
     TieredError,
     TopicNotFound,
 )
+from ..format.topic_meta import TopicMeta
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.rules.append_times import by_the_clock
-from ..survey.partition_survey import LocalSegments, Published, partition_facts, read_published
+from ..survey.local_segments import LocalSegments
+from ..survey.partition_survey import partition_facts
+from ..survey.published import Published, read_published
 from ..survey.scrub_state import ScrubState, read_scrub_state
-from ..warm.catalog import TopicMeta
 from ..warm.partition_directory import read_fence, read_lineage
 from .claims import Claims
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
-from .store_sweep import read_swept
+from .sweep_state import read_swept
 
 if TYPE_CHECKING:
     from ..store.local_store import Store

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ..cold.manifest.keys import topic_prefix
-from ..cold.manifest.leases import oldest_lease
+from ..cold.manifest.leases import oldest_lease, server_seconds
 from ..cold.manifest.store_documents import DELETED, Bucket
 from ..cold.upkeep.multipart_uploads import sweep_uploads, sweep_uploads_of_deleted
 from ..cold.upkeep.sweep import (
@@ -18,16 +17,13 @@ from ..cold.upkeep.sweep import (
     PartSweep,
     SweepReport,
     SweepRules,
-    server_seconds,
     sweep_deleted_topic,
     sweep_leases,
     sweep_probes,
 )
 from ..engine.writers import is_gone
 from ..errors import CorruptionError, TieredError
-from ..format.document import decode_document, encode_document
-from ..warm.catalog import TopicMeta
-from ..warm.filesystem import FileSystem, read_whole, write_atomically
+from ..format.topic_meta import TopicMeta
 from ..warm.partition_directory import list_segments, read_lineage, read_marks, read_start_offset, write_marks
 from .claims import Claims
 from .local_actions import TierActions
@@ -37,8 +33,6 @@ if TYPE_CHECKING:
     from ..store.local_store import Store
 
 log = logging.getLogger("tiered.sweep")
-
-SWEPT_FILE = "swept.json"
 
 
 class StoreSweep:
@@ -155,30 +149,3 @@ def _rest(rules: SweepRules, parts: list[PartSweep]) -> SweepRules:
 def _problem(topic: str, partition: int | None, error: Exception) -> PartSweep:
     log.info("%s/%s was not swept: %s", topic, "-" if partition is None else partition, error)
     return PartSweep(topic, partition, problem=f"{type(error).__name__}: {error}")
-
-
-def read_swept(root: Path) -> int | None:
-    """Return when the bucket was last swept; None where that is not remembered, 0 where the file cannot be read.
-
-    Raises
-    ------
-    UnsupportedFormat, Backpressure
-    """
-    path = root / SWEPT_FILE
-    try:
-        value = decode_document(read_whole(path), where=str(path)).get("swept_us")
-    except FileNotFoundError:
-        return None
-    except (CorruptionError, OSError):
-        return 0  # a sweep too many does no harm; a pass that cannot plan does
-    return value if type(value) is int else 0
-
-
-def write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
-    """Remember when the bucket was swept, durably.
-
-    Raises
-    ------
-    DiskFull
-    """
-    write_atomically(fs, root / SWEPT_FILE, encode_document({"swept_us": swept_us}))

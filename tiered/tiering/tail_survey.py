@@ -3,54 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptionError, Fenced
+from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import ShipTail
 from ..policies.rules.ship_tail import PIECE_BYTES, unpublished, untold
 from ..reader.snapshot import check_owner
-from ..survey.partition_survey import append_time_us, open_segments
-from ..warm.catalog import TopicMeta
+from ..survey.local_segments import append_time_us, open_segments
 from ..warm.partition_directory import read_fence, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .claims import Claims
 from .local_actions import TierActions
+from .reports import Lag
 
 if TYPE_CHECKING:
     from ..store.local_store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far the bucket is behind one partition, as far as this process knows.
-
-    Attributes
-    ----------
-    published_offset
-        End of what the bucket has.
-    end_offset
-        End of what is durable here.
-    oldest_append_us
-        When the first record was appended that the bucket does not have; None where it has all.
-    """
-
-    topic: str
-    partition: int
-    published_offset: int
-    end_offset: int
-    oldest_append_us: int | None = None
-
-    @property
-    def records(self) -> int:
-        """Durable records that the bucket does not have."""
-        return self.end_offset - self.published_offset
-
-    def seconds(self, now_us: int) -> float:
-        """Age of the oldest of them; 0 where there is none."""
-        return 0.0 if self.oldest_append_us is None else max(0.0, (now_us - self.oldest_append_us) / 1e6)
 
 
 class Unpublished:

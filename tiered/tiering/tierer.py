@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..cold.upkeep.sweep import SweepReport
-from ..engine.ingest import timestamp_us
 from ..engine.writers import is_gone
 from ..errors import (
     ColdStorageError,
@@ -27,6 +26,8 @@ from ..errors import (
     TieredError,
     TopicNotFound,
 )
+from ..format.timestamps import timestamp_us
+from ..format.topic_meta import TopicMeta
 from ..monitor.status import StoreStatus
 from ..monitor.status_survey import store_status
 from ..policies.actions import Action, Expire, ShipTail
@@ -39,7 +40,6 @@ from ..policies.rules.case import floor_bytes
 from ..policies.running import Running
 from ..policies.shipping import Shipping
 from ..reader.same_log import SameLog
-from ..warm.catalog import TopicMeta
 from ..warm.fair_lock import FairLock
 from ..warm.file_lock import FileLock
 from ..warm.partition_directory import list_segments, read_start_offset, remove_half_written
@@ -47,9 +47,11 @@ from ..warm.reencode import remove_leftover
 from .claims import Claims
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
+from .reports import Lag, TailReport
 from .store_survey import Finder, partitions_of, told
-from .store_sweep import StoreSweep, read_swept
-from .tail_survey import Lag, Unpublished
+from .store_sweep import StoreSweep
+from .sweep_state import read_swept
+from .tail_survey import Unpublished
 
 if TYPE_CHECKING:
     from ..store.local_store import Store
@@ -61,28 +63,6 @@ TURN_SECONDS_MAX = 30.0
 """How long a pass waits for its turn at an action of another process."""
 
 _POLL_SECONDS = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class TailReport:
-    """What became of a tail pass.
-
-    Attributes
-    ----------
-    report
-        Of the partitions whose tails were shipped since the pass before, whichever pass began with them.
-    lags
-        How far the bucket was behind each partition when it was looked at.
-    problems
-        What stood in the way of looking at a partition.
-    under_way
-        Topic and partition of the tails that are on their way still, for a later pass to report.
-    """
-
-    report: TierReport
-    lags: Mapping[tuple[str, int], Lag]
-    problems: Mapping[tuple[str, int], TieredError]
-    under_way: Collection[Hashable] = frozenset()
 
 
 class Tierer:

@@ -10,8 +10,9 @@ from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.store_documents import DELETED, Bucket
 from ..errors import CorruptionError
 from ..format.document import decode_document
+from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import COLD_FILE, read_cold_place
-from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, TopicMeta
+from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY
 from .notes import Notes
 from .report import Item, Problem
 

@@ -14,7 +14,8 @@ from uuid import UUID
 import pyarrow as pa
 
 from ..cold.manifest.keys import HEAD_FILE, parse_object_name
-from ..format.manifest import Head, ObjectEntry, check_entries
+from ..format.manifest import Head, ObjectEntry
+from ..format.manifest_checks import check_entries
 from ..format.schema import body_schema, schema_to_text
 from ..format.segment import BlockIndex, SegmentHeader
 from .report import Item, Problem

@@ -18,12 +18,11 @@ from ..cold.parquet.layout import MAGIC, as_in_manifest, column_chunks, facts_of
 from ..cold.upkeep.check import check_piece, check_size, pieces
 from ..cold.upkeep.merge import merged_facts
 from ..errors import CorruptionError
-from ..format.compare import aligned
+from ..format.compare import aligned, same_records
 from ..format.manifest import ObjectEntry, RowGroup
 from ..format.segment_facts import SegmentFacts
+from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
-from ..warm.catalog import TopicMeta
-from ..warm.reencode import same_records
 from ..warm.segment_reader import SegmentFile
 from .notes import Notes
 from .report import Item, Problem

@@ -12,9 +12,9 @@ from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError, ObjectNotFound
 from ..format.manifest import Head, ObjectEntry
 from ..format.segment_facts import SegmentFacts
+from ..format.topic_meta import TopicMeta
 from ..survey.scrub_state import read_scrub_state
 from ..warm.bucket_binding import COLD_FILE
-from ..warm.catalog import TopicMeta
 from ..warm.partition_directory import (
     FENCED_FILE,
     LINEAGE_FILE,

@@ -11,8 +11,9 @@ from ..cold.manifest.keys import PartitionKeys, topic_key, topic_of_folder
 from ..cold.manifest.store_documents import DELETED, Bucket
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError
+from ..format.topic_meta import TopicMeta
 from ..reader.tiers import TierAccess
-from ..warm.catalog import TOPICS_DIRECTORY, TopicMeta
+from ..warm.catalog import TOPICS_DIRECTORY
 from ..warm.partition_directory import list_segments
 from .damage_memory import Memory
 from .documents import (

@@ -5,23 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
-import pyarrow as pa
-
-from ..errors import ConfigError, CorruptionError, InvalidName, SchemaMismatch, TieredError, TopicNotFound
+from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
 from ..format.document import decode_document, encode_document
 from ..format.schema import (
-    check_extends,
-    check_topic_name,
     is_topic_name,
-    normalize_schema,
-    schema_from_text,
-    schema_to_text,
 )
+from ..format.topic_meta import TopicMeta
 from .bucket_binding import read_cold_place
 from .file_lock import directory_lock
 from .filesystem import FileSystem, read_whole, write_atomically
@@ -33,105 +25,6 @@ RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
 SERVING_FILE = "serving.json"
-PARTITIONS_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class TopicMeta:
-    """What ``topic.json`` holds, in the store and in the bucket.
-
-    Attributes
-    ----------
-    schemas
-        Every version of the schema; the version's id is its position.
-    timestamp
-        Column whose value is the record timestamp, or None for the append time.
-    key
-        Column that chooses the partition and feeds key filters, or None.
-    """
-
-    name: str
-    topic_id: UUID
-    partitions: int
-    schemas: tuple[pa.Schema, ...]
-    timestamp: str | None
-    key: str | None
-    created_us: int
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The newest version of the schema."""
-        return self.schemas[-1]
-
-    @property
-    def schema_id(self) -> int:
-        """Id of the newest version."""
-        return len(self.schemas) - 1
-
-    def with_columns(self, columns: pa.Schema) -> TopicMeta:
-        """Return a topic whose schema is extended by `columns`."""
-        known = set(self.schema.names)
-        taken = [name for name in columns.names if name in known]
-        if taken:
-            raise SchemaMismatch(f"column {taken[0]!r} exists")
-        grown = normalize_schema(pa.schema([*self.schema, *columns]))
-        check_extends(self.schema, grown)
-        return replace(self, schemas=(*self.schemas, grown))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {
-            "name": self.name,
-            "id": str(self.topic_id),
-            "partitions": self.partitions,
-            "timestamp": self.timestamp,
-            "key": self.key,
-            "created_us": self.created_us,
-            "schemas": [
-                {
-                    "id": i,
-                    "columns": [f"{field.name}: {field.type}" for field in schema],
-                    "arrow": schema_to_text(schema),
-                }
-                for i, schema in enumerate(self.schemas)
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any], *, where: str) -> TopicMeta:
-        """Invert `to_json`.
-
-        The name becomes that of a directory here, and whoever may write to a bucket writes such documents.
-
-        Raises
-        ------
-        CorruptionError, UnsupportedFormat
-        """
-        try:
-            meta = cls(
-                name=check_topic_name(values["name"]),
-                topic_id=UUID(values["id"]),
-                partitions=_integer(values["partitions"]),
-                schemas=tuple(schema_from_text(item["arrow"]) for item in values["schemas"]),
-                timestamp=values["timestamp"],
-                key=values["key"],
-                created_us=_integer(values["created_us"]),
-            )
-            if not (
-                1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas and abs(meta.created_us) < 1 << 63
-            ):
-                raise ValueError("no partition, no schema, or no time")
-            if not all(item is None or item in meta.schemas[0].names for item in (meta.timestamp, meta.key)):
-                raise ValueError("no such column")
-            return meta
-        except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidName) as error:
-            raise CorruptionError(f"topic does not decode ({error!r})", where=where) from None
-
-
-def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{str(value)[:60]!r} is no integer")
-    return value
 
 
 class Catalog:

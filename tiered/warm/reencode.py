@@ -17,6 +17,7 @@ from ..errors import CorruptionError
 from ..format.block import Body, encode_header
 from ..format.block_pieces import encode_blocks
 from ..format.codec import Codec
+from ..format.compare import same_records
 from ..format.segment import BlockIndex, ContentHash, encode_footer, encode_segment_header
 from ..format.segment_facts import SegmentFacts
 from .filesystem import FileSystem
@@ -156,22 +157,6 @@ def _compare(old: SegmentFile, new: SegmentFile, block_bytes: int) -> None:
             row += found.num_rows
     if next(written, None) is not None:
         raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
-
-
-def same_records(left: pa.RecordBatch, right: pa.RecordBatch) -> bool:
-    """Whether two batches hold the same records. Arrow's own comparison calls NaN different from itself."""
-    return left.num_rows == right.num_rows and all(
-        a.equals(b) or (a.type == b.type and _same_bits(a, b))
-        for a, b in zip(left.columns, right.columns, strict=True)
-    )
-
-
-def _same_bits(left: pa.Array, right: pa.Array) -> bool:
-    if pa.types.is_floating(left.type):
-        bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[left.type.bit_width]
-        return bool(left.view(bits).equals(right.view(bits)))
-    # Nested values are few: what was equal in Arrow's eyes does not come here.
-    return pa.types.is_nested(left.type) and repr(left.to_pylist()) == repr(right.to_pylist())
 
 
 def remove_leftover(fs: FileSystem, directory: Path, name: SegmentName) -> None:

@@ -31,17 +31,9 @@ from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from ...errors import ColdStorageError, CorruptionError, Fenced, PreconditionFailed
-from ...format.manifest import (
-    PREVIOUS_COMMITS_MAX,
-    Head,
-    ObjectEntry,
-    Origin,
-    add_objects,
-    add_schemas,
-    check_head,
-    raise_start_offset,
-    spill,
-)
+from ...format.manifest import PREVIOUS_COMMITS_MAX, Head, ObjectEntry, Origin
+from ...format.manifest_changes import add_objects, add_schemas, raise_start_offset, spill
+from ...format.manifest_checks import check_head
 from ...format.manifest_codec import encode_head
 from .keys import ObjectName
 from .partition_manifest import ColdPartition, LoadedHead

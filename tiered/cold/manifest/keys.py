@@ -22,7 +22,6 @@ STORE_KEY = "store.json"
 TOPIC_FILE = "topic.json"
 HEAD_FILE = "head.json"
 LEASES_PREFIX = "leases/"  # of readers that hold a snapshot for long, see `lease`
-PROBE_PREFIX = "probe/"  # of objects that are written to learn something of the server, and deleted at once
 
 _OBJECT_NAME = re.compile(r"([0-9]{20})-([0-9]{8,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet")
 _PAGE_NAME = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json\.zst")

@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 
 from ...errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, UnsupportedFormat
 from ...format.document import decode_document, encode_document
-from ..object_store.protocol import ObjectStore
+from ..object_store.protocol import PROBE_PREFIX, ObjectStore
 from .keys import LEASES_PREFIX
 
 LEASE_SECONDS_MAX = 7 * 24 * 3600
@@ -182,3 +182,13 @@ def _decoded(data: bytes, where: str, modified_seconds: float) -> _Found:
         return _Found(modified_seconds if taken is None else float(taken), seconds)
     except (CorruptionError, UnsupportedFormat, KeyError, TypeError, ValueError):
         return _Found(0.0, LEASE_SECONDS_MAX)
+
+
+def server_seconds(store: ObjectStore) -> float:
+    """Return the server's clock, by the modification time of an object that is written for it."""
+    key = f"{PROBE_PREFIX}{uuid4()}"  # of its own: another one may ask at the same time
+    store.put(key, b"what time is it?")
+    try:
+        return store.stat(key).modified_seconds
+    finally:
+        store.delete([key])

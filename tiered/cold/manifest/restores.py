@@ -19,8 +19,8 @@ from ...errors import (
     StoreLocked,
     UnsupportedFormat,
 )
-from ..upkeep.sweep import server_seconds
 from .keys import STORE_KEY
+from .leases import server_seconds
 from .restore_intent import BELIEVED_SECONDS_MAX, LINEAGE, RESTORE, Intent, given_up, intent_of
 from .store_documents import Bucket
 

@@ -8,8 +8,7 @@ from threading import Barrier, BrokenBarrierError, Lock, Thread
 from uuid import uuid4
 
 from ...errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
-from ..manifest.keys import PROBE_PREFIX
-from .protocol import ObjectStore
+from .protocol import PROBE_PREFIX, ObjectStore
 
 __all__ = ["Verdict", "check_conditional_writes"]
 

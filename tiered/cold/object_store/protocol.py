@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, runtime_checkable
 
+PROBE_PREFIX = "probe/"  # of objects that are written to learn something of the server, and deleted at once
+
 Bytes = bytes | bytearray | memoryview
 
 # Of an object that is read whole: a document, a head, a page. Each is decoded in memory, several times its size.

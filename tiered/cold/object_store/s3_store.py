@@ -11,10 +11,9 @@ from uuid import uuid4
 from botocore.exceptions import ClientError
 
 from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
-from ..manifest.keys import PROBE_PREFIX
 from .keys import check_conditions, check_key, check_prefix, check_range, is_key, require
 from .options import ColdOptions
-from .protocol import Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
+from .protocol import PROBE_PREFIX, Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
 from .request_counters import BucketCounts
 from .s3_client import S3Client, checksum, etag_of, whole_crc_of
 from .s3_errors import is_denied, status_of, translate

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from ...errors import CorruptionError
 from ...format.checksum import crc32c
-from ...format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup, check_object
+from ...format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup
+from ...format.manifest_checks import check_object
 from ...format.segment_facts import SegmentFacts
 from ..fetch.plan import Piece, read_piece, tail_piece
 from ..object_store.protocol import ObjectInfo, ObjectStore

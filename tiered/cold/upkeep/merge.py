@@ -18,10 +18,9 @@ from uuid import UUID
 import pyarrow as pa
 
 from ...errors import CorruptionError
-from ...format.compare import aligned
+from ...format.compare import aligned, same_records
 from ...format.manifest import ObjectEntry
 from ...format.segment_facts import SegmentFacts
-from ...warm.reencode import same_records
 from ..fetch.object_reader import read_object
 from ..manifest.partition_manifest import ColdPartition
 from ..parquet.footer import FooterCache

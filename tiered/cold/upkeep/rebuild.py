@@ -15,7 +15,9 @@ from itertools import combinations, pairwise
 from uuid import UUID, uuid4
 
 from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, PreconditionFailed
-from ...format.manifest import Head, ObjectEntry, Origin, PageRef, check_head, spill
+from ...format.manifest import Head, ObjectEntry, Origin, PageRef
+from ...format.manifest_changes import spill
+from ...format.manifest_checks import check_head
 from ...format.manifest_codec import encode_head, encode_page
 from ...format.segment_facts import SegmentFacts
 from ..manifest.commit import FIRST_LINEAGE, Committer

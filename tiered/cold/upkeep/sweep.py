@@ -56,14 +56,14 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from ...errors import ColdStorageError
-from ...format.manifest import Head, trim
+from ...format.manifest import Head
+from ...format.manifest_changes import trim
 from ..manifest.commit import Committer
 from ..manifest.keys import (
     LEASES_PREFIX,
-    PROBE_PREFIX,
     PartitionKeys,
     parse_object_name,
     parse_page_name,
@@ -72,7 +72,7 @@ from ..manifest.keys import (
 )
 from ..manifest.leases import LEASE_SECONDS_MAX, is_lease
 from ..manifest.partition_manifest import ColdPartition
-from ..object_store.protocol import ObjectInfo, ObjectStore
+from ..object_store.protocol import PROBE_PREFIX, ObjectInfo, ObjectStore
 
 _BATCH = 1000  # keys of one DELETE request
 
@@ -250,16 +250,6 @@ def _divide(orphans: list[Orphan], rules: SweepRules) -> SweepPlan:
     due = [item for item in orphans if rules.let_go(item)]
     limit = max(0, rules.objects_max)
     return SweepPlan(tuple(due[:limit]), tuple(due[limit:]), tuple(orphans[len(due) :]))
-
-
-def server_seconds(store: ObjectStore) -> float:
-    """Return the server's clock, by the modification time of an object that is written for it."""
-    key = f"{PROBE_PREFIX}{uuid4()}"  # of its own: another one may ask at the same time
-    store.put(key, b"what time is it?")
-    try:
-        return store.stat(key).modified_seconds
-    finally:
-        store.delete([key])
 
 
 @dataclass(slots=True)

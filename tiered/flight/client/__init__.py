@@ -1,5 +1,5 @@
 """A store that another process serves, used through Arrow Flight.
 
-Other packages import `connection`, `discovery`, `pending_batch`, `remote_scan`, `remote_store` and
+Other packages import `connection`, `discovery`, `remote_scan`, `remote_store` and `remote_topic`. and
 `remote_topic`.
 """

@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from ...engine.records import OffsetRange
 from ...errors import Backpressure, Fenced, ServerUnavailable, StoreClosed, TieredError, TopicNotFound, again
-from ...warm.catalog import TopicMeta
+from ...format.topic_meta import TopicMeta
 from ..wire.topic_ref import named
 from .connection import Connection
 from .pending_batch import Pile

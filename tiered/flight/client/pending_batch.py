@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -13,17 +13,10 @@ from ...engine.records import Appended, OffsetRange, merged_ranges
 from ...errors import ServerUnavailable, TieredError, again
 from ...format.producers import UNKNOWN_OFFSET
 from ...format.schema import TIMESTAMP
+from ..wire.put_messages import Session
 
 # Longer than any server takes that answers at all, but for a bucket that is away under sync="cold".
 _ANSWER_SECONDS = 600.0
-
-
-class Session(NamedTuple):
-    """Of a user's producer: its id, its epoch, and the partitions of the topic when it began."""
-
-    producer: str
-    epoch: int
-    partitions: int
 
 
 class Pile:
@@ -195,7 +188,7 @@ class OnItsWay(Appended):
     def __new__(cls, pile: Pile, index: int) -> Self:
         """Make one of a record of a pile that names its partition."""
         assert pile.partition is not None
-        return super().__new__(cls, pile.partition, cast(int, _Awaited(pile, index)))
+        return super().__new__(cls, pile.partition, cast("int", _Awaited(pile, index)))
 
     @property
     def offset(self) -> int:

@@ -10,7 +10,7 @@ import pyarrow.flight as fl
 from ...errors import ServerUnavailable, TieredError
 from ...format.producers import PASSING_EPOCH
 from ...format.schema import TIMESTAMP
-from ...warm.catalog import TopicMeta
+from ...format.topic_meta import TopicMeta
 from ..wire.flight_errors import from_flight
 from ..wire.put_messages import Ack, BatchInfo, PutCommand
 from .connection import Connection

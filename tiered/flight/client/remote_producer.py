@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...engine.append import checked
-from ...engine.ingest import Headers, check_records
+from ...engine.ingest import check_records
 from ...engine.records import Appended, OffsetRange, merged_ranges
 from ...errors import RecordTooLarge, SchemaMismatch
 from ...format.block_pieces import split_batch
+from ...format.record import Headers
 from ...format.schema import to_batches
 from ...format.sizes import reckoned_bytes
 from ...reader.query import check_sync
 from ...store.local_producer import Producer
+from ..wire.put_messages import Session
 from .appender import PILE_BYTES_MAX
-from .pending_batch import Pile, Session
+from .pending_batch import Pile
 
 if TYPE_CHECKING:
     from .remote_topic import RemoteTopic

@@ -14,15 +14,15 @@ from ...base.process_exit import open_stores
 from ...engine.host import Host
 from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
 from ...format.schema import check_topic_name
+from ...format.topic_meta import TopicMeta
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
 from ...store.local_store import Store
 from ...store.local_topic import Topic
-from ...warm.catalog import TopicMeta
 from ..wire.options import ConnectOptions, connect_options
+from ..wire.serving_file import Notice
 from ..wire.values import encode_schema
 from .connection import Connection
-from .discovery import Notice
 from .remote_topic import RemoteTopic
 
 _CONNECT_SECONDS = 10.0

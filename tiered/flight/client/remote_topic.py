@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ...engine.append import Checked, checked, checked_records
-from ...engine.ingest import (
-    Headers,
-    by_partition,
-    check_records,
-    chunked,
-    partition_of,
-    plain_int,
-    timestamp_us,
-    values_batch,
-)
+from ...engine.ingest import by_partition, check_records, chunked, values_batch
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...format.block_pieces import split_batch
+from ...format.record import Headers, check_record_size, partition_of
 from ...format.schema import TIMESTAMP, body_schema, to_batches
 from ...format.sizes import reckoned_bytes, row_bytes
-from ...hot.partition_writer import check_record_size
+from ...format.timestamps import plain_int, timestamp_us
+from ...format.topic_meta import TopicMeta
 from ...reader.query import (
     Offsets,
     check_sync,
@@ -37,7 +30,6 @@ from ...reader.query import (
 from ...reader.scan import Scan
 from ...store.local_producer import Producer
 from ...store.local_topic import Topic
-from ...warm.catalog import TopicMeta
 from ..wire.messages import ScanCommand
 from ..wire.topic_ref import named
 from ..wire.values import encode_schema

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from ...errors import TieredError
-from .pending_batch import Pile, Session
+from ..wire.put_messages import Session
+from .pending_batch import Pile
 
 # Of more than these the server is asked to make it durable.
 KEPT_BYTES_MAX = 32 << 20

@@ -14,8 +14,7 @@ import pyarrow as pa
 from ...engine.records import OffsetRange
 from ...errors import SchemaMismatch, ServerUnavailable, TieredError
 from ...store.local_producer import Producer, resume_producer
-from ..client.pending_batch import Session
-from ..wire.put_messages import Ack, BatchInfo, PutCommand
+from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from ..wire.topic_ref import same_topic
 from .safe_batch import safe_batch
 

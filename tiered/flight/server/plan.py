@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.flight as fl
 
-from ...engine.ingest import to_datetime
 from ...errors import ConfigError
+from ...format.timestamps import to_datetime
 from ...reader.scan import Scan
 from ...reader.splits import Split, borders
 from ..wire.directory_id import directory_id

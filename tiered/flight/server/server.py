@@ -18,7 +18,6 @@ import pyarrow.flight as fl
 
 from ...errors import ConfigError, CorruptionError, StoreClosed, TopicNotFound, UnsupportedFormat
 from ...format.schema import row_schema
-from ..client.discovery import Posting, post_notice
 from ..wire.auth import AccessCheck
 from ..wire.flight_errors import server_errors, to_flight
 from ..wire.grpc_forks import use_grpc
@@ -26,6 +25,7 @@ from ..wire.instance import Instance
 from ..wire.messages import Ticket
 from ..wire.options import Address, ServeOptions, is_loopback
 from ..wire.put_messages import PutCommand
+from ..wire.serving_file import Posting, post_notice
 from ..wire.values import decode_action, encode_json
 from .actions import ACTIONS, Action, run_action
 from .append import PutHandler, append_stream

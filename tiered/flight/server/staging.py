@@ -24,9 +24,9 @@ import pyarrow as pa
 from ...errors import Backpressure, ConfigError, ServerUnavailable, TieredError
 from ...format.block_pieces import split_batch
 from ...format.sizes import reckoned_bytes
+from ...format.topic_meta import TopicMeta
 from ...staging.stage import Staging
 from ...staging.stage_file import Staged
-from ...warm.catalog import TopicMeta
 from ..client.connection import Connection
 from ..wire.flight_errors import client_errors
 from ..wire.options import ConnectOptions

@@ -33,12 +33,14 @@ import pyarrow as pa
 
 from ...cold.manifest.keys import PartitionKeys
 from ...errors import CorruptionError
-from ...format.manifest import ObjectEntry, check_object
+from ...format.manifest import ObjectEntry
+from ...format.manifest_checks import check_object
 from ...format.manifest_codec import entry_from_json, entry_to_json
 from ...format.schema import is_topic_name
+from ...format.topic_meta import TopicMeta
 from ...reader.rows import Query
 from ...reader.splits import ColdSource, Split, Tier, WarmSource
-from ...warm.catalog import TOPICS_DIRECTORY, TopicMeta
+from ...warm.catalog import TOPICS_DIRECTORY
 from ...warm.partition_directory import SegmentName
 from .values import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, positive, text, texts, whole
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...errors import TieredError
@@ -174,3 +174,11 @@ class Ack:
             )
 
         return load(data, "acknowledgement", build)
+
+
+class Session(NamedTuple):
+    """Of a user's producer: its id, its epoch, and the partitions of the topic when it began."""
+
+    producer: str
+    epoch: int
+    partitions: int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ...errors import TopicNotFound
-from ...warm.catalog import TopicMeta
+from ...format.topic_meta import TopicMeta
 
 if TYPE_CHECKING:
     from ...store.local_store import Store

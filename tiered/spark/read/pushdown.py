@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from ...engine.ingest import timestamp_us
+from ...format.timestamps import timestamp_us
 from ...reader.rows import Query
 from ...reader.splits import Split
 

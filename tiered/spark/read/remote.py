@@ -19,21 +19,23 @@ import pyarrow as pa
 from ...cold.object_store.options import ColdOptions
 from ...errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
 from ...flight.client.connection import Connection
-from ...flight.client.discovery import read_notice
 from ...flight.client.remote_scan import RemoteScan, RemoteSplit
 from ...flight.wire.directory_id import directory_id
 from ...flight.wire.instance import Instance
 from ...flight.wire.messages import PlanInfo, Ticket
 from ...flight.wire.options import ConnectOptions, connect_options
+from ...flight.wire.serving_file import read_notice
+from ...format.topic_meta import TopicMeta
+from ...reader.locations import Places
 from ...reader.read import read_split
 from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.snapshot import snapshot_partition
 from ...reader.splits import Split, Tier
-from ...reader.tiers import Places, TierAccess
+from ...reader.tiers import TierAccess
 from ...settings.settings import Settings
 from ...warm.bucket_binding import ColdPlace, read_cold_place
-from ...warm.catalog import TOPICS_DIRECTORY, Catalog, TopicMeta
+from ...warm.catalog import TOPICS_DIRECTORY, Catalog
 from ...warm.filesystem import OsFileSystem
 from ..options import SourceOptions
 

@@ -12,18 +12,20 @@ from functools import cache, lru_cache
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ...errors import OffsetOutOfRange, TieredError
+from ...errors import OffsetOutOfRange
 from ...flight.client.remote_scan import RemoteScan, RemoteSplit
+from ...format.topic_meta import TopicMeta
+from ...reader.locations import Places
 from ...reader.prefetch import SplitsAhead
 from ...reader.read import read_split
 from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.splits import Split
-from ...reader.tiers import Places, TierAccess
+from ...reader.tiers import TierAccess
 from ...store.local_store import Store
 from ...store.local_topic import Topic
-from ...warm.catalog import TopicMeta
 from ..columns import Projection
+from ..errors import ShortErrors
 from ..options import SourceOptions
 from .planning import Task, key_column_of, plan_tasks
 from .pushdown import Narrowing
@@ -136,14 +138,3 @@ def _read(plan: ReadPlan, split: Split, ahead: SplitsAhead | None) -> Iterator[p
                 raise
             _log.warning("failOnDataLoss is off, going on at offset %d: %s", lost.start, lost)
             split = split.clip(lost.start, split.end_offset)
-
-
-class ShortErrors:
-    """Leaves our own frames out of the traceback that Spark shows: the message says what to do."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, TieredError):
-            raise error.with_traceback(None) from None

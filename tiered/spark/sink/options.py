@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ...errors import ConfigError, SchemaMismatch
 from ...format.schema import RECORD_SCHEMA, check_topic_name
+from ...format.topic_meta import TopicMeta
 from ...staging.stage import BATCH_MAX
-from ...warm.catalog import TopicMeta
 
 _ACCEPTED = ("topic", "path", "config", "txnAppId", "txnVersion")
 _BY_LOWER_CASE = {name.lower(): name for name in _ACCEPTED}

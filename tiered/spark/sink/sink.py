@@ -26,11 +26,11 @@ from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...flight.server.staging import StageClient
 from ...flight.wire.options import connect_options
 from ...format.schema import SYSTEM_FIELDS
+from ...format.topic_meta import TopicMeta
 from ...settings.settings import Settings
 from ...staging.ledger import ONCE
 from ...staging.stage_file import Staged
-from ...warm.catalog import TopicMeta
-from ..read.tasks import ShortErrors
+from ..errors import ShortErrors
 from .options import SinkColumns, SinkOptions, choose_columns
 
 _log = logging.getLogger("tiered.spark.sink")

@@ -29,9 +29,10 @@ from ...reader.scan import Scan
 from ...store.local_store import Store
 from ...store.local_topic import Topic
 from ..columns import project
+from ..errors import ShortErrors
 from ..options import EARLIEST, LATEST, Lineages, SourceOptions
 from ..read.planning import expand, in_common, open_source, scan_between, undone
-from ..read.tasks import ShortErrors, read_task, tasks_of
+from ..read.tasks import read_task, tasks_of
 from .offsets import Offsets, from_json, ration, to_json
 
 _log = logging.getLogger("tiered.spark.stream")

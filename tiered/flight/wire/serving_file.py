@@ -1,0 +1,199 @@
+"""Where a store is being served, left in its directory, so that readers of the path find the writer by themselves.
+
+``serving.json`` is there while a writer serves, and ``serving.lock`` is held for as long as its socket is open. The file outlives a
+writer that was killed, a boot of the host and a copy of the directory. So it is a hint, and who follows it makes sure that the
+lock is held by the server that the file names, where he may look at it, and that who answers is that server (`proof`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from ...errors import ConfigError, CorruptionError, TieredError
+from ...format.document import decode_document, encode_document
+from ...warm.catalog import SERVING_FILE
+from ...warm.file_lock import FileLock, facts_of_holder
+from ...warm.filesystem import FileSystem, read_whole, write_atomically
+from .directory_id import directory_id
+from .instance import Instance
+
+if TYPE_CHECKING:
+    from ...store.local_store import Store
+
+SERVING_LOCK = "serving.lock"
+_log = logging.getLogger("tiered.flight")
+# Readers hold the lock for as long as it takes to see that nobody does.
+_LOCK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Who serves a directory.
+
+    Attributes
+    ----------
+    directory_id
+        Of the directory that is served; see `flight.wire.directory_id`.
+    instance, asks_token, secret
+        See `Instance`. A server of an earlier release says nothing of them.
+    """
+
+    location: str
+    store_id: UUID
+    directory_id: str | None
+    instance: str | None = None
+    asks_token: bool = False
+    secret: str | None = field(default=None, repr=False)
+
+    @property
+    def server(self) -> Instance:
+        """The server that this was said by.
+
+        Raises
+        ------
+        ConfigError
+        """
+        if self.instance is None:
+            raise ConfigError(
+                f"the server at {self.location} is of an earlier release, which cannot show that it is the one: upgrade "
+                "it, or name its URL instead of the directory"
+            )
+        return Instance(self.instance, self.asks_token, self.secret)
+
+
+class Posting:
+    """A notice that stands, and the lock that vouches for it; `post_notice` makes one."""
+
+    def __init__(self, fs: FileSystem, root: Path, lock: FileLock) -> None:
+        self._fs = fs
+        self._root = root
+        self._lock = lock
+
+    @classmethod
+    def post(
+        cls, fs: FileSystem, root: Path, store_id: UUID, location: str, instance: Instance
+    ) -> Self | None:
+        """Say that the store at `root` is served; None where that cannot be said, as on a disk that is full."""
+        values = {
+            "location": location,
+            "store_id": str(store_id),
+            "directory_id": directory_id(root),
+            "instance": instance.id,
+            "asks_token": instance.asks_token,
+            "secret": instance.secret,
+        }
+        lock = None
+        try:
+            lock = FileLock.acquire(
+                root / SERVING_LOCK,
+                f"the notice of who serves {root}",
+                wait_seconds=_LOCK_SECONDS,
+                facts={"instance": instance.id},
+            )
+            write_atomically(fs, root / SERVING_FILE, encode_document(values))
+        except (TieredError, OSError) as error:
+            if lock is not None:
+                lock.release()
+            _log.warning("readers of %s will not find its server %s by themselves: %s", root, location, error)
+            return None
+        return cls(fs, root, lock)
+
+    def withdraw(self) -> None:
+        """Take the notice back: before the socket is closed."""
+        if self._lock.held:
+            try:
+                self._fs.unlink(self._root / SERVING_FILE)
+            except OSError as error:
+                _log.info("%s stays: %s", self._root / SERVING_FILE, error)
+
+    def release(self) -> None:
+        """Let go of the lock: once the socket is closed."""
+        self._lock.release()
+
+    def abandon(self) -> None:
+        """In a forked child: leave the lock to the parent."""
+        self._lock.abandon()
+
+
+_posted: WeakKeyDictionary[Store, Posting] = WeakKeyDictionary()
+_posting = threading.Lock()
+
+
+def post_notice(store: Store, location: str, instance: Instance) -> Posting | None:
+    """Say in a store's directory that it is served here, in the place of a server of it that was started before.
+
+    Without effect for a store that is open for reading: its server shows no more than readers see themselves.
+    """
+    root = store._access.places.root
+    if root is None or store._writer_lock is None:
+        return None
+    with _posting:
+        before = _posted.pop(store, None)
+        if before is not None:
+            before.withdraw()
+            before.release()
+        posting = Posting.post(store._host.fs, root, store.store_id, location, instance)
+        if posting is not None:
+            _posted[store] = posting
+        return posting
+
+
+def read_notice(root: Path) -> Notice | None:
+    """Return who serves the store at `root`, as far as its directory says so.
+
+    Raises
+    ------
+    CorruptionError, UnsupportedFormat
+    """
+    path = root / SERVING_FILE
+    try:
+        values = decode_document(read_whole(path), where=str(path))
+    except FileNotFoundError:
+        return None
+    texts = [values.get(name) for name in ("directory_id", "instance", "secret")]
+    try:
+        if not all(isinstance(text, str | None) for text in texts):
+            raise TypeError("an id is no text")
+        place, instance, secret = texts
+        return Notice(
+            str(values["location"]),
+            UUID(values["store_id"]),
+            place,
+            instance,
+            bool(values.get("asks_token", False)),
+            secret,
+        )
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise CorruptionError("no place of a server", where=str(path)) from None
+
+
+def standing_notice(root: Path) -> Notice | None:
+    """Return who serves the directory `root`; None where nobody does, whatever a server that was killed has left there.
+
+    Raises
+    ------
+    ConfigError
+        The notice is of another directory.
+    CorruptionError, UnsupportedFormat, OSError
+    """
+    notice = read_notice(root)
+    if notice is None:
+        return None
+    here = directory_id(root)
+    if here is None or notice.directory_id != here:
+        raise ConfigError("that was another directory, or before this host was started")
+    if notice.instance is not None:
+        try:
+            holder = facts_of_holder(root / SERVING_LOCK)
+        except PermissionError:
+            return notice  # another user's: only the server itself can tell
+        if holder is None or holder.get("instance") != notice.instance:
+            _log.info("%s is of a server that has ended", root / SERVING_FILE)
+            return None
+    return notice

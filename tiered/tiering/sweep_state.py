@@ -1,0 +1,38 @@
+"""When the bucket was last swept, as the store's directory remembers it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import CorruptionError
+from ..format.document import decode_document, encode_document
+from ..warm.filesystem import FileSystem, read_whole, write_atomically
+
+SWEPT_FILE = "swept.json"
+
+
+def read_swept(root: Path) -> int | None:
+    """Return when the bucket was last swept; None where that is not remembered, 0 where the file cannot be read.
+
+    Raises
+    ------
+    UnsupportedFormat, Backpressure
+    """
+    path = root / SWEPT_FILE
+    try:
+        value = decode_document(read_whole(path), where=str(path)).get("swept_us")
+    except FileNotFoundError:
+        return None
+    except (CorruptionError, OSError):
+        return 0  # a sweep too many does no harm; a pass that cannot plan does
+    return value if type(value) is int else 0
+
+
+def write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
+    """Remember when the bucket was swept, durably.
+
+    Raises
+    ------
+    DiskFull
+    """
+    write_atomically(fs, root / SWEPT_FILE, encode_document({"swept_us": swept_us}))
