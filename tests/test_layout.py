@@ -44,6 +44,7 @@ LOGGERS = {
     "tiered.daemon",
     "tiered.daemon.actions",
     "tiered.daemon.notify",
+    "tiered.deletions",
     "tiered.flight",
     "tiered.hot",
     "tiered.maintenance",

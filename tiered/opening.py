@@ -22,6 +22,7 @@ from .settings.sections import SERVED
 from .settings.settings import Settings
 from .store.local_store import Store
 from .store.network import network
+from .tiering.deletions import finish_deletions
 from .tiering.pass_loop import Passes
 from .warm.bucket_binding import ColdPlace, read_cold_place
 from .warm.catalog import Catalog
@@ -136,6 +137,11 @@ def _open_local(
             lock.release()
         raise
     if writable:
+        try:
+            finish_deletions(store._tierer.claims, catalog, briefly=True)
+        except BaseException:  # Ctrl-C: nothing else leaves it
+            store.close()
+            raise
         ticker = Ticker(
             "tiered-flush", settings.store.sync_interval.total_seconds(), partial(flush_in_background, store)
         )

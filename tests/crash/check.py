@@ -142,23 +142,28 @@ def _recover(actor: Actor, crash: Crash, *, tiers: bool) -> None:
         actor.open()
         if tiers:
             actor.scan()
-        for name, alternatives in crash.expected.topics.items():
-            pending = len(alternatives) > 1 and any(topic is None for topic, _ in alternatives)
-            if pending and actor.model.topics[name] != (None,):
-                # Its creation or deletion had not returned: whoever asked for it does so again.
-                actor.delete(name)
+        # Their creation or deletion had not returned, and they are there: for whoever asked to go on with.
+        pending = [
+            name
+            for name, alternatives in crash.expected.topics.items()
+            if len(alternatives) > 1
+            and any(topic is None for topic, _ in alternatives)
+            and actor.model.topics[name] != (None,)
+        ]
         if crash.late is not None and crash.index % 2:
             actor.recorder.bucket.land(crash.late)
         for name, (topic,) in actor.model.topics.items():
             for partition in range(len(topic.logs) if topic else 0):
                 actor.append(name, 10_000 + crash.index, partition=partition)
         actor.flush()
-        if tiers or crash.late is not None:
+        if tiers or pending or crash.late is not None:
             actor.tier(OFFLOAD_US if crash.index % 3 else EVICT_US)
         if crash.late is not None and not crash.index % 2:
             actor.recorder.bucket.land(crash.late)
             actor.tier(EVICT_US)
         actor.scan()
+        for name in pending:
+            actor.delete(name)
         actor.close()
     finally:
         if hasattr(actor, "store"):

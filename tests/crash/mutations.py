@@ -13,6 +13,7 @@ from tiered.format.manifest import ObjectEntry
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.same_log import Likeness, SameLog
 from tiered.survey import partition_survey
+from tiered.tiering.claims import Claims
 from tiered.tiering.local_actions import TierActions
 from tiered.warm import filesystem, reencode
 from tiered.warm.catalog import Catalog
@@ -152,7 +153,10 @@ MUTATIONS: dict[str, Mutation] = {
     "a document, its bytes not synced": lambda: _write_atomically_without("sync"),
     "a flush without a sync": _method_without(SegmentWriter, "sync", "sync"),
     "a seal without a sync": _method_without(SegmentWriter, "seal", "sync"),
-    "a deleted topic, its rename not synced": _method_without(Catalog, "delete_topic", "sync_directory"),
+    "a deleted topic, its rename not synced": lambda: mock.patch.object(Catalog, "sync_deletions"),
+    "a deleted topic, its tombstone before the rename": lambda: mock.patch.object(
+        Claims, "check_may_bury", Claims.bury
+    ),
     "a re-encoded file, its bytes not synced": _rewrite_without("sync"),
     "a re-encoded file, its name not synced": _rewrite_without("sync_directory"),
     "a reader that does not sync": lambda: mock.patch.object(Recorder, "_sync_of_reader"),
@@ -162,7 +166,8 @@ MUTATIONS: dict[str, Mutation] = {
 
 # Where only what is done late in the life shows it: a part of a name that is made there.
 LATE = {
-    "a deleted topic, its rename not synced": ".deleted-",
+    "a deleted topic, its rename not synced": ".deleting-",
+    "a deleted topic, its tombstone before the rename": ".deleting-",
     "a re-encoded file, its bytes not synced": "-1.log",
     "a re-encoded file, its name not synced": "-1.log",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,3 +39,13 @@ def test_an_old_handle_does_nothing_to_the_new_topic(remote: tiered.Store, store
             pytest.fail(f"{name} gave {call(old)!r}")
     assert (new.partitions, new.offsets()) == (1, {0: (0, 0, 3)})
     assert remote.topic("orders").offsets() == {0: (0, 0, 3)}
+
+
+def test_a_client_sees_which_deletions_are_not_finished(remote: tiered.Store, store: tiered.Store) -> None:
+    """The topic is gone for it, too."""
+    store.create_topic("orders").append(b"v", sync=True)
+    topics = Path(store.url) / "topics"
+    assert remote.status().deletions == ()
+    (topics / "orders").rename(topics / ".deleting-by-hand")
+    assert remote.topics() == []
+    assert remote.status().deletions == store.status().deletions == ("orders",)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.crash.disk import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Delete, Loss, some
-from tests.machine.machine import StoreMachine, passes
+from tests.machine.machine import StoreMachine, names, passes
 
 losses = st.sampled_from((EVERYTHING, NOTHING, NAMES, BYTES, LAST)) | st.integers(0, 999).map(some)
 
@@ -34,6 +34,15 @@ class Crashes(StoreMachine):
         self.begin()
         self.world.cloud.faults = list(faults)
         self.life.pass_(ahead_us)
+        self.world.cloud.faults.clear()
+
+    @precondition(StoreMachine.has_topics)
+    @rule(name=names)
+    def delete_unheard(self, name: str) -> None:
+        """The bucket goes away while a topic is deleted, as a rule before its tombstone."""
+        self.begin()
+        self.world.cloud.faults = ["outage"]
+        self.life.delete(self.topic(name))
         self.world.cloud.faults.clear()
 
     @precondition(lambda self: self.world.cloud.late)

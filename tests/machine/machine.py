@@ -167,16 +167,6 @@ class StoreMachine(RuleBasedStateMachine):
             return  # else half of all histories have nothing to do
         self.begin()
         self.life.delete(self.topic(name))
-        self.settle_deletions()
-
-    def settle_deletions(self) -> None:
-        """A deletion whose request failed is asked for until it is done."""
-        for name, alternatives in list(self.life.model.topics.items()):
-            if len(alternatives) > 1:
-                self.world.cloud.away = False
-                self.world.cloud.faults.clear()
-                self.life.model.topics[name] = alternatives[:1]
-                self.life.delete(name)
 
     @precondition(lambda self: "rows" in self.life.topics())
     @rule()

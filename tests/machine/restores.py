@@ -21,6 +21,7 @@ class Restores(StoreMachine):
     def restore(self, keep: bool, skew: int) -> None:
         self.world.cloud.away = False
         self.world.cloud.faults.clear()
+        self.life.settle()
         self.world.restore(keep=keep, skew_seconds=skew)
 
     @property

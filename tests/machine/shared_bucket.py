@@ -24,7 +24,8 @@ class Cloud:
     away
         No request is answered.
     faults
-        What happens to the next PUTs, the last one first: ``answer lost`` (it took effect) or ``late``.
+        What happens to the next PUTs, the last one first: ``answer lost`` (it took effect), ``late``, or ``outage`` (from
+        it on no request is answered).
     late
         Requests under way that nobody waits for any more.
     struck
@@ -110,6 +111,9 @@ class BucketClient(RecordingBucket):
         if fault is None:
             return super().put(key, data, if_match=if_match, if_none_match=if_none_match)
         self._cloud.struck = True
+        if fault == "outage":
+            self._cloud.away = True
+            self._meet()
         if fault == "answer lost":
             super().put(key, data, if_match=if_match, if_none_match=if_none_match)
         else:

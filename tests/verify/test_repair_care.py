@@ -19,6 +19,7 @@ from tests.store.test_point_in_time import History, State, state_of
 from tests.verify.damage import Damage, cut, flipped, missing
 from tests.verify.stores import Place, segment_parts
 from tests.verify.test_repair import access_of, check_whole, done, repair, spoil
+from tiered.cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET
 from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import ColdStorageError, CorruptionError, PreconditionFailed
 from tiered.format import manifest_changes
@@ -353,7 +354,9 @@ def test_a_tombstone_is_not_overwritten(own: Place, tmp_path: Path, clock: Clock
         store.delete_topic("orders")
     shutil.rmtree(own.data)
     (tmp_path / "image").rename(own.data)
-    assert "it is sound, and says otherwise than the local store" in refusals(own)
+    (why,) = refusals(own)
+    assert DELETED_IN_BUCKET in why
+    assert DELETE_AGAIN.format(name="orders") in why
     assert b"deleted_us" in next(own.bucket.glob("orders/*/topic.json")).read_bytes()
 
 

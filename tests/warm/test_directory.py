@@ -26,7 +26,7 @@ from tiered.format.document import decode_document, encode_document
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
 from tiered.format.topic_meta import PARTITIONS_MAX, TopicMeta
 from tiered.warm.bucket_binding import ColdPlace, read_cold_place, write_cold_place
-from tiered.warm.catalog import Catalog
+from tiered.warm.catalog import Catalog, deletions
 from tiered.warm.filesystem import OsFileSystem, write_atomically
 from tiered.warm.partition_directory import (
     START_FILE,
@@ -273,18 +273,23 @@ def test_topics_are_whole_or_absent_wherever_their_writer_dies(operation: str, t
             if operation == "create":
                 catalog.write_topic(TOPIC)
             else:
-                catalog.delete_topic("orders")
+                catalog.begin_deletion("orders")
+                for deletion in deletions(root):
+                    catalog.end_deletion(deletion)
         except Killed:
             died = True
         after = Catalog(FS, root)
         assert after.topics() in ([], ["orders"])
+        for deletion in deletions(root):
+            assert deletion.meta == TOPIC
+            after.end_deletion(deletion)
         after.remove_deleted()
         if after.topics():
             assert after.read_topic("orders") == TOPIC
         else:
             after.check_vacant("orders")
             after.write_topic(TOPIC)
-        assert not list((root / "topics").glob(".deleted-*"))
+        assert not list((root / "topics").glob(".*"))
         if not died:
             break
         step += 1

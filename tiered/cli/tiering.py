@@ -58,6 +58,8 @@ def status(
     for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in found if item.paused):
         if not as_json:
             say(line)
+    for name in found.deletions if not as_json else ():
+        say(f"the deletion of topic {name} is not finished: the bucket does not know of it yet")
     problems = [item for item in found if item.problem]
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")

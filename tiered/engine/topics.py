@@ -60,7 +60,7 @@ def add_partitions(topic: Topic, total: int) -> None:
 
 
 def remove_topic(store: Store, topic: Topic, gone: TopicNotFound) -> bool:
-    """Remove a topic from the disk; False, and nothing is done, while a pass or an opening changes it.
+    """Delete a topic for everybody here; False, and nothing is done, while a pass or an opening changes it.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def remove_topic(store: Store, topic: Topic, gone: TopicNotFound) -> bool:
         if store._topics.get(topic.name) is not topic:
             raise gone  # the one of that name may be another by now
         try:
-            store._catalog.delete_topic(topic.name, let_go)
+            store._catalog.begin_deletion(topic.name, let_go)
         except StoreLocked:
             return False
         store._write_counters.forget(topic.name)

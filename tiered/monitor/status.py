@@ -55,12 +55,19 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """Every partition of a store."""
+    """Every partition of a store.
+
+    Attributes
+    ----------
+    deletions
+        Names of topics that were deleted here, and of which the bucket does not know that yet: the next pass tells it.
+    """
 
     url: str
     cold_url: str | None
     disk_free_bytes: int
     partitions: tuple[PartitionStatus, ...]
+    deletions: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

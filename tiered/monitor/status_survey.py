@@ -14,6 +14,7 @@ from ..survey.partition_survey import partition_facts
 from ..survey.published import Published
 from ..survey.scrub_state import ScrubState, read_scrub_state
 from ..tiering.store_survey import Finder, partitions_of
+from ..warm.catalog import deletions
 from ..warm.partition_directory import read_fence, read_lineage
 from .status import PartitionStatus, StoreStatus, TierHoldings
 
@@ -54,7 +55,8 @@ def store_status(store: Store, finder: Finder) -> StoreStatus:
             if not is_gone(store, meta):
                 raise
     free = store._host.disk_usage(root).free if root is not None else 0
-    return StoreStatus(store.url, store._access.places.cold_url, free, tuple(rows))
+    unfinished = tuple(item.name for item in deletions(root)) if root is not None else ()
+    return StoreStatus(store.url, store._access.places.cold_url, free, tuple(rows), unfinished)
 
 
 def _fence(

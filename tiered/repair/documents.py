@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.restore_intent import LINEAGE, intent_of
-from ..cold.manifest.store_documents import Bucket
+from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, Bucket
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.second_look import sound
 from ..cold.upkeep.rebuild import ASIDE_FOLDER
@@ -225,7 +225,7 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     except ObjectNotFound:
         pass
     else:
-        _check_damaged(damaged.data, where)
+        _check_damaged(damaged.data, where, str(values.get("name", "")))
         etag = damaged.etag
         name = f"{ASIDE_FOLDER}/{uuid4()}-{key.replace('/', '-')}"
         store.put(name, damaged.data, if_none_match=True)
@@ -240,12 +240,14 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     return Repair(where, "wrote what the local store has", "done", kept=kept)
 
 
-def _check_damaged(data: bytes, where: str) -> None:
+def _check_damaged(data: bytes, where: str, topic: str) -> None:
     """Refuse to overwrite a document that verifies: a tombstone, or that of another store."""
     try:
-        decode_document(data, where=where)
+        found = decode_document(data, where=where)
     except CorruptionError:
         return
+    if DELETED in found:
+        raise CorruptionError(f"it is sound: {DELETED_IN_BUCKET}; {DELETE_AGAIN.format(name=topic)}")
     raise CorruptionError("it is sound, and says otherwise than the local store")
 
 

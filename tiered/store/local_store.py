@@ -33,6 +33,7 @@ from ..policies.executor import TierReport
 from ..policies.plan import Plan
 from ..reader.tiers import TierAccess
 from ..settings.settings import Settings
+from ..tiering.deletions import finish_deletions
 from ..tiering.pass_loop import Passes
 from ..tiering.pauses import Pause
 from ..tiering.publisher import Publisher
@@ -41,6 +42,7 @@ from ..tiering.tierer import Tierer
 from ..verify.damage_memory import Memory
 from ..verify.report import VerifyReport
 from ..verify.verifier import verify_store
+from ..warm.catalog import deletions
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import NoRoom
 from . import closing
@@ -251,23 +253,31 @@ class Store:
         Raises
         ------
         InvalidName, TopicExists, SchemaMismatch, ConfigError, ReadOnly
+        ColdStorageError
+            A topic of that name was deleted here, and the bucket cannot be told so now. In it no two topics of one
+            name may live.
         """
         self._check_writable()
         check_topic_name(name)
         check_partitions(partitions)
         plain = checked_schema(schema, timestamp, key)
-        with self._names.of(name):
-            if name in self._catalog.topics():
-                found = self.topic(name)
-                if not exist_ok:
-                    raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")
-                if schema is not None:
-                    check_same(found._meta, plain, timestamp, key)
-                return found
-            self._catalog.check_vacant(name)
-            meta = TopicMeta(name, uuid4(), partitions, (plain,), timestamp, key, self._clock())
-            self._catalog.write_topic(meta)
-            return self.topic(name)
+        while True:
+            with self._names.of(name):
+                if name in self._catalog.topics():
+                    found = self.topic(name)
+                    if not exist_ok:
+                        raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")
+                    if schema is not None:
+                        check_same(found._meta, plain, timestamp, key)
+                    return found
+                if all(deletion.name != name for deletion in deletions(self._catalog.root)):
+                    self._catalog.check_vacant(name)
+                    meta = TopicMeta(name, uuid4(), partitions, (plain,), timestamp, key, self._clock())
+                    self._catalog.write_topic(meta)
+                    return self.topic(name)
+            # Which asks the bucket, so under no lock.
+            for error in finish_deletions(self._tierer.claims, self._catalog, name).values():
+                raise error
 
     def topic(self, name: str) -> Topic:
         """Return a topic.
@@ -299,18 +309,23 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records in every tier, for good.
 
-        The bucket gets a tombstone first; its objects are removed by a later sweep.
+        The bucket is asked first whether the topic is this store's, then the topic is gone here, whatever comes. Then the
+        bucket gets a tombstone; if it fails by then, that is logged, and the next pass or open goes on. The objects
+        are removed by a later sweep.
 
         Raises
         ------
-        TopicNotFound, ReadOnly, ColdStorageError
+        TopicNotFound, ReadOnly
+        Fenced, ColdStorageError, CorruptionError
+            Nothing was done.
         """
         self._check_writable()
         topic = self.topic(name)
-        self._tierer.claims.bury(topic._meta)
+        self._tierer.claims.check_may_bury(topic._meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
         while not remove_topic(self, topic, gone):
             self._pause_or_fail(_DELETION_POLL_SECONDS)
+        finish_deletions(self._tierer.claims, self._catalog, name)
         self._tierer.forget_deleted()
 
     # -- tiering ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -15,10 +15,10 @@ from ..base.keyed_locks import Turns
 from ..cold.manifest.commit import FIRST_LINEAGE, Committer
 from ..cold.manifest.partition_manifest import ColdPartition
 from ..cold.manifest.restores import Restores
-from ..cold.manifest.store_documents import Bucket
+from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET, Bucket
 from ..cold.object_store.probe import Verdict, check_conditional_writes
 from ..cold.object_store.protocol import ObjectStore
-from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
+from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, TopicNotFound, UnsupportedFormat
 from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
@@ -94,11 +94,7 @@ class Claims:
         """
         self.check_restores()
         announced = self._is_announced(meta)
-        if not announced:
-            with self._topics.of(meta.topic_id):
-                if not self._is_announced(meta):
-                    self.check_store(meta, partition, writer)
-                    self._announce(meta)
+        self.announce(meta, partition, writer)
         known = self._committers.get((meta.topic_id, partition))
         if (meta.topic_id, partition) in self._without_lineage:
             with self.turn(meta, partition):
@@ -113,6 +109,29 @@ class Claims:
             if found is not None and found is not known:
                 return found  # claimed by another thread meanwhile
             return self._claim(meta, partition, look, writer)
+
+    def announce(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> None:
+        """Make sure, once in this process, that the bucket knows the topic and lets it live.
+
+        Raises
+        ------
+        Fenced
+            A newer lineage has the store, or the topic was deleted in the bucket alone: what is published for it would be
+            swept. The partition is fenced.
+        TopicNotFound
+            It was deleted here, too.
+        ConfigError, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        if self._is_announced(meta):
+            return
+        with self._topics.of(meta.topic_id):
+            if not self._is_announced(meta):
+                self.check_store(meta, partition, writer)
+                try:
+                    self._announce(meta)
+                except TopicNotFound:
+                    reason = f"{DELETED_IN_BUCKET}; {DELETE_AGAIN.format(name=meta.name)}"
+                    self._fence(meta, partition, writer, reason)
 
     def check_restores(self) -> None:
         """Raise while the store is being restored elsewhere; the bucket is asked every few seconds, by one GET.
@@ -395,19 +414,51 @@ class Claims:
         )
         self.restores.looked()
 
-    def bury(self, meta: TopicMeta) -> None:
-        """Put a tombstone into the bucket for a topic that is about to be deleted.
+    def check_may_bury(self, meta: TopicMeta) -> None:
+        """Raise what `bury` would, while the topic is whole: afterwards there is no way back.
+
+        Raises
+        ------
+        Fenced
+            A newer lineage has the store, or the topic.
+        ConfigError, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        if self._access.has_cold:
+            bucket = Bucket(self._access.object_store)
+            if self._owns(bucket):
+                bucket.check_may_bury(meta.name, meta.topic_id, self._documents_lineage)
+
+    def bury(self, meta: TopicMeta, *, briefly: bool = False) -> None:
+        """Put a tombstone into the bucket for a topic that is gone here.
 
         Also where the bucket does not know it yet: a pass in another process may be announcing it right now.
+
+        Parameters
+        ----------
+        briefly
+            Ask the bucket once, and without patience.
+
+        Raises
+        ------
+        Fenced
+            A newer lineage has the store, or the topic.
+        ConfigError, ColdStorageError, CorruptionError, UnsupportedFormat
         """
         if not self._access.has_cold:
             return
-        bucket = Bucket(self._access.object_store)
-        if bucket.read_store_id() in (None, self._store_id):  # else nothing of this store is there
-            self._own_prefix(bucket)
-            self._claim_store(bucket)
-            lineage = self._documents_lineage
-            bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=lineage)
+        with self._briefly() if briefly else nullcontext(self._access.object_store) as store:
+            bucket = Bucket(store)
+            if self._owns(bucket):
+                lineage = self._documents_lineage
+                bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=lineage)
+
+    def _owns(self, bucket: Bucket) -> bool:
+        """Make sure that the prefix is this store's; False where it is another's, so that nothing of ours is there."""
+        if bucket.read_store_id() not in (None, self._store_id):
+            return False
+        self._own_prefix(bucket)
+        self._claim_store(bucket)
+        return True
 
     def forget_others(self, topics: Iterable[TopicMeta]) -> None:
         """Let go of what is kept of topics other than these: they were deleted."""
@@ -465,7 +516,7 @@ class Claims:
             if self._owns_prefix:
                 return
             if bucket.read_store_id() is None:
-                self._conditional_writes.ask(lambda: check_conditional_writes(self._access.object_store))
+                self._conditional_writes.ask(lambda: check_conditional_writes(bucket.store))
             self._claim_store(bucket)
             root = self._access.places.root
             if root is not None and not (place := read_cold_place(root)).claimed:

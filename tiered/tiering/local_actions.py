@@ -299,6 +299,7 @@ class TierActions:
         found = self._sealed(meta, action)
         if found is None:
             return 0
+        self._claims.announce(meta, action.partition, self.writer(meta.name, action.partition))
         cold = self._access.cold(meta, action.partition)
         loaded = cold.load()
         if loaded is None:

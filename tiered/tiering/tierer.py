@@ -45,6 +45,7 @@ from ..warm.file_lock import FileLock
 from ..warm.partition_directory import list_segments, read_start_offset, remove_half_written
 from ..warm.reencode import remove_leftover
 from .claims import Claims
+from .deletions import finish_deletions
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
 from .reports import Lag, TailReport
@@ -147,6 +148,8 @@ class Tierer:
         with self._one_full_pass, self._passing():
             with self._turn(self._gives_up(should_stop)):
                 self._tidy(untidy)
+            if self.pauses.of_store() is None:
+                untidy += finish_deletions(self.claims, self._store._catalog).values()
             again = True
             while again:
                 problems: list[TieredError] = []

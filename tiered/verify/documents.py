@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from ..cold.manifest.keys import STORE_KEY, topic_key
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, Bucket
 from ..errors import CorruptionError
 from ..format.document import decode_document
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import COLD_FILE, read_cold_place
-from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY
+from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, deletions
 from .notes import Notes
 from .report import Item, Problem
 
@@ -85,6 +85,19 @@ def look_at_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | N
     return None
 
 
+def look_at_deletions(root: Path, notes: Notes) -> set[UUID]:
+    """Name the deletions that are not finished, and return the ids of their topics, which may live in the bucket."""
+    ids = set()
+    for deletion in deletions(root):
+        with notes.guard(Item.DOCUMENT, str(deletion.directory / TOPIC_FILE), position=0):
+            if not isinstance(deletion.meta, TopicMeta):
+                raise deletion.meta
+            ids.add(deletion.meta.topic_id)
+            reason = f"the deletion of topic {deletion.name!r} is not finished; the next pass goes on (tiered tier)"
+            notes.not_known(str(deletion.directory), reason)
+    return ids
+
+
 def look_at_bucket_topic(bucket: Bucket, meta: TopicMeta, published: bool, notes: Notes) -> None:
     """Compare a topic's document in the bucket with the local one; the bucket's may be older."""
     where = f"{bucket.store.url.rstrip('/')}/{topic_key(meta.name, meta.topic_id)}"
@@ -95,7 +108,8 @@ def look_at_bucket_topic(bucket: Bucket, meta: TopicMeta, published: bool, notes
                 notes.problem(Problem(Item.DOCUMENT, where, "is missing beside objects", position=0))
             return
         if DELETED in found:
-            notes.problem(Problem(Item.DOCUMENT, where, "the topic was deleted in the bucket", position=0))
+            advice = DELETE_AGAIN.format(name=meta.name)
+            notes.problem(Problem(Item.DOCUMENT, where, DELETED_IN_BUCKET, position=0, advice=advice))
             return
         other = TopicMeta.from_json(found, where=where)
         short = min(len(other.schemas), len(meta.schemas))

@@ -20,6 +20,7 @@ from .documents import (
     local_topic_names,
     look_at_bucket_document,
     look_at_bucket_topic,
+    look_at_deletions,
     look_at_store_document,
     look_at_topic_document,
 )
@@ -111,6 +112,8 @@ class _Verifier:
         for name in local_topic_names(root, notes) if root is not None else []:
             with self._topic(name):
                 known |= self._local_topic(tiers, name, in_bucket)
+        # After the topics: what was deleted since is among these, or has its tombstone.
+        known |= look_at_deletions(root, notes) if root is not None else set()
         for name, topic_id in in_bucket:
             if topic_id not in known:
                 with self._topic(name):

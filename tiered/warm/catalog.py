@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -25,6 +26,8 @@ RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
 SERVING_FILE = "serving.json"
+# No topic's name begins with a dot: nobody looks at these, whatever his release.
+DELETING, _DELETED = ".deleting-", ".deleted-"
 
 
 class Catalog:
@@ -124,7 +127,6 @@ class Catalog:
                     where=str(folder),
                 ) from None
             return []
-        # No topic's name begins with a dot, but that of one whose deletion was cut short does.
         names = [name for name in names if is_topic_name(name)]
         return sorted(name for name in names if (self.topic_directory(name) / TOPIC_FILE).is_file())
 
@@ -159,8 +161,8 @@ class Catalog:
                 f"the disk failed ({error.strerror}) at {path}; open the store again to see what it holds"
             ) from error
 
-    def delete_topic(self, name: str, first: Callable[[], None] = lambda: None) -> None:
-        """Remove a topic: by one rename, so that a kill in between leaves no half topic, then its files.
+    def begin_deletion(self, name: str, first: Callable[[], None] = lambda: None) -> None:
+        """Delete a topic for everybody here, by one durable rename; what is left is among `deletions`.
 
         Parameters
         ----------
@@ -173,16 +175,29 @@ class Catalog:
             Somebody changes the topic's directory; see `kept`. Nothing was done.
         """
         directory = self.topic_directory(name)
-        doomed = directory.with_name(f".deleted-{uuid4()}")
         with directory_lock(directory, wait_seconds=0):
             first()
-            self._fs.rename(directory, doomed)
-        self._fs.sync_directory(directory.parent)
+            self._fs.rename(directory, directory.with_name(f"{DELETING}{uuid4()}"))
+        self.sync_deletions()
+
+    def sync_deletions(self) -> None:
+        """Make the deletions that have begun durable, also those of a process that was killed before it could."""
+        self._fs.sync_directory(self.root / TOPICS_DIRECTORY)
+
+    def end_deletion(self, deletion: Deletion) -> None:
+        """Remove the files of a topic whose deletion has begun; another process may do so at the same time."""
+        doomed = deletion.directory.with_name(f"{_DELETED}{uuid4()}")
+        try:
+            self._fs.rename(deletion.directory, doomed)
+        except FileNotFoundError:
+            return  # another one was faster
+        # Or a power cut could leave a deletion that is to be finished, and nothing that says of which topic.
+        self._fs.sync_directory(doomed.parent)
         self._remove_files(doomed)
 
     def remove_deleted(self) -> None:
-        """Remove what deletions left behind that were killed; none may be under way."""
-        for doomed in (self.root / TOPICS_DIRECTORY).glob(".deleted-*"):
+        """Remove the files that deletions left behind which were killed while they removed them."""
+        for doomed in (self.root / TOPICS_DIRECTORY).glob(f"{_DELETED}*"):
             self._remove_files(doomed)
 
     def _remove_files(self, doomed: Path) -> None:
@@ -190,8 +205,12 @@ class Catalog:
             for file in files:
                 self._fs.unlink(Path(base) / file)
             for inner in directories:
-                self._fs.remove_directory(Path(base) / inner)
-        self._fs.remove_directory(doomed)
+                self._remove_directory(Path(base) / inner)
+        self._remove_directory(doomed)
+
+    def _remove_directory(self, path: Path) -> None:
+        with suppress(FileNotFoundError):  # another process removes the same
+            self._fs.remove_directory(path)
 
     def check_vacant(self, name: str) -> None:
         """Raise `CorruptionError` where segments lie under a name that has no topic.json."""
@@ -217,6 +236,48 @@ def read_topic(root: Path, name: str) -> TopicMeta:
     if meta.name != name:
         raise CorruptionError(f"this is the document of topic {meta.name!r}", where=str(path))
     return meta
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A topic that is deleted here, and of which the bucket may not know that yet.
+
+    Attributes
+    ----------
+    directory
+        Where its files lie until then.
+    meta
+        Its document, or what is wrong with that.
+    """
+
+    directory: Path
+    meta: TopicMeta | TieredError
+
+    @property
+    def name(self) -> str:
+        """Of the topic; of the directory, where the document does not say."""
+        return self.meta.name if isinstance(self.meta, TopicMeta) else self.directory.name
+
+
+def deletions(root: Path) -> list[Deletion]:
+    """Return the deletions that have begun in the store at `root` and are not finished."""
+    found = []
+    for directory in sorted((root / TOPICS_DIRECTORY).glob(f"{DELETING}*")):
+        path = directory / TOPIC_FILE
+        meta: TopicMeta | TieredError
+        try:
+            meta = TopicMeta.from_json(decode_document(read_whole(path), where=str(path)), where=str(path))
+        except TieredError as error:
+            meta = error
+        except OSError as error:
+            if not directory.exists():
+                continue  # finished since it was listed
+            if isinstance(error, FileNotFoundError):
+                meta = CorruptionError("is missing", where=str(path))
+            else:
+                meta = TieredError(f"{path} cannot be read ({error.strerror})")
+        found.append(Deletion(directory, meta))
+    return found
 
 
 def check_not_deleted(root: Path, meta: TopicMeta) -> None:

@@ -27,6 +27,11 @@ from .restore_intent import BELIEVED_SECONDS_MAX, LINEAGE, Intent, given_up, int
 log = logging.getLogger("tiered.cold")
 
 DELETED = "deleted_us"
+DELETED_IN_BUCKET = "the topic was deleted in the bucket"
+"""What is wrong with a topic that lives here and has a tombstone there."""
+
+DELETE_AGAIN = "read what you still need of it, then delete it here again: tiered delete {name}"
+"""What to do about that; ``name`` is to be filled in."""
 
 _ATTEMPTS = 5
 
@@ -251,8 +256,21 @@ class Bucket:
         self._check_of(found[0], name, topic_id)
         return found[0]
 
+    def check_may_bury(self, name: str, topic_id: UUID, lineage: int = 1) -> None:
+        """Raise what `tombstone` would find out, by one GET; nothing is written.
+
+        Raises
+        ------
+        Fenced
+            A newer lineage has the topic.
+        CorruptionError, UnsupportedFormat, ColdStorageError
+        """
+        topic = self.read_topic(name, topic_id)
+        if topic is not None and DELETED not in topic:
+            self._check_lineage(topic_key(name, topic_id), topic, lineage)
+
     def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int, lineage: int = 1) -> None:
-        """Mark a topic as deleted, before anything of it is; a repeat keeps the first time.
+        """Mark a topic as deleted, before any object of it is; a repeat keeps the first time.
 
         A topic that never reached the bucket gets a tombstone too, so that no late upload makes it live.
 

@@ -189,7 +189,13 @@ class RemoteStore(Store):
         for item in found["partitions"]:
             tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
             partitions.append(PartitionStatus(**{**item, **tiers, "damaged": tuple(item["damaged"])}))
-        return StoreStatus(found["url"], found["cold_url"], found["disk_free_bytes"], tuple(partitions))
+        return StoreStatus(
+            found["url"],
+            found["cold_url"],
+            found["disk_free_bytes"],
+            tuple(partitions),
+            tuple(found.get("deletions", ())),  # a server of an early release says nothing of them
+        )
 
     # -- what is done where the store lies -------------------------------------------------------
 
