@@ -132,7 +132,7 @@ class StoreSweep:
             if topic is None:
                 raise CorruptionError(f"topic.json of {topic_id} is missing, so it is left alone")
             if DELETED not in topic:
-                return PartSweep(name, None)  # created since we looked
+                return PartSweep(name, None)  # created since we looked, or its deletion is not finished
             swept = sweep_deleted_topic(bucket.store, name, topic_id, rules, dry_run=self._dry_run)
             if swept.waiting:
                 return swept
