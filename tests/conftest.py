@@ -26,7 +26,7 @@ MEMORY_BYTES_MIN = 2 << 30
 
 # `ci` draws the same examples at every run, so that a failure is of the change and not of the day.
 settings.register_profile(
-    "ci", max_examples=50, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci", max_examples=30, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "thorough",

@@ -216,7 +216,7 @@ SPARSE = rows(600, step=3)
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_read_is_the_filter_it_asks_for(data: st.DataObject) -> None:
     """Against the whole table filtered in memory: bounds, columns, new columns, gaps in the offsets."""
     table = data.draw(st.sampled_from([TABLE, SPARSE]))

@@ -30,7 +30,7 @@ def run_no_room(folder: Path, first: int, stride: int) -> None:
 
 def test_no_room_at_a_step_stops_nothing_for_good(tmp_path: Path) -> None:
     """The call raises `DiskFull` and can be repeated; nothing is lost or twice there, after crashes neither."""
-    run_no_room(tmp_path, 3, 9)
+    run_no_room(tmp_path, 3, 17)
 
 
 @pytest.mark.slow

@@ -278,7 +278,7 @@ def test_every_cut_is_found(codec: Codec) -> None:
             decode_block(data[:length], batch.schema)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=400), st.sampled_from(CODECS))
 def test_no_bytes_are_a_block_by_accident(junk: bytes, codec: Codec) -> None:
     """Junk alone, and junk after a header that is right."""

@@ -61,7 +61,7 @@ def test_every_cut_is_found() -> None:
             decode_document(data[:length], where="x")
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_no_other_bytes_are_a_document(data: bytes) -> None:
     with pytest.raises(CorruptionError):

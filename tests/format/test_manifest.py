@@ -74,7 +74,7 @@ def test_a_head_decodes_to_itself(head: Head) -> None:
 
 
 @given(heads, st.data())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_damaged_head_is_corruption_and_nothing_else(head: Head, data: st.DataObject) -> None:
     good = encode_head(head)
     bad = bytearray(good)
@@ -104,7 +104,7 @@ def test_a_name_that_leads_elsewhere_is_corruption(name: str) -> None:
 
 
 @given(entries(minimum=1, maximum=3), st.data())
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_damaged_page_is_corruption_and_nothing_else(
     objects: tuple[ObjectEntry, ...], data: st.DataObject
 ) -> None:

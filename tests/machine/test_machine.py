@@ -20,7 +20,7 @@ from tests.machine.scans import Scans
 from tests.tally import tally
 
 STEPS = 50
-EXAMPLES = 9
+EXAMPLES = 6
 MODES = ("always", "interval", "never")
 
 

@@ -66,7 +66,7 @@ def touches(action: Action, of: Explanation, piece: Piece) -> bool:
     return action.segment_id is not None and action.segment_id == piece.segment_id
 
 
-@settings(max_examples=max(150, settings().max_examples))
+@settings(max_examples=max(60, settings().max_examples))
 @given(stores(), policies, st.integers(0, 300), st.lists(st.integers(0, 800 * HOUR), max_size=3))
 def test_the_next_action_is_in_the_plan_of_that_time_and_in_none_before(
     facts: StoreFacts, policy: Policy, hours: int, moments: list[int]

@@ -209,7 +209,7 @@ def test_planning_is_pure(facts: StoreFacts, policy: Policy) -> None:
     assert make_plan(facts, lambda _: policy, NOW) == make_plan(facts, lambda _: policy, NOW)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(stores(), policies)
 def test_carrying_plans_out_comes_to_rest(facts: StoreFacts, policy: Policy) -> None:
     """At one instant a few passes reach a state in which nothing is left to do, and nothing is done twice."""
@@ -298,7 +298,7 @@ def check_merge(part: PartitionFacts, policy: Policy, action: Merge, start: int)
         assert all(NOW - item.last_append_us < to_us(policy.retention.age) for item in inputs)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(stores(), policies)
 def test_merges_are_of_whole_neighbours_that_stay(facts: StoreFacts, policy: Policy) -> None:
     plan = make_plan(facts, lambda _: policy, NOW)
@@ -311,7 +311,7 @@ def test_merges_are_of_whole_neighbours_that_stay(facts: StoreFacts, policy: Pol
         assert all(left.end_offset <= right.base_offset for left, right in pairwise(merges))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 3000), min_size=2, max_size=300), st.integers(100, 4000))
 def test_a_record_is_rewritten_a_few_times_however_objects_come(sizes: list[int], target: int) -> None:
     """One object arrives after the other, each is merged as soon as a plan says so: bytes written stay bounded.

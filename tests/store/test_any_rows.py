@@ -130,7 +130,7 @@ def append(topic: tiered.Topic, way: str, rows: list[dict[str, Any]], batch: pa.
 
 
 @settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
 )
 @given(topics(), st.sampled_from(WAYS), st.sampled_from([200, 4096, BLOCK_BYTES_MAX]))
 def test_what_is_accepted_is_written_compressed_and_read(

@@ -123,7 +123,7 @@ plain = st.one_of(
 names = count()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.data(),
     st.sampled_from([None, {}, {"key": "n"}, {"key": "text", "timestamp": "at"}, {"timestamp": "at"}]),

@@ -63,27 +63,29 @@ def checked(
     ------
     SchemaMismatch, RecordTooLarge, TopicNotFound
     """
-    if partition is not None:
-        partition = topic._check_partition(partition)
-    when = None if timestamp is None else timestamp_us(timestamp)
-    placing = None if key is None else key_bytes(key)
+    # In the order of `Topic.append`, so that of several mistakes the same one is told of.
     if topic._check_row is not None:
+        placing = None if key is None else key_bytes(key)
         if headers is not None and header_pairs(headers)[0] is not None:
             raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
         values, size = topic._check_row(value)
-        if topic._stamp_at is not None and values[topic._stamp_at] is not None:
-            when = values[topic._stamp_at]
         if key is None and topic._key_at is not None:
             placing = key_bytes(values[topic._key_at])
     else:
         value = value_bytes(value)
+        placing = None if key is None else key_bytes(key)
         pairs, size = header_pairs(headers) if headers is not None else (None, 0)
         size += len(value or b"") + len(placing or b"")
         values = [placing, value, pairs]
     if size > topic._record_bytes_max:
         check_record_size(size, topic._record_bytes_max)
+    when = None if timestamp is None else timestamp_us(timestamp)
+    if topic._stamp_at is not None and values[topic._stamp_at] is not None:
+        when = values[topic._stamp_at]
     if when is None:
         when = topic._clock()
+    if partition is not None:
+        partition = topic._check_partition(partition)
     return _new(Checked, (values, size, when, placing, partition))
 
 
