@@ -410,6 +410,25 @@ def test_rows_of_a_partition_keep_their_order(ways: Ways) -> None:
         assert homes == {(b"0", 0), (b"1", 1), (b"2", 2), (b"3", 0)}
 
 
+@pytest.mark.parametrize("empty", [b"", None], ids=["empty", "null"])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()], ids=str)
+def test_rows_without_a_key_are_spread_whatever_they_have_for_none(
+    ways: Ways, empty: bytes | None, kind: pa.DataType
+) -> None:
+    """An empty key places as none does: batch after batch goes to the next partition, as records one by one do."""
+    schema = pa.schema([("name", kind), ("n", pa.int64())])
+    for topic in ways.each("keyless", partitions=3, schema=schema, key="name"):
+        names = pa.array([empty] * 4, pa.binary()).cast(kind)
+        for turn in range(4):
+            topic.append_batch(pa.table({"name": names, "n": [turn] * 4}))
+        mixed = pa.array([b"k", empty, b"k"], pa.binary()).cast(kind)
+        for turn in (4, 5):
+            topic.append_batch(pa.table({"name": mixed, "n": [turn] * 3}))
+        rows = topic.scan(columns=["partition", "name", "n"]).to_arrow().to_pylist()
+        homes = {(row["n"], row["partition"]) for row in rows if not row["name"]}
+        assert homes == {(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)}
+
+
 def test_a_decimal_that_parquet_would_change_stays_on_the_disk(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,17 @@ from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import FULL, PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
-from .ingest import body_of, body_pieces, by_partition, check_records, chunked, joined, values_batch, widened
+from .ingest import (
+    body_of,
+    body_pieces,
+    by_partition,
+    check_records,
+    chunked,
+    joined,
+    keyed,
+    values_batch,
+    widened,
+)
 from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 
 if TYPE_CHECKING:
@@ -188,7 +198,8 @@ def _append_columns(
     check_records(body, topic._record_bytes_max)
     key = topic._meta.key if topic._typed else "key"
     column = batch.column(key) if key is not None else None
-    if column is None or column.null_count == len(column):
+    some_keyed, some_keyless = keyed(column)
+    if column is None or not some_keyed:
         _append_sticky(topic, body, ranges)
         return
     # Rows without a key all to one: those of a partition keep their order.
@@ -196,7 +207,7 @@ def _append_columns(
     for place, rows in by_partition(body, column, topic.partitions, keyless):
         assert place is not None
         _append_pieces(topic, split(rows, topic._block_bytes), place, ranges)
-    if column.null_count:
+    if some_keyless:
         topic._sticky = (keyless + 1) % topic.partitions
 
 

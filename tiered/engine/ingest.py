@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
 from ..format.block_pieces import PIECE_BYTES_MAX, Piece, split
@@ -122,6 +123,16 @@ def _checked(timestamps: pa.Array, now_us: int) -> pa.Array:
     if low is not None and not (low >= TIMESTAMP_US_MIN and high <= TIMESTAMP_US_MAX):
         raise SchemaMismatch("a timestamp is out of range: years 1 to 9999")
     return numbers.cast(TIMESTAMP)
+
+
+def keyed(keys: pa.Array | None) -> tuple[bool, bool]:
+    """Return whether some rows have a key, and whether some have none; an empty key places as none does."""
+    if keys is None or keys.null_count == len(keys):
+        return False, True
+    if not (pt.is_string(keys.type) or pt.is_binary(keys.type)):
+        return True, keys.null_count > 0
+    lengths = pc.min_max(pc.binary_length(keys))
+    return lengths["max"].as_py() > 0, keys.null_count > 0 or lengths["min"].as_py() == 0
 
 
 def by_partition(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ...engine.append import Checked, checked, checked_records
-from ...engine.ingest import by_partition, check_records, chunked, values_batch
+from ...engine.ingest import by_partition, check_records, chunked, keyed, values_batch
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...format.block_pieces import split_batch
@@ -149,15 +149,16 @@ class RemoteTopic(Topic):
         check_records(body, self._record_bytes_max)
         name = self._meta.key if self._typed else "key"
         keys = batch.column(name) if name is not None else None
+        some_keyed, some_keyless = keyed(keys)
         parts: list[tuple[int | None, pa.RecordBatch]]
         if partition is not None or self.partitions == 1:
             parts = [(partition or 0, body)]
-        elif keys is None or keys.null_count == len(keys):
+        elif not some_keyed:
             parts = [(None, body)]
         else:
             # Rows without a key all to one: those of a partition keep their order.
             parts = list(by_partition(body, keys, self.partitions, self._sticky))
-            if keys.null_count:
+            if some_keyless:
                 self._sticky = (self._sticky + 1) % self.partitions
         piles = []
         for place, rows in parts:
