@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from uuid import UUID
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -31,6 +32,47 @@ def test_a_part_of_a_day_is_no_date(tmp_path: Path, odd: object) -> None:
             with pytest.raises(tiered.SchemaMismatch):
                 topic.append_many([row])
         assert topic.offsets()[0].end == 0
+
+
+TRUTHS = [True, np.True_, np.False_, np.array(True)]
+NO_TIMES = [
+    np.timedelta64("NaT"), np.timedelta64("NaT", "D"), np.timedelta64(2, "D"), timedelta(days=2), complex("nan"),
+    np.complex64("nan"), np.array(np.nan), np.array([np.nan]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.int8(), pa.int64(), pa.float32(), pa.float64(),
+     pa.decimal128(5, 2)],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("odd", [*TRUTHS, *NO_TIMES], ids=repr)
+def test_truth_values_and_durations_are_neither_numbers_nor_times(
+    tmp_path: Path, kind: pa.DataType, odd: object
+) -> None:
+    """A truth value was the second day of 1970, and a duration that is none no day at all."""
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", schema=pa.schema([("one", kind), ("many", pa.list_(kind))]))
+        for row in ({"one": odd}, {"many": [odd]}):
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append(row)
+            with pytest.raises(tiered.SchemaMismatch):
+                topic.append_many([row])
+        assert topic.offsets()[0].end == 0
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")], ids=str)
+@pytest.mark.parametrize(
+    "null", [float("nan"), np.float32("nan"), Decimal("nan"), np.datetime64("NaT"), pd.NaT], ids=repr
+)
+def test_what_a_frame_has_in_the_place_of_a_time_is_null(
+    tmp_path: Path, kind: pa.DataType, null: object
+) -> None:
+    with tiered.open(tmp_path / "store") as store:
+        topic = store.create_topic("t", schema=pa.schema([("one", kind), ("many", pa.list_(kind))]))
+        topic.append({"one": null, "many": [null]})
+        assert [record.value for record in topic.read()] == [{"one": None, "many": [None]}]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -92,16 +93,19 @@ def _checker(kind: pa.DataType) -> Checker:
         found = pa.array([value], kind)[0]
         return found.as_py(), found.as_buffer().size if found.is_valid else 0
 
-    def whole(value: Any) -> tuple[Any, int]:
-        if isinstance(value, np.bool_):
+    def number(value: Any) -> tuple[Any, int]:
+        if _is_truth(value):
             raise TypeError("a truth value is no number")
-        kept, size = by_arrow(value)
+        return by_arrow(value)
+
+    def whole(value: Any) -> tuple[Any, int]:
+        kept, size = number(value)
         if kept is not None and kept != value:
             raise ValueError("not a whole number")
         return kept, size
 
     def single(value: Any) -> tuple[Any, int]:
-        kept, size = by_arrow(value)
+        kept, size = number(value)
         if kept is not None and math.isinf(kept) and not math.isinf(value):
             raise OverflowError("it would become infinite")
         return kept, size
@@ -113,7 +117,7 @@ def _checker(kind: pa.DataType) -> Checker:
         most = _FLOAT32_MAX
         return lambda value: (value, 0) if type(value) is float and -most <= value <= most else single(value)
     if pt.is_floating(kind):
-        return lambda value: (value, 0) if type(value) is float else by_arrow(value)
+        return lambda value: (value, 0) if type(value) is float else number(value)
     if pt.is_string(kind):
         # Encoding finds lone surrogates, which no later step could store.
         return lambda value: (value, len(value.encode())) if type(value) is str else text(value)
@@ -199,13 +203,10 @@ def _nullable(kind: pa.DataType) -> Checker:
 
 
 def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
-    """Return a timestamp as microseconds; an int is milliseconds since the epoch, as everywhere in the API.
-
-    What is not equal to itself is null: NaT, as pandas and NumPy have it.
-    """
+    """Return a timestamp as microseconds; an int is milliseconds since the epoch, as everywhere in the API."""
     if type(value) is int:
         result = value * 1000
-    elif value != value:
+    elif _is_nan(value):
         return None
     elif isinstance(value, np.datetime64):
         if kind.tz is not None:
@@ -227,6 +228,16 @@ def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
     return int(result)
 
 
+def _is_truth(value: Any) -> bool:
+    """Whether a value is True or False, also NumPy's, which Arrow takes for a number; an array of none too."""
+    return isinstance(value, (bool, np.bool_)) or (isinstance(value, np.ndarray) and value.dtype == np.bool_)
+
+
+def _is_nan(value: Any) -> bool:
+    """Whether a value stands for a time that is not there: NaT and NaN, as pandas and NumPy have them; no duration does."""
+    return isinstance(value, (float, np.floating, Decimal, datetime, np.datetime64)) and value != value
+
+
 def _in_unit(value: np.datetime64, unit: Literal["us", "D"]) -> np.datetime64:
     """Return a time of any unit in another one; NumPy wraps around where that has no room."""
     if not 1 <= int(value.astype("datetime64[Y]").astype(np.int64)) + 1970 <= 9999:
@@ -238,16 +249,19 @@ def _in_unit(value: np.datetime64, unit: Literal["us", "D"]) -> np.datetime64:
 
 
 def _date(value: Any) -> date | None:
-    """Return a date; a number is days since the epoch, and what is not equal to itself is null."""
+    """Return a date; a number is days since the epoch."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
-    if value != value:
+    if value is None or _is_nan(value):
         return None
+    if _is_truth(value) or isinstance(value, np.complexfloating):
+        raise TypeError("a date is a date, or a whole number of days since the epoch")
     if isinstance(value, np.datetime64):
         value = _in_unit(value, "D").item()
     if isinstance(value, datetime) and value.time() != time.min:
         raise ValueError("that would lose the time of day")
     kept: date | None = pa.array([value], pa.date32())[0].as_py()
-    if kept is not None and not isinstance(value, date) and (kept - _EPOCH.date()).days != value:
+    # Arrow has more that is null, such as a duration that is none.
+    if kept is None or (not isinstance(value, date) and (kept - _EPOCH.date()).days != value):
         raise ValueError("a date is a date, or a whole number of days since the epoch")
     return kept
