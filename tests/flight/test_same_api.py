@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import pytest
@@ -49,10 +50,33 @@ def test_odd_arguments_are_taken_or_refused_alike(remote: tiered.Store, store: t
     for topic in (there, here):
         assert topic.scan(start_offset={0: 3, 1: None}, end_offset={1: None}).to_arrow().num_rows == 1
         assert list(topic.read(0, 99, limit=0)) == []
-        for offset in (-1, 5, 1 << 70, "x", 1.0):
+        odd = (
+            -1,
+            5,
+            1 << 70,
+            -(1 << 70),
+            "x",
+            1.0,
+            1.5,
+            True,
+            None,
+            b"1",
+            [1],
+            np.True_,
+            np.float64(1),
+            np.int64(5),
+        )
+        for offset in odd:
             with pytest.raises(tiered.OffsetOutOfRange) as caught:
                 topic.delete_before(offset)  # type: ignore[arg-type]
             assert (caught.value.start, caught.value.end) == (0, 4)
+            shown = 5 if isinstance(offset, np.int64) else offset
+            assert str(caught.value) == (
+                f"cannot delete before offset {shown!r} of topic 'orders' partition 0; the log has 0 to 4"
+            )
+        with pytest.raises(tiered.TopicNotFound):
+            topic.delete_before("x", 2)  # type: ignore[arg-type]
+        assert topic.offsets()[0].start == 0
         with pytest.raises(tiered.SchemaMismatch, match="does not fit the key column"):
             topic.scan(key=1 << 70)
 

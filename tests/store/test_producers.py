@@ -202,7 +202,7 @@ def test_a_batch_cut_short_anywhere_is_completed_by_the_same_call(tmp_path: Path
 
 
 def test_a_batch_that_does_not_fit_takes_no_numbers(tmp_path: Path) -> None:
-    """What is appended in its place is not taken for a repeat; what came before it in the call is there."""
+    """What is appended in its place is not taken for a repeat; what came before it in a stream is there, of a Table nothing."""
     with open_store(tmp_path, None, Clock(), settings=stepwise({"max_record_bytes": 1000})) as store:
         topic = store.create_topic("log", partitions=2)
         keys = {key_place(b"%d" % i): b"%d" % i for i in range(20)}
@@ -216,8 +216,12 @@ def test_a_batch_that_does_not_fit_takes_no_numbers(tmp_path: Path) -> None:
                 with pytest.raises(tiered.RecordTooLarge):
                     append(bad)
             assert values(topic) == []
+        whole = pa.concat_tables([batch(b"a", b"b"), batch(b"never", bytes(2000))])
         with pytest.raises(tiered.RecordTooLarge):
-            producer.append_batch(pa.concat_tables([batch(b"a", b"b"), batch(b"never", bytes(2000))]))
+            producer.append_batch(whole)
+        assert values(topic) == []
+        with pytest.raises(tiered.RecordTooLarge):
+            producer.append_batch(whole.to_reader())
         producer.append_batch(batch(b"c", b"d"))
         assert sorted(values(topic)) == [b"a", b"b", b"c", b"d"]
 

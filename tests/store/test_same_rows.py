@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import OFFLOAD_US, open_store, tier
+from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier
 from tiered.engine.host import Host
 from tiered.format.schema import HEADERS_TYPE
 
@@ -427,6 +427,59 @@ def test_rows_without_a_key_are_spread_whatever_they_have_for_none(
         rows = topic.scan(columns=["partition", "name", "n"]).to_arrow().to_pylist()
         homes = {(row["n"], row["partition"]) for row in rows if not row["name"]}
         assert homes == {(0, 0), (1, 1), (2, 2), (3, 0), (4, 1), (5, 2)}
+
+
+WRONG_LATE: dict[str, tuple[type[tiered.TieredError], pa.Table]] = {
+    "a value that does not fit": (
+        tiered.SchemaMismatch,
+        pa.table({"n": pa.chunked_array([[1, 2], [3], [1 << 40]]), "text": ["x"] * 4}),
+    ),
+    "text that is none": (
+        tiered.SchemaMismatch,
+        pa.table({"text": pa.chunked_array([["x"], ["y"] * 9, wrong_text(pa.string())])}),
+    ),
+    "a time that nobody can read": (
+        tiered.SchemaMismatch,
+        pa.table({"n": [1, 2], "timestamp": pa.chunked_array([[0], [10**15]])}),
+    ),
+    "a record that is too large": (
+        tiered.RecordTooLarge,
+        pa.table({"text": pa.chunked_array([["x" * 3000] * 20, ["y" * 6000], ["z"]])}),
+    ),
+}
+
+
+@pytest.mark.parametrize("held_bytes", [1 << 26, 0], ids=["small", "large"])
+@pytest.mark.parametrize("place", [None, 1], ids=["by key", "to one"])
+@pytest.mark.parametrize("name", WRONG_LATE)
+def test_a_table_is_refused_whole(
+    tmp_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    place: int | None,
+    held_bytes: int,
+) -> None:
+    """All of it is there, so what does not fit is found before the first of its chunks is appended."""
+    monkeypatch.delenv("TIERED_FLIGHT_TOKEN", raising=False)
+    monkeypatch.setattr("tiered.engine.ingest.HELD_BYTES_MAX", held_bytes)
+    schema = pa.schema([("n", pa.int32()), ("text", pa.string())])
+    error, wrong = WRONG_LATE[name]
+    settings = stepwise({"block_bytes": "4KiB", "max_record_bytes": "5000B"})
+    with (
+        open_store(tmp_path / "data", None, clock, settings=settings) as here,
+        tiered.open(here.serve("127.0.0.1:0").location, host=Host(clock=clock)) as there,
+    ):
+        for topic in Ways(here, there).each("wrong", partitions=2, schema=schema, key="n"):
+            producer = topic.producer("p")
+            for append in (topic.append_batch, producer.append_batch):
+                with pytest.raises(error):
+                    append(wrong, partition=place)
+            topic.flush()
+            assert [item.end for item in topic.offsets().values()] == [0, 0]
+            sound = wrong.slice(0, 1)
+            assert sum(end - start for _, start, end in producer.append_batch(sound, sequence=0)) == 1
+            assert sum(end - start for _, start, end in topic.append_batch(sound)) == 1
 
 
 def test_a_decimal_that_parquet_would_change_stays_on_the_disk(

@@ -11,7 +11,6 @@ import pyarrow as pa
 from ..errors import SchemaMismatch
 from ..format.block_pieces import Piece, encode_blocks, split
 from ..format.record import check_record_size, header_pairs, key_bytes, partition_of, value_bytes
-from ..format.schema import to_batches
 from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import FULL, PartitionWriter
 from ..hot.pending_rows import SchemaGrew
@@ -22,6 +21,7 @@ from .ingest import (
     by_partition,
     check_records,
     chunked,
+    fitting,
     joined,
     keyed,
     values_batch,
@@ -172,9 +172,8 @@ def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetR
     if partition is not None:
         partition = topic._check_partition(partition)
     ranges: list[OffsetRange] = []
-    batches = to_batches(data, topic.schema)
+    batches = fitting(data, topic.schema, topic._record_bytes_max)
     if isinstance(data, pa.Table):
-        # All of it is there: a stream's first batch may be needed long before its next one comes.
         batches = joined(batches, topic._block_bytes)
     with naming_what_stayed(ranges):
         for batch, timestamps in batches:

@@ -13,12 +13,11 @@ import numpy as np
 from ..errors import ConfigError, TieredError
 from ..format.block_pieces import Piece
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_number
-from ..format.schema import to_batches
 from ..format.timestamps import plain_int
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..reader.query import check_sync
-from .ingest import body_pieces, check_records, widened
+from .ingest import body_pieces, check_records, fitting, widened
 from .records import OffsetRange, naming_what_stayed
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def append_idempotent(
     Fenced
         The partition saw a higher epoch of this producer, or a newer lineage owns it; nothing was appended.
     SchemaMismatch, RecordTooLarge, ConfigError, TopicNotFound
-        Nothing was appended of the batch of `data` that does not fit.
+        Nothing was appended of a Table, and of anything else nothing of the batch that does not fit.
     DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned, ColdStorageError
         A part may have been appended; the same call again appends the rest.
     """
@@ -83,7 +82,7 @@ def append_idempotent(
     partition = topic._check_partition(partition)
     writer = topic._writer(partition)
     number, start, end = producer_number(producer_id), None, None
-    for batch, timestamps in to_batches(data, topic.schema):
+    for batch, timestamps in fitting(data, topic.schema, topic._record_bytes_max):
         if batch.num_rows:
             pieces = body_pieces(batch, timestamps, topic._meta.timestamp, topic._clock(), topic._block_bytes)
             found = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))

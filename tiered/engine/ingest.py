@@ -12,8 +12,34 @@ import pyarrow.types as pt
 from ..errors import SchemaMismatch
 from ..format.block_pieces import PIECE_BYTES_MAX, Piece, split
 from ..format.record import check_record_size, key_bytes, partition_of
-from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls
+from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls, to_batches
 from ..format.sizes import largest_record
+
+HELD_BYTES_MAX = 64 << 20
+"""Of a Table, what is cast is kept until it is appended."""
+
+
+def fitting(
+    data: Any, schema: pa.Schema, record_bytes_max: int
+) -> Iterable[tuple[pa.RecordBatch, pa.Array | None]]:
+    """Return what `to_batches` yields; of a Table, all of which is there, once every row of it was looked at.
+
+    So a Table is refused as a whole. A stream's first batch may be needed long before its next one comes.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge
+        What does not fit in a Table; of anything else that is raised when its batch is asked for.
+    """
+    if not isinstance(data, pa.Table):
+        return to_batches(data, schema)
+    # What is cast takes memory: of much, it is let go, and cast again when it is appended.
+    held: list[tuple[pa.RecordBatch, pa.Array | None]] | None = [] if data.nbytes <= HELD_BYTES_MAX else None
+    for batch, stamps in to_batches(data, schema):
+        check_records(batch, record_bytes_max)
+        if held is not None:
+            held.append((batch, stamps))
+    return to_batches(data, schema) if held is None else held
 
 
 def joined(

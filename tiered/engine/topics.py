@@ -23,13 +23,17 @@ def delete_before(topic: Topic, offset: int, partition: int) -> None:
     writer = topic._writer(partition)
     writer.flush()
     if type(offset) is not int or not 0 <= offset <= writer.durable_offset:
-        raise OffsetOutOfRange(
-            f"cannot delete before offset {offset!r} of topic {topic.name!r} partition {partition}; the log has "
-            f"{writer.start_offset} to {writer.durable_offset}",
-            start=writer.start_offset,
-            end=writer.durable_offset,
-        )
+        raise beyond_the_log(topic.name, partition, offset, writer.start_offset, writer.durable_offset)
     writer.set_start_offset(offset)
+
+
+def beyond_the_log(topic: str, partition: int, offset: object, start: int, end: int) -> OffsetOutOfRange:
+    """Return the error of a deletion before what is no offset of the log."""
+    return OffsetOutOfRange(
+        f"cannot delete before offset {offset!r} of topic {topic!r} partition {partition}; the log has {start} to {end}",
+        start=start,
+        end=end,
+    )
 
 
 def add_columns(topic: Topic, columns: pa.Schema) -> None:

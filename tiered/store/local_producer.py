@@ -20,13 +20,12 @@ import pyarrow as pa
 
 from ..engine.append import checked
 from ..engine.append_numbered import append_pieces, check_name, checked_number, numbered, wait_for_ranges
-from ..engine.ingest import body_of, body_pieces, by_partition, check_records
+from ..engine.ingest import body_of, body_pieces, by_partition, check_records, fitting
 from ..engine.records import Appended, OffsetRange, merged_ranges
 from ..errors import ConfigError, Fenced, OutOfOrderSequence, RecordTooLarge, SchemaMismatch
 from ..format.block_pieces import split
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
 from ..format.record import Headers, partition_of
-from ..format.schema import to_batches
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
@@ -167,8 +166,8 @@ class Producer:
         OutOfOrderSequence
             Nothing was appended.
         SchemaMismatch, RecordTooLarge
-            Nothing was appended of the batch of `data` that does not fit; the batches before it are there, and have
-            their numbers.
+            Nothing was appended of a Table. Of anything else nothing of the batch that does not fit; the batches before it
+            are there, and have their numbers.
         Fenced, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned, ColdStorageError
             A part may have been appended; the same call under the same `sequence` appends the rest. Without one,
             `next_sequence` stays where it was until all rows are appended, so the same call will do, and other data
@@ -186,7 +185,7 @@ class Producer:
             if partition is not None:
                 self._check_newest(partition)
             try:
-                for batch, timestamps in to_batches(data, topic.schema):
+                for batch, timestamps in fitting(data, topic.schema, topic._record_bytes_max):
                     if batch.num_rows:
                         ranges += self._append_columns(batch, timestamps, partition, number)
                         number += batch.num_rows

@@ -214,7 +214,7 @@ class Topic:
         Raises
         ------
         SchemaMismatch
-            The data does not fit; nothing was appended of the batch that does not.
+            The data does not fit; nothing was appended of a Table, and of anything else nothing of the batch that does not.
         ConfigError
             `sync` is neither True, False nor None; nothing was appended.
         RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...engine.append import checked
-from ...engine.ingest import check_records
+from ...engine.ingest import check_records, fitting
 from ...engine.records import Appended, OffsetRange, merged_ranges
 from ...errors import RecordTooLarge, SchemaMismatch
 from ...format.block_pieces import split_batch
 from ...format.record import Headers
-from ...format.schema import to_batches
 from ...format.sizes import reckoned_bytes
 from ...reader.query import check_sync
 from ...store.local_producer import Producer
@@ -88,8 +87,9 @@ class RemoteProducer(Producer):
         with self._lock:
             begin = number = self._checked(sequence)
             try:
-                for batch, timestamps in to_batches(data, topic.schema):
-                    body, limit = topic._body(batch, timestamps), topic._record_bytes_max
+                limit = topic._record_bytes_max
+                for batch, timestamps in fitting(data, topic.schema, limit):
+                    body = topic._body(batch, timestamps)
                     # Before the first piece of it is sent.
                     check_records(body, limit)
                     for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ...engine.append import Checked, checked, checked_records
-from ...engine.ingest import by_partition, check_records, chunked, keyed, values_batch
+from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, values_batch
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
+from ...engine.topics import beyond_the_log
 from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...format.block_pieces import split_batch
 from ...format.record import Headers, check_record_size, partition_of
-from ...format.schema import TIMESTAMP, body_schema, to_batches
+from ...format.schema import TIMESTAMP, body_schema
 from ...format.sizes import reckoned_bytes, row_bytes
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
@@ -135,7 +136,7 @@ class RemoteTopic(Topic):
             partition = self._check_partition(partition)
         ranges: list[OffsetRange] = []
         with naming_what_stayed(ranges):
-            for batch, timestamps in to_batches(data, self.schema):
+            for batch, timestamps in fitting(data, self.schema, self._record_bytes_max):
                 if batch.num_rows:
                     self._append_columns(batch, timestamps, partition, sync, ranges)
         return merged_ranges(ranges)
@@ -299,10 +300,14 @@ class RemoteTopic(Topic):
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         """Move the start offset up, as `Topic.delete_before` does."""
-        partition = self._check_partition(partition)
+        partition, offset = self._check_partition(partition), plain_int(offset)
         self._store._check_writable()
+        if type(offset) is not int or within_64_bits(offset) != offset:
+            # A message would not hold it as it is.
+            found = self.offsets()[partition]
+            raise beyond_the_log(self.name, partition, offset, found.start, found.end)
         self._appender.drain()
-        values = {**named(self._meta), "offset": within_64_bits(plain_int(offset)), "partition": partition}
+        values = {**named(self._meta), "offset": offset, "partition": partition}
         self._connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:
