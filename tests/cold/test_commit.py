@@ -591,6 +591,63 @@ def test_a_claim_checks_again_where_a_lineage_began_meanwhile(store: MemoryStore
     assert lineages == [1, 2]
 
 
+def test_who_was_fenced_asks_nobody_any_more(store: MemoryStore) -> None:
+    old, new = committer(store), committer(store)
+    old.claim()
+    old.commit(append(3))
+    new.claim()
+    with pytest.raises(Fenced, match="epoch 2 was published"):
+        old.commit(append(4))
+    store.requests.clear()
+    for call in (old.last_head, old.survey, old.settle):
+        with pytest.raises(Fenced, match="epoch 2 was published"):
+            call()
+    assert store.requests == []
+
+
+def test_the_head_is_read_again_after_a_commit_of_unknown_outcome(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    faults(store, "lost", "lost", "lost")
+    with pytest.raises(ColdStorageError, match="outcome unknown"):
+        one.commit(append(1))
+    store.fault = lambda verb, key: None
+    assert one.known_head is None
+    assert one.last_head() == published(store)
+
+
+def test_a_head_from_before_a_commit_whose_answer_was_lost_is_not_built_upon(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    before = store.objects[HEAD]
+    faults(store, "answer lost")
+    one.commit(append(1))
+    store.objects[HEAD] = before
+    with pytest.raises(CorruptionError, match="older head"):
+        one.survey()
+
+
+def test_a_commit_waits_for_the_one_under_way(store: MemoryStore) -> None:
+    """It would be planned on the head that the other one is about to replace."""
+    one = committer(store)
+    one.claim()
+    first, asked = threading.current_thread(), []
+
+    def fault(verb: str, key: str) -> str | None:
+        asked.append(threading.current_thread())
+        if threading.current_thread() is first and not second.ident:
+            second.start()
+            second.join(0.05)
+            assert second not in asked
+        return None
+
+    second = threading.Thread(target=lambda: one.commit(append(1, 2)))
+    store.fault = fault
+    one.commit(append(1, 1))
+    second.join(60)
+    assert published(store).end_offset == 2
+
+
 def test_threads_take_turns(store: MemoryStore) -> None:
     one = committer(store)
     one.claim()

@@ -391,6 +391,28 @@ def test_an_object_that_may_not_be_deleted_holds_up_no_other(
     assert store.deleted == [KEYS.data(other.name)]
 
 
+def test_a_bucket_that_goes_away_ends_the_run_and_what_is_left_keeps_its_marks(
+    store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no object that may not be deleted: each further one would be waited for."""
+    monkeypatch.setattr("tiered.cold.upkeep.sweep._BATCH", 1)
+    orphans = [one.upload() for _ in range(3)]
+    one.committer.release([item.name for item in orphans])
+    store.now += GRACE
+    asked: list[str] = []
+
+    def meet(verb: str, key: str) -> None:
+        if verb == "delete":
+            asked.append(key)
+            raise ColdStorageError("no route to host", retryable=True)
+
+    store.meet = meet
+    with pytest.raises(ColdStorageError, match="no route"):
+        one.sweep()
+    assert len(asked) == 1
+    assert len(one.marks) == 3
+
+
 @pytest.mark.parametrize("broken", ["head", "no head", "page", "no page", "list", "page 503"])
 def test_what_cannot_be_read_means_that_nothing_is_deleted(
     store: SweptStore, one: Process, monkeypatch: pytest.MonkeyPatch, broken: str

@@ -24,8 +24,8 @@ import sys
 import threading
 import time
 import tomllib
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -297,14 +297,8 @@ class Judge:
 
     def _rounds(self, mutant: Mutant, text: str) -> Iterator[list[str]]:
         """Yield a few tests that are likely to notice, the rest within the time, and those with processes of their own."""
-        tests = sorted(
-            (
-                test
-                for test in self._selection.tests_of(mutant.path, text, mutant.line)
-                if test not in self._unsound
-            ),
-            key=lambda test: (not near(test, mutant.path), self._seconds(test)),
-        )
+        covering = self._selection.tests_of(mutant.path, text, mutant.line)
+        tests = in_turn([test for test in covering if test not in self._unsound], mutant.path)
         noticed = self._noticed[mutant.name.split(":")[0]][:5]
         first = [*noticed, *(test for test in tests if test not in noticed)][: len(noticed) + 5]
         if first:
@@ -318,6 +312,20 @@ class Judge:
             yield rest
         if beside := self._beside.get(mutant.path):
             yield beside
+
+
+def in_turn(tests: Iterable[str], module: str) -> list[str]:
+    """Return tests, the quickest first, in the order to try them: those near the module first, and of each file one in turn.
+
+    The quickest hundred may all be of one file, and look at one thing.
+    """
+    before: Counter[str] = Counter()
+    turns = {}
+    for test in tests:
+        file = test.partition("::")[0]
+        turns[test] = before[file]
+        before[file] += 1
+    return sorted(turns, key=lambda test: (not near(test, module), turns[test]))
 
 
 def show(result: Result, number: int, count: int, whole: bool) -> None:

@@ -17,7 +17,7 @@ from cosmic_ray.operators.operator import Example, Operator
 
 Position = tuple[tuple[int, int], tuple[int, int]]
 
-_SAYS_ONLY = re.compile(r"(log|warnings|self\._log)\.|self\._counters\.|self\._counts\.")
+_SAYS_ONLY = re.compile(r"(_?log|warnings|self\._log)\.|self\._counters\.|self\._counts\.")
 """Statements that tell and count: nothing depends on them but what people read."""
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.__main__ import in_turn
 from tests.mutants.selecting import Measurement, Selection, lines_then, measure, near, plain_id
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -197,6 +198,17 @@ def test_near_are_the_tests_of_the_package_or_of_the_module_s_name(
     test: str, module: str, is_near: bool
 ) -> None:
     assert near(test, module) == is_near
+
+
+def test_of_each_file_one_test_is_tried_in_turn_and_those_near_the_module_first() -> None:
+    quickest_first = ["tests/cold/a.py::1", "tests/cold/a.py::2", "tests/hot/c.py::3", "tests/cold/b.py::4"]
+
+    assert in_turn(quickest_first, "tiered/cold/manifest/commit.py") == [
+        "tests/cold/a.py::1",
+        "tests/cold/b.py::4",
+        "tests/cold/a.py::2",
+        "tests/hot/c.py::3",
+    ]
 
 
 def test_a_line_that_moved_keeps_its_tests_and_a_new_one_has_those_before_it() -> None:

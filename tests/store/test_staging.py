@@ -21,6 +21,7 @@ from tests.conftest import Clock
 from tests.crash.disk import EVERYTHING, NAMES, NOTHING, Image, Loss, some
 from tests.crash.recording import Recorder
 from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
+from tests.warm.disks import FailingDisk
 from tiered.engine.append_numbered import last_sequence
 from tiered.engine.host import Host
 from tiered.errors import (
@@ -402,6 +403,7 @@ def test_an_open_decision_is_recognised_however_much_comes_between(
     with open_store(tmp_path, None, clock) as store:
         topic = store.create_topic("t", partitions=2)
         staging = Staging(store)
+        topic.append(b"other", partition=0)  # before there is a decision that its writer could find
         with pytest.raises(DiskFull):
             put(staging, 0, [[b"1"], [b"2"]])
         others(topic)
@@ -453,6 +455,165 @@ def test_a_full_disk_leaves_nothing_of_an_attempt(
         stage(staging, [[b"1"]])
     assert opened == []
     assert left(store) == []
+
+
+class WatchedDisk(FailingDisk):
+    """Also knows which descriptors are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_ones: set[int] = set()
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self.open_ones.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_ones.discard(fd)
+        super().close(fd)
+
+
+def test_an_attempt_is_durable_and_closed_when_its_task_is_told(tmp_path: Path, clock: Clock) -> None:
+    """A commit that was decided needs its rows after a power cut."""
+    disk = WatchedDisk()
+    with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
+        store.create_topic("t")
+        staging = Staging(store)
+        before = set(disk.open_ones)
+        disk.calls.clear()
+        stage(staging, [[b"1"]])
+        assert disk.open_ones == before
+        wrote = len(disk.calls) - disk.calls[::-1].index("write")
+        assert disk.calls[wrote:] == ["sync", "sync_directory"]
+
+
+def test_a_sweep_beside_leaves_the_directory_to_who_puts_rows_into_it(tmp_path: Path, clock: Clock) -> None:
+    """Also one that has been empty for as long as a query is remembered."""
+    disk = FailingDisk()
+    with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
+        store.create_topic("t")
+        staging = Staging(store)
+        clock.now_us = int((time.time() + DONE_SECONDS + 3600) * 1e6)
+        staging.sweep_if_due()
+
+        def sweep(name: str, what: object) -> None:
+            if name == "create" and str(what).endswith(".rows"):
+                disk.before = None
+                staging.sweep()
+
+        disk.before = sweep
+        assert put(staging, 0, [[b"1"]])
+        assert disk.before is None
+        assert values(store.topic("t")) == [b"1"]
+
+
+def test_staging_sweeps_once_an_hour(
+    store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, sweeps = Staging(store), itertools.count()
+    monkeypatch.setattr(Staging, "sweep", lambda self: next(sweeps))
+    for _ in range(3):
+        stage(staging, [[b"1"]])
+    clock.advance(3601)
+    for _ in range(3):
+        stage(staging, [[b"1"]])
+    assert next(sweeps) == 2
+
+
+def test_no_rows_are_no_file(store: tiered.Store) -> None:
+    attempt = uuid4().hex
+    staging = Staging(store)
+    assert staging.stage("t", "q", attempt, []) == Staged(attempt, 0, 0)
+    assert staging.stage("t", "q", attempt, [rows()]) == Staged(attempt, 0, 0)
+    assert left(store) == []
+    assert staging.commit("t", "q", 0, [Staged(attempt, 0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("query", "sound"), [("", False), ("q", True), ("q" * 512, True), ("q" * 513, False)]
+)
+def test_a_query_has_a_name_of_some_length(store: tiered.Store, query: str, *, sound: bool) -> None:
+    staging = Staging(store)
+    if sound:
+        assert put(staging, 0, [[b"1"]], query=query)
+        return
+    with pytest.raises(ConfigError, match="1 to 512 characters"):
+        stage(staging, [[b"1"]], query=query)
+
+
+def test_of_two_commits_of_a_batch_at_once_one_counts(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the driver of a query is started twice."""
+    staging, decide, found = Staging(store), Ledger.decide, []
+    attempts = [stage(staging, [[b"%d" % number]]) for number in range(2)]
+    second = threading.Thread(target=lambda: found.append(staging.commit("t", "q", 0, attempts[1])))
+
+    def deciding(self: Ledger, commit: Any) -> None:
+        if not second.ident:
+            second.start()
+            second.join(0.1)
+            assert second.is_alive()
+        decide(self, commit)
+
+    monkeypatch.setattr(Ledger, "decide", deciding)
+    assert staging.commit("t", "q", 0, attempts[0])
+    second.join(60)
+    assert found == [False]
+    assert values(store.topic("t")) == [b"0"]
+
+
+def test_what_cannot_be_recovered_at_once_is_tried_again_unasked(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [True]
+    append = Topic._append_idempotent
+
+    def fail(self: Topic, *arguments: Any, **named: Any) -> Any:
+        if full[0]:
+            raise DiskFull("no room on the local disk (injected)")
+        return append(self, *arguments, **named)
+
+    monkeypatch.setattr(Topic, "_append_idempotent", fail)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 3600.0)
+    with open_store(tmp_path, None, clock) as store:
+        store.create_topic("t")
+        with pytest.raises(DiskFull):
+            put(Staging(store), 0, [[b"1"]])
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    done = threading.Event()
+    finish = Ledger.finish
+    monkeypatch.setattr(Ledger, "finish", lambda self, commit: (finish(self, commit), done.set()))
+    with open_store(tmp_path, None, clock) as store:
+        staging = Staging(store)
+        staging.recover()
+        full[0] = False
+        assert done.wait(30)
+        assert values(store.topic("t")) == [b"1"]
+
+
+def test_nothing_is_tried_again_for_a_store_that_was_closed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process that opens it completes what was decided."""
+    monkeypatch.setattr(module, "RETRY_SECONDS", 3600.0)
+    before = set(threading.enumerate())
+
+    def fail(self: Topic, *arguments: Any, **named: Any) -> Any:
+        raise DiskFull("no room on the local disk (injected)")
+
+    with open_store(tmp_path, None, clock) as store:
+        store.create_topic("t")
+        staging, idle = Staging(store), Staging(store)
+        with monkeypatch.context() as patch, pytest.raises(DiskFull):
+            patch.setattr(Topic, "_append_idempotent", fail)
+            put(staging, 0, [[b"1"]])
+    [tries] = set(threading.enumerate()) - before
+    staging.retry()
+    idle.retry()
+    tries.join(30)
+    assert not tries.is_alive()
 
 
 def test_a_topic_that_is_gone_takes_its_stage_along(tmp_path: Path, clock: Clock) -> None:
