@@ -18,6 +18,7 @@ from tests.store.helpers import values
 from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
 from tiered.base.ticker import Ticker
 from tiered.engine.host import Host
+from tiered.errors import ColdStorageError
 from tiered.policies.actions import Expire
 from tiered.policies.executor import TierReport
 from tiered.policies.policy import Policy
@@ -92,6 +93,52 @@ def test_a_tail_costs_two_requests_where_there_is_news_and_none_elsewhere(
         state = loop.passes.state()
         assert (state.lag_records, state.lag_seconds) == (0, 0.0)
         assert state.tails.actions == {"ship_tail": 6}
+
+
+def test_what_the_bucket_has_this_disk_does_not_lose(tmp_path: Path, clock: Clock) -> None:
+    """Also where nobody asked it to sync: after a power cut it would be taken for an old image of itself."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=settings("never")) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1")
+        topic._writers[0].write_pending()
+        assert topic._writers[0].durable_offset == 0
+        store._tierer.tail_pass()
+        assert topic._writers[0].durable_offset == 1
+    assert published(bucket) == [b"1"]
+
+
+def test_an_object_whose_commit_was_refused_is_an_orphan_to_the_next_sweep(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Also in the process that uploaded it, which nobody may start again for months."""
+    bucket = WatchedBucket()
+    bucket.clock = lambda: clock.now_us / 1e6
+    chosen = settings().model_copy(
+        update={"sweep": tiered.Settings.model_validate({"sweep": {"grace": "0s"}}).sweep}
+    )
+    with open_at(tmp_path / "data", bucket, clock, settings=chosen) as store:
+        topic = store.create_topic("t")
+        topic.append(b"0", sync=True)
+        store._tierer.tail_pass()
+        clock.advance(20)
+
+        def refuse(request: str) -> None:
+            if request.startswith("put") and request.endswith("head.json"):
+                raise ColdStorageError("403 (injected)")
+
+        topic.append(b"1", sync=True)
+        bucket.hook = refuse
+        before = set(bucket.objects)
+        assert "403" in str(store._tierer.tail_pass().report.failed)
+        bucket.hook = lambda request: None
+        [orphan] = bucket.objects.keys() - before
+        for _ in range(3):
+            clock.advance(20)
+            store.sweep()
+        assert orphan not in bucket.objects
+        store._tierer.tail_pass()
+    assert published(bucket) == [b"0", b"1"]
 
 
 def test_an_hour_of_tails_stays_a_few_objects_and_its_seal_makes_one(tmp_path: Path, clock: Clock) -> None:

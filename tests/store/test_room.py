@@ -10,7 +10,9 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.store.helpers import OFFLOAD_US, evict_all, open_store, tier
+from tests.store.helpers import OFFLOAD_US, evict_all, open_store, stepwise, tier
+from tests.warm.disks import FailingDisk
+from tiered.engine.host import Host
 from tiered.engine.writers import flush_in_background
 from tiered.reader import tiers
 
@@ -46,6 +48,29 @@ def test_what_another_process_evicts_is_let_go(tmp_path: Path, clock: Clock) -> 
         flush_in_background(store)
         reader.topic("t").offsets()
         assert kept(store) == kept(reader) == []
+
+
+def test_what_a_pass_evicts_is_let_go_file_by_file(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the next action of the pass may need the room."""
+    monkeypatch.setattr(tiers, "REMOVED_SECONDS", 1e9)
+    disk, found = FailingDisk(), []
+
+    def look(name: str, what: object) -> None:
+        if name == "sync_directory" and str(what).endswith("/0"):
+            found.append(kept(store))
+
+    host = Host(clock=clock, fs=disk)
+    with tiered.open(
+        tmp_path / "data", cold=f"file://{tmp_path}/bucket", settings=stepwise(compress="off"), host=host
+    ) as store:
+        segments(store.create_topic("t"), 3)
+        assert store.topic("t").scan().to_arrow().num_rows == 3
+        disk.before = look
+        evict_all(store, clock)
+        assert found == [[]] * len(found)
+        assert len(found) >= 3
 
 
 def test_a_deleted_topic_is_let_go(tmp_path: Path, clock: Clock) -> None:

@@ -1,0 +1,191 @@
+"""Claims of one open store: each is made once, whoever comes at the same time, and what they leave behind."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.store.watched import URL, WatchedBucket, away, open_at, settings
+from tiered.engine.host import Host
+from tiered.errors import DiskFull
+from tiered.tiering import claims
+from tiered.warm.bucket_binding import read_cold_place
+from tiered.warm.partition_directory import read_lineage
+
+NOT_WAITING_SECONDS = 0.05
+"""So long a thread that waits for nobody needs at most until it asks."""
+
+
+class Meeting:
+    """Lets a second thread come while the first one is about to write an object whose key ends in `suffix`."""
+
+    def __init__(self, bucket: WatchedBucket, suffix: str, work: Callable[[], object]) -> None:
+        self._bucket, self._suffix = bucket, suffix
+        self.second = threading.Thread(target=work)
+        self.came = False
+        bucket.hook = self._meet
+
+    def _meet(self, request: str) -> None:
+        if request.startswith("put ") and request.endswith(self._suffix) and not self.came:
+            self.came = True
+            self.second.start()
+            self.second.join(NOT_WAITING_SECONDS)
+
+    def end(self) -> None:
+        """Wait for the second thread; nobody meets any more."""
+        assert self.came
+        self.second.join(60)
+        assert not self.second.is_alive()
+        self._bucket.hook = lambda request: None
+
+
+def puts(bucket: WatchedBucket, suffix: str) -> int:
+    return sum(request.startswith("put ") and request.endswith(suffix) for request in bucket.asked)
+
+
+def test_a_topic_is_announced_once_by_partitions_that_are_claimed_at_once(
+    tmp_path: Path, clock: Clock
+) -> None:
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        actions = store._tierer._actions
+        meeting = Meeting(bucket, "/topic.json", lambda: actions.committer(topic._meta, 1))
+        actions.committer(topic._meta, 0)
+        meeting.end()
+        assert (puts(bucket, "/topic.json"), puts(bucket, "/head.json")) == (1, 2)
+
+
+def test_the_prefix_is_claimed_once_by_topics_that_are_announced_at_once(
+    tmp_path: Path, clock: Clock
+) -> None:
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        one, other = store.create_topic("t"), store.create_topic("u")
+        actions, own = store._tierer._actions, store._tierer.claims
+        meeting = Meeting(bucket, "store.json", lambda: actions.committer(other._meta, 0))
+        own._own_prefix(claims.Bucket(bucket))
+        actions.committer(one._meta, 0)
+        meeting.end()
+        assert puts(bucket, "store.json") == 1
+
+
+def test_a_partition_is_claimed_once_by_threads_that_ship_at_once(tmp_path: Path, clock: Clock) -> None:
+    """The second claim would fence the committer of the first."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        actions = store._tierer._actions
+        found = []
+        meeting = Meeting(bucket, "/head.json", lambda: found.append(actions.committer(topic._meta, 0)))
+        first = actions.committer(topic._meta, 0)
+        meeting.end()
+        assert found == [first]
+        assert puts(bucket, "/head.json") == 1
+
+
+def test_a_claim_that_another_process_fenced_is_made_anew(tmp_path: Path, clock: Clock) -> None:
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        actions = store._tierer._actions
+        first = actions.committer(topic._meta, 0)
+        assert actions.committer(topic._meta, 0) is first
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+            assert beside._tierer._actions.committer(topic._meta, 0).epoch == first.epoch + 1
+        assert actions.committer(topic._meta, 0, fresh=False) is first
+        assert actions.committer(topic._meta, 0).epoch == first.epoch + 2
+
+
+def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock) -> None:
+    """Without it a manifest that was lost would be taken for one that was never published."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        directory = tmp_path / "data" / "topics" / "t" / "0"
+        assert read_lineage(directory) is None
+        assert not read_cold_place(tmp_path / "data").claimed
+        store._tierer._actions.committer(topic._meta, 0)
+        assert read_lineage(directory) == 1
+        assert read_cold_place(tmp_path / "data").claimed
+
+
+@pytest.mark.parametrize("name", ["write_lineage", "write_cold_place"])
+def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What is claimed for may be what makes room."""
+
+    def full(*_: object) -> None:
+        raise DiskFull("no room on the local disk (injected)")
+
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1", sync=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(claims, name, full)
+            assert store._tierer.tail_pass().report.failed == ()
+            assert len([key for key in bucket.objects if key.endswith(".parquet")]) == 1
+        topic.append(b"2", sync=True)
+        clock.advance(20)
+        assert store._tierer.tail_pass().report.failed == ()
+        assert read_lineage(tmp_path / "data" / "topics" / "t" / "0") == 1
+        assert read_cold_place(tmp_path / "data").claimed
+
+
+def test_a_bucket_is_asked_for_conditional_writes_before_the_first_claim_alone(
+    tmp_path: Path, clock: Clock
+) -> None:
+    bucket, found = WatchedBucket(), []
+    for name in ("t", "u"):
+        with open_at(tmp_path / "data", bucket, clock) as store:
+            bucket.asked.clear()
+            store._tierer._actions.committer(store.create_topic(name)._meta, 0)
+            writes = [request.partition("/")[0] for request in bucket.asked if request.startswith("put ")]
+            found.append(writes.index("put probe") if "put probe" in writes else None)
+    assert found == [0, None]
+
+
+def test_a_bucket_answers_also_with_what_is_damaged(tmp_path: Path, clock: Clock) -> None:
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        assert store._tierer.bucket_answers()
+        bucket.objects["store.json"] = (b"{", "damaged")
+        assert store._tierer.bucket_answers()
+        bucket.hook = away
+        assert not store._tierer.bucket_answers()
+        bucket.hook = lambda request: None
+        del bucket.objects["store.json"]
+
+
+def test_each_connection_that_is_made_for_a_question_is_closed(tmp_path: Path, clock: Clock) -> None:
+    made, closed = itertools.count(), itertools.count()
+
+    class Counted(WatchedBucket):
+        def close(self) -> None:
+            next(closed)
+
+    def connect(url: str, options: object) -> Counted:
+        next(made)
+        return bucket
+
+    bucket = Counted()
+    found = Host(clock=clock, open_bucket=connect)
+    with tiered.open(tmp_path / "data", cold=URL, settings=settings(), host=found) as store:
+        topic = store.create_topic("t", partitions=3)
+        for partition in range(3):
+            topic.append(b"1", partition=partition)
+        store._tierer.bucket_answers()
+        bucket.hook = away
+        store._tierer.bucket_answers()
+        bucket.hook = lambda request: None
+    connections = next(made)
+    assert connections > 4
+    assert next(closed) == connections
