@@ -18,6 +18,7 @@ from tests.format.manifest_values import STORE, TOPIC, entry
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
 from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.object_store.protocol import Versioned
 from tiered.cold.upkeep.rebuild import publish_rebuilt
 from tiered.errors import ColdStorageError, CorruptionError, Fenced
 from tiered.format import manifest_changes
@@ -646,6 +647,82 @@ def test_a_commit_waits_for_the_one_under_way(store: MemoryStore) -> None:
     one.commit(append(1, 1))
     second.join(60)
     assert published(store).end_offset == 2
+
+
+def test_a_survey_waits_for_the_commit_under_way(store: MemoryStore) -> None:
+    """Else an object could be neither in the head that it reads, nor in flight any more."""
+    one = committer(store)
+    one.claim()
+    first, asked, found = threading.current_thread(), [], []
+
+    def fault(verb: str, key: str) -> str | None:
+        asked.append(threading.current_thread())
+        if threading.current_thread() is first and not second.ident:
+            second.start()
+            second.join(0.05)
+            assert second not in asked
+        return None
+
+    second = threading.Thread(target=lambda: found.append(one.survey()[0].head))
+    store.fault = fault
+    one.commit(append(1, 1))
+    second.join(60)
+    assert found == [published(store)]
+
+
+def test_nothing_is_committed_or_surveyed_without_a_claim(store: MemoryStore) -> None:
+    one = committer(store)
+    with pytest.raises(RuntimeError, match="comes before commit"):
+        one.commit(append(1))
+    with pytest.raises(RuntimeError, match="comes before survey"):
+        one.survey()
+    assert store.objects == {}
+
+
+def test_a_survey_can_be_tried_again_once_a_commit_is_settled(store: MemoryStore) -> None:
+    one = committer(store)
+    one.claim()
+    faults(store, "lost", "lost", "lost")
+    with pytest.raises(ColdStorageError, match="outcome unknown"):
+        one.commit(append(1))
+    store.fault = lambda verb, key: None
+    with pytest.raises(ColdStorageError, match="may still land") as caught:
+        one.survey()
+    assert caught.value.retryable
+    one.settle()
+    assert one.survey()[0].head == published(store)
+
+
+def test_a_head_of_another_store_is_not_built_upon(store: MemoryStore) -> None:
+    """Its epoch and its commits may be the same, as of a copy that was given a new id."""
+    one = committer(store)
+    one.claim()
+    foreign = encode_head(replace(published(store), store_id=UUID(int=99)))
+    store.objects[HEAD] = (foreign, "foreign")
+    for call in (one.survey, lambda: one.commit(append(1))):
+        with pytest.raises(ColdStorageError, match="belongs to store"):
+            call()
+    assert store.objects[HEAD] == (foreign, "foreign")
+
+
+def test_a_head_that_may_not_be_read_back_ends_the_commit_at_once(store: MemoryStore) -> None:
+    class Refusing(MemoryStore):
+        refuses = False
+
+        def get(self, key: str) -> Versioned:
+            if self.refuses:
+                raise ColdStorageError("403 AccessDenied")
+            return super().get(key)
+
+    refusing, clock = Refusing(), Clock()
+    one = committer(refusing, clock)
+    one.claim()
+    faults(refusing, "lost")
+    refusing.refuses = True
+    with pytest.raises(ColdStorageError, match="403"):
+        one.commit(append(1))
+    assert clock.slept == []
+    assert one.unsettled
 
 
 def test_threads_take_turns(store: MemoryStore) -> None:

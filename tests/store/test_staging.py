@@ -593,6 +593,57 @@ def test_what_cannot_be_recovered_at_once_is_tried_again_unasked(
         assert values(store.topic("t")) == [b"1"]
 
 
+def test_what_is_no_attempt_or_one_twice_is_not_committed(store: tiered.Store) -> None:
+    staging = Staging(store)
+    (item,) = stage(staging, [[b"1"]])
+    with pytest.raises(ConfigError, match="32 hexadecimal digits"):
+        staging.commit("t", "q", 0, [Staged("../../../store", 0, 0)])
+    with pytest.raises(ConfigError, match="committed twice"):
+        staging.commit("t", "q", 0, [item, item])
+    assert staging.commit("t", "q", 0, [item])
+    assert values(store.topic("t")) == [b"1"]
+
+
+def test_rows_of_a_batch_that_is_there_are_let_go(store: tiered.Store) -> None:
+    staging = Staging(store)
+    assert put(staging, 0, [[b"1"]])
+    assert not put(staging, 0, [[b"1"]])
+    assert left(store) == []
+
+
+def test_a_try_waits_for_no_commit_that_is_under_way(store: tiered.Store) -> None:
+    staging = Staging(store)
+    put(staging, 0, [[b"1"]])
+    [ledger] = staging._ledgers()
+    with staging._lock_of(ledger):
+        thread = threading.Thread(target=staging.retry, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_decision_for_a_topic_that_is_gone_is_dropped(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """Its rows are none of the topic that has its name by then."""
+
+    def fail(self: Topic, *arguments: Any, **named: Any) -> Any:
+        raise DiskFull("no room on the local disk (injected)")
+
+    staging = Staging(store)
+    with monkeypatch.context() as patch, pytest.raises(DiskFull):
+        patch.setattr(Topic, "_append_idempotent", fail)
+        put(staging, 0, [[b"1"]])
+    store.delete_topic("t")
+    if again:
+        store.create_topic("t", partitions=3)
+    staging.retry()
+    assert left(store) == []
+    if again:
+        assert values(store.topic("t")) == []
+
+
 def test_nothing_is_tried_again_for_a_store_that_was_closed(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
