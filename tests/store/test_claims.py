@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tiered
 from tests.conftest import Clock
 from tests.store.watched import URL, WatchedBucket, away, open_at, settings
 from tiered.engine.host import Host
-from tiered.errors import DiskFull
+from tiered.errors import DiskFull, Fenced
+from tiered.format.topic_meta import TopicMeta
 from tiered.tiering import claims
 from tiered.warm.bucket_binding import read_cold_place
-from tiered.warm.partition_directory import read_lineage
+from tiered.warm.partition_directory import read_fence, read_lineage
 
 NOT_WAITING_SECONDS = 0.05
 """So long a thread that waits for nobody needs at most until it asks."""
@@ -151,6 +154,49 @@ def test_a_bucket_is_asked_for_conditional_writes_before_the_first_claim_alone(
             writes = [request.partition("/")[0] for request in bucket.asked if request.startswith("put ")]
             found.append(writes.index("put probe") if "put probe" in writes else None)
     assert found == [0, None]
+
+
+def test_a_topic_that_grew_is_announced_anew_and_one_that_did_not_is_not(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Who has the bucket alone would not know its partitions, and could not read its columns."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
+        old = topic._meta
+        actions = store._tierer._actions
+
+        def announced(meta: TopicMeta, partition: int) -> int:
+            bucket.asked.clear()
+            actions.committer(meta, partition)
+            return puts(bucket, "/topic.json")
+
+        assert (announced(topic._meta, 0), announced(topic._meta, 0)) == (1, 0)
+        topic.add_partitions(2)
+        assert (announced(topic._meta, 1), announced(topic._meta, 0)) == (1, 0)
+        topic.add_columns(pa.schema([("b", pa.int64())]))
+        assert (announced(topic._meta, 1), announced(topic._meta, 0)) == (1, 0)
+        assert announced(old, 0) == 0
+        [document] = [data for key, (data, _) in bucket.objects.items() if key.endswith("topic.json")]
+        assert json.loads(document)["partitions"] == 2
+        assert len(json.loads(document)["schemas"]) == 2
+
+
+@pytest.mark.parametrize("with_writer", [False, True])
+def test_a_fence_is_for_every_process_that_comes_later(
+    tmp_path: Path, clock: Clock, *, with_writer: bool
+) -> None:
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        store.create_topic("t").append(b"1", sync=True)
+    with open_at(tmp_path / "data", bucket, clock, tierer=not with_writer) as store:
+        topic = store.topic("t")
+        writer = topic._writer(0) if with_writer else None
+        with pytest.raises(Fenced, match="another copy"):
+            store._tierer.claims.diverged(topic._meta, 0, writer, 1)
+    assert "another copy" in str(read_fence(tmp_path / "data" / "topics" / "t" / "0"))
+    with open_at(tmp_path / "data", bucket, clock) as store, pytest.raises(Fenced, match="another copy"):
+        store.topic("t").append(b"2")
 
 
 def test_a_bucket_answers_also_with_what_is_damaged(tmp_path: Path, clock: Clock) -> None:
