@@ -100,6 +100,8 @@ def test_a_claim_that_another_process_fenced_is_made_anew(tmp_path: Path, clock:
         actions = store._tierer._actions
         first = actions.committer(topic._meta, 0)
         assert actions.committer(topic._meta, 0) is first
+        store._tierer.claims.note_head(topic._meta, 0, first.last_head())
+        assert actions.committer(topic._meta, 0, fresh=False) is first
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
             assert beside._tierer._actions.committer(topic._meta, 0).epoch == first.epoch + 1
         assert actions.committer(topic._meta, 0, fresh=False) is first
@@ -136,6 +138,7 @@ def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
             patch.setattr(claims, name, full)
             assert store._tierer.tail_pass().report.failed == ()
             assert len([key for key in bucket.objects if key.endswith(".parquet")]) == 1
+            store._tierer.forget_deleted()  # as each pass does
         topic.append(b"2", sync=True)
         clock.advance(20)
         assert store._tierer.tail_pass().report.failed == ()
