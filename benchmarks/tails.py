@@ -124,7 +124,7 @@ def _lag_at(server: S3Process, folder: Path, rate: int, options: argparse.Namesp
     with tiered.open(folder / "store", cold=url, settings=chosen, daemon=True) as store:
         topic = store.create_topic("bench")
         topic.append(b"opens the segment", sync=True)
-        store._tierer.tail_pass()
+        store.tierer.tail_pass()
         ended = threading.Event()
         watching = threading.Thread(target=_watch, args=(server, url, ended, starts, offsets, lags))
         server.reset()
@@ -144,7 +144,7 @@ def _lag_at(server: S3Process, folder: Path, rate: int, options: argparse.Namesp
         counts = server.counts()
         ended.set()
         watching.join()
-        uploads = store._passes.state().tails.actions.get("ship_tail", 0) if store._passes else 0
+        uploads = store.passes.state().tails.actions.get("ship_tail", 0) if store.passes else 0
     lags.sort()
     writes = sum(counts.get(name, 0) for name in _WRITES) * _DAY_SECONDS / seconds
     reads = max(0, sum(counts.get(name, 0) for name in _READS) - len(lags)) * _DAY_SECONDS / seconds

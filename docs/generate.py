@@ -231,10 +231,19 @@ def _field_type(kind: Any) -> str:
     return str(getattr(kind, "__forward_arg__", kind))
 
 
+# What other packages of this project use, and nobody else is to rely on.
+_BETWEEN_PACKAGES = {"common_end", "lineages", "use", "watched"}
+
+
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
     for name, member in vars(cls).items():
-        if not name.startswith("_") and (
-            inspect.isfunction(member) or isinstance(member, (property, classmethod))
+        is_member = inspect.isfunction(member) or isinstance(member, (property, classmethod))
+        # An attribute without a docstring is described with its class.
+        if (
+            not name.startswith("_")
+            and name not in _BETWEEN_PACKAGES
+            and is_member
+            and inspect.getdoc(member)
         ):
             yield name, member
 

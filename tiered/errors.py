@@ -205,3 +205,8 @@ def rebuilt(cls: type[TieredError], args: tuple[object, ...], state: dict[str, o
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+def as_tiered_error(error: TieredError | OSError) -> TieredError:
+    """Return what is wrong with one partition, also where its disk does not read, as an error of this package."""
+    return error if isinstance(error, TieredError) else TieredError(f"{type(error).__name__}: {error}")

@@ -138,14 +138,16 @@ def _open_local(
         raise
     if writable:
         try:
-            finish_deletions(store._tierer.claims, catalog, briefly=True)
+            finish_deletions(store.tierer.claims, catalog, briefly=True)
         except BaseException:  # Ctrl-C: nothing else leaves it
             store.close()
             raise
         ticker = Ticker(
-            "tiered-flush", settings.store.sync_interval.total_seconds(), partial(flush_in_background, store)
+            "tiered-flush",
+            settings.store.sync_interval.total_seconds(),
+            partial(flush_in_background, store.context, store.open_topics.writers),
         )
-        store._tickers.append(ticker)
+        store.tickers.append(ticker)
         ticker.start()
     if daemon:
         _start_passes(store)
@@ -161,20 +163,20 @@ def _open_bucket(url: str, settings: Settings, host: Host) -> Store:
 
 
 def _start_passes(store: Store) -> None:
-    store._passes = Passes(
-        store._tierer,
+    store.passes = Passes(
+        store.tierer,
         store.topics,
-        store._settings.policy_for,
-        schedule=schedule_of(store._settings.daemon, store._clock),
-        clock=store._clock,
-        first_seconds=first_seconds(store._settings.daemon),
+        store.context.settings.policy_for,
+        schedule=schedule_of(store.context.settings.daemon, store.context.clock),
+        clock=store.context.clock,
+        first_seconds=first_seconds(store.context.settings.daemon),
     )
     try:
-        store._web = listen(store, store._passes, "daemon.metrics", store._settings.daemon.metrics)
+        store.web = listen(store.watched(), "daemon.metrics", store.context.settings.daemon.metrics)
     except ConfigError:
         store.close()
         raise
-    store._passes.start()
+    store.passes.start()
 
 
 def path_text(path: str | os.PathLike[str]) -> str:

@@ -43,8 +43,10 @@ def manifest(bench: Bench) -> Case:
     topic = store.create_topic("many")
     topic.append(b"the first, which is shipped as a tail", sync=True)
     store.tier()
-    actions, meta = store._tierer._actions, topic._meta
-    committer = store._tierer.claims.committer(meta, 0, lambda: actions.local(meta, 0), topic._writers[0])
+    actions, meta = store.tierer.actions, topic.opened.meta
+    committer = store.tierer.claims.committer(
+        meta, 0, lambda: actions.local(meta, 0), topic.opened.writers[0]
+    )
     # From here on the log is the manifest's alone: no disk has what its objects hold.
     _fill(committer, count)
     head = committer.last_head()
@@ -54,7 +56,7 @@ def manifest(bench: Bench) -> Case:
         committer.publish_objects([_entry(committer, next(bases))])
 
     def plan() -> None:
-        published = read_published(store._access, meta, 0, local_offset=head.end_offset)
+        published = read_published(store.context.tiers, meta, 0, local_offset=head.end_offset)
         facts = partition_facts(meta, 0, LocalSegments(0, ()), published)
         make_plan(StoreFacts((facts,), has_cold=True, now_us=time.time_ns() // 1000), reached.policy_for)
 
@@ -92,7 +94,7 @@ def manifest(bench: Bench) -> Case:
         ),
         f"The head has {len(encode_head(head)):,} bytes and names {len(head.pages)} pages of "
         f"{sum(ref.bytes for ref in head.pages) // max(1, sum(ref.count for ref in head.pages))} bytes an object. "
-        f"Read, an object takes {_entry_bytes(store._access.cold(meta, 0), head):,} bytes of memory; a process keeps those "
+        f"Read, an object takes {_entry_bytes(store.context.tiers.cold(meta, 0), head):,} bytes of memory; a process keeps those "
         f"of {ENTRIES_CACHED_MAX:,} for each partition.",
         higher_is_better=False,
     )

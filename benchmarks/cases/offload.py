@@ -257,7 +257,7 @@ def _bucket(bench: Bench) -> S3Store:
 
 
 def _counted(store: tiered.Store, work: Callable[[], object]) -> BucketCounts:
-    bucket = store._access.object_store
+    bucket = store.context.tiers.object_store
     assert isinstance(bucket, S3Store)
     before = bucket.counts
     work()

@@ -103,7 +103,7 @@ def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:
     store, topic = open_topic(folder, settings("always"))
     with store:
         topic.append(b"opens the segment")
-        writer = topic._writers[0]
+        writer = topic.opened.writers[0]
         before = writer.syncs
         shares = [records[i::threads] for i in range(threads)]
         if threads == 1:

@@ -111,7 +111,7 @@ def test_a_hostile_bucket_writes_nothing_to_the_terminal(tmp_path: Path) -> None
         topic = store.create_topic("t", schema=pa.schema([(EVIL, pa.string())]))
         topic.append_batch(pa.table({EVIL: ["x"]}))
         topic.roll()
-        store.tier((store._clock() + HOUR_US) // 1000)
+        store.tier((store.context.clock() + HOUR_US) // 1000)
     (tmp_path / "bucket" / "\x1b]0;PWNED\x07").mkdir()
     data = next((tmp_path / "bucket").rglob("*.parquet"))
     for arguments in (["topics"], ["status"], ["inspect", EVIL.replace("\x00", "")], ["inspect", str(data)]):

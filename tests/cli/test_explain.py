@@ -36,7 +36,7 @@ def config(tmp_path: Path, data: Path) -> Path:
             if base < 20:
                 topic.roll()
             if base == 0:
-                store.tier(store._clock() // 1000 + 11 * 60_000)
+                store.tier(store.context.clock() // 1000 + 11 * 60_000)
     return path
 
 
@@ -77,7 +77,7 @@ def test_an_open_segment_is_as_old_as_its_first_record(tmp_path: Path, clock: Cl
 def test_what_a_writer_has_in_memory_is_hot(data: Path) -> None:
     with tiered.open(data) as store:
         store.create_topic("t").append(b"x", sync=True)
-        ((piece,),) = [item.pieces for item in explain_topic(store, "t").partitions]
+        ((piece,),) = [item.pieces for item in explain_topic(store.watched(), "t").partitions]
         assert piece.tiers == ("hot", "warm")
 
 
@@ -89,7 +89,7 @@ def test_on_a_full_disk_the_oldest_file_of_the_store_leaves_first(
         younger = store.create_topic("younger")
         younger.append(b"x" * 1000)
         younger.roll()
-        store.tier(store._clock() // 1000 + 11 * 60_000)
+        store.tier(store.context.clock() // 1000 + 11 * 60_000)
     usage = shutil.disk_usage(config)._replace(total=1 << 30, free=((1 << 30) // 20) - 1)
     monkeypatch.setattr("tiered.opening.Host", partial(Host, disk_usage=lambda _: usage))
     for topic, expected in (

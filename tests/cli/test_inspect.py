@@ -28,7 +28,7 @@ def store(data: Path, tmp_path: Path) -> Iterator[tiered.Store]:
         topic.roll()
         topic.append(b"active")
         topic.flush()
-        report = store.tier(now=store._clock() // 1000 + 700_000)
+        report = store.tier(now=store.context.clock() // 1000 + 700_000)
         assert not report.failed
         yield store
 
@@ -101,8 +101,8 @@ def test_a_cold_object_on_s3(tiered_: Run, data: Path, s3_bucket: str) -> None:
         topic.append_many([b"%d" % i for i in range(1_000)])
         topic.flush()
         assert not store.tier().failed
-        (split,) = store.topic("orders")._store._access.cold(topic._meta, 0).load().head.inline  # type: ignore[union-attr]
-        key = store._access.cold(topic._meta, 0).keys.data(split.name)
+        (split,) = store.topic("orders").opened.context.tiers.cold(topic.opened.meta, 0).load().head.inline  # type: ignore[union-attr]
+        key = store.context.tiers.cold(topic.opened.meta, 0).keys.data(split.name)
     values = inspected(tiered_, f"{s3_bucket}/{key}")
     assert (values["state"], values["end_offset"]) == ("tail of an active segment", 1_000)
     head = inspected(tiered_, f"{s3_bucket}/{key.rpartition('/data/')[0]}/head.json")

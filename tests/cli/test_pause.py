@@ -81,7 +81,7 @@ def test_nothing_of_a_paused_topic_is_moved_deleted_or_shipped(tmp_path: Path) -
                     note for note in plan.notes if note.startswith("kept: paused since") and "look" in note
                 ]
                 other.tier()
-                other._tierer.tail_pass()
+                other.tierer.tail_pass()
                 other.sweep()
         assert [files(path) for path in paths] == before
         assert len(topics[0].scan().to_arrow()) == 101
@@ -147,7 +147,7 @@ def test_a_damaged_file_pauses_until_it_is_resumed(tmp_path: Path) -> None:
         store.create_topic("t").append(b"x", sync=True)
         path = tmp_path / "data" / "topics" / "t" / PAUSED_FILE
         path.write_bytes(b"{}")
-        (note,) = store.plan(store._clock() // 1000 + 10**10).notes
+        (note,) = store.plan(store.context.clock() // 1000 + 10**10).notes
         assert "a file that cannot be read" in note
         assert store.resume("t")
         assert store.plan().notes == ()

@@ -156,7 +156,7 @@ def test_a_point_read_takes_two_requests_and_none_when_cached(fresh: World) -> N
         assert sorted(fresh.log.take()) == ["head", "page"]
         point(store, ROWS + 10)
         assert fresh.log.take() == []
-        assert store._access.fetch_counters.counts.requests == 0
+        assert store.context.tiers.fetch_counters.counts.requests == 0
     with fresh.open(cache_bytes=0) as store:
         point(store, 10)
         assert sorted(fresh.log.take()) == ["data", "data", "head", "page"]
@@ -213,7 +213,7 @@ def test_a_reader_that_wants_one_row_fetches_no_more_than_its_row_group(fresh: W
         fresh.log.requests.clear()
         assert store.topic("t").scan(limit=1).to_arrow().num_rows == 1
         assert fresh.log.take_bytes() < 3 * largest
-        assert store._access.fetch_counters.counts.ahead == 0
+        assert store.context.tiers.fetch_counters.counts.ahead == 0
 
 
 def test_the_cache_is_never_taken_for_the_log(fresh: World) -> None:
@@ -298,10 +298,10 @@ def test_a_slow_down_is_retried(fresh: World) -> None:
 def test_an_executor_has_a_cache_of_its_own_in_memory_and_shares_the_one_on_disk(fresh: World) -> None:
     with fresh.open() as store:
         point(store, 10)
-        meta = store.topic("t")._meta
+        meta = store.topic("t").opened.meta
         (split,) = store.topic("t").scan(start_offset=10, end_offset=11).splits()
-        access = pickle.loads(pickle.dumps(store._access))
-        store._access.fetcher.drain()
+        access = pickle.loads(pickle.dumps(store.context.tiers))
+        store.context.tiers.fetcher.drain()
         fresh.log.take()
         assert isinstance(access, TierAccess)
         assert sum(batch.num_rows for batch in read_split(access, meta, split, Query())) == 1
@@ -314,9 +314,9 @@ def test_an_abandoned_scan_and_a_closed_store_leave_no_threads(fresh: World) -> 
     with fresh.open() as store:
         batches = store.topic("t").scan().to_batches()
         next(batches)
-        assert store._access.fetch_counters.counts.ahead > 0
+        assert store.context.tiers.fetch_counters.counts.ahead > 0
         batches.close()  # type: ignore[attr-defined]
-        assert store._access.fetcher._ahead_bytes_left == 64 << 20
+        assert store.context.tiers.fetcher._ahead_bytes_left == 64 << 20
     assert not [
         name for name in {t.name for t in threading.enumerate()} - before if name.startswith("tiered")
     ]

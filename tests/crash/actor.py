@@ -207,7 +207,7 @@ class Actor:
             log.values += rows
             log.close_block()
         self.model.mark()
-        writer = self.store.topic(name)._writer(partition)
+        writer = self.store.topic(name).opened.writer(partition)
         try:
             found = writer.append_bodies(bodies, 4, keep=False)
         except tiered.DiskFull:

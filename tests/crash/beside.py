@@ -96,13 +96,13 @@ class _Eyes:
             for mmap in (True, False)
         )
         host = Host(clock=lambda: self._now_us)
-        self._tierer = self._stack.enter_context(
+        self.tierer = self._stack.enter_context(
             tiered.open(root, tierer=True, settings=settings_of(), cold=cold, host=host)
         )
 
     def look(self) -> list[Any]:
         self._now_us += 10_000_000  # more than the interval of tails
-        found = self._tierer._tierer.tail_pass()
+        found = self.tierer.tierer.tail_pass()
         problems = [str(item) for item in (*found.report.failed, *found.problems.values())]
         return [_marks(self._mapping), _marks(self._copying), problems]
 

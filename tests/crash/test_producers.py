@@ -14,7 +14,7 @@ from tests.conftest import Clock
 from tests.crash.disk import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
 from tests.crash.recording import Recorder
 from tests.store.helpers import COMPRESS_US, stepwise, tier, values
-from tiered.engine.append_numbered import last_sequence
+from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.engine.host import Host
 from tiered.store.local_producer import Producer
 
@@ -55,7 +55,9 @@ class Life:
                     flushed = base + 24
                     promise()
                 if life == 0:
-                    topic._append_idempotent(pa.table({"value": CALL}), 0, "sink", 0, CALL_BASE, sync=True)
+                    append_idempotent(
+                        topic.opened, pa.table({"value": CALL}), 0, "sink", 0, CALL_BASE, sync=True
+                    )
                     called = True
                     promise()
                     topic.roll()
@@ -88,7 +90,7 @@ class Life:
             assert producer.epoch > epoch, "the epoch was durable when the session began"
             assert producer.next_sequence >= flushed
             if called:
-                assert last_sequence(topic, 0, "sink") == (0, CALL_BASE + len(CALL) - 1)
+                assert last_sequence(topic.opened, 0, "sink") == (0, CALL_BASE + len(CALL) - 1)
             repeat(topic, producer, flushed)
         with self.open(recorder) as store:
             topic = store.topic("log")
@@ -105,7 +107,7 @@ def repeat(topic: tiered.Topic, producer: Producer, first: int) -> None:
         producer.append(b"p:%d" % number, sequence=number, key=KEYS[number % 4])
     if middle < NUMBERS:
         producer.append_batch(rows(range(middle, NUMBERS)), sequence=middle)
-    topic._append_idempotent(pa.table({"value": CALL}), 0, "sink", 0, CALL_BASE)
+    append_idempotent(topic.opened, pa.table({"value": CALL}), 0, "sink", 0, CALL_BASE)
 
 
 def check_once(topic: tiered.Topic) -> None:

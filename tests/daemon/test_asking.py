@@ -39,7 +39,7 @@ class Pair:
 
     @property
     def partition(self) -> PartitionWriter:
-        return self.topic._writers[0]
+        return self.topic.opened.writers[0]
 
     @property
     def directory(self) -> Path:
@@ -52,7 +52,7 @@ class Pair:
 
     def tick(self) -> None:
         """What the writer's own thread does every ``sync_interval``."""
-        flush_in_background(self.writer)
+        flush_in_background(self.writer.context, self.writer.open_topics.writers)
 
 
 @contextmanager
@@ -128,9 +128,9 @@ def test_a_writer_without_room_for_its_records_does_what_makes_room(
 def test_a_tail_pass_right_after_a_roll_ships_the_sealed_segment(sealing: Pair) -> None:
     """Behind it lies an empty one, which has nothing to ship."""
     sealing.topic.roll()
-    report = sealing.tierer._tierer.tail_pass().report
+    report = sealing.tierer.tierer.tail_pass().report
     assert [(action.base_offset, action.end_offset) for action, _ in report.done] == [(0, 10)]
-    assert sealing.tierer._tierer.tail_pass().report.done == ()
+    assert sealing.tierer.tierer.tail_pass().report.done == ()
 
 
 @pytest.mark.parametrize("with_bucket", [True, False])
@@ -155,7 +155,7 @@ def test_retention_reaches_a_store_whose_writer_never_closes(
 
 def test_what_is_asked_too_late_or_of_somebody_else_changes_nothing(sealing: Pair) -> None:
     """Of another segment, of the topic that had this name before, beyond the end, or not a document at all."""
-    meta, active = sealing.topic._meta, sealing.partition.active_segment_id
+    meta, active = sealing.topic.opened.meta, sealing.partition.active_segment_id
     sealing.topic.append(b"pending")
     for asked in (Asked(meta.topic_id, uuid4()), Asked(uuid4(), active, 5)):
         ask(FS, sealing.directory, asked)
@@ -184,7 +184,7 @@ def test_a_request_does_not_outlive_the_writer_that_it_was_for(sealing: Pair) ->
     with open_store(sealing.path, None, sealing.clock) as again:
         again.topic("t").append(b"10", sync=True)
         assert not (sealing.directory / ASKED_FILE).exists()
-        flush_in_background(again)
+        flush_in_background(again.context, again.open_topics.writers)
         assert len(local_segments(sealing.path, "t")) == 1
 
 

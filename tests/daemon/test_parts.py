@@ -312,8 +312,8 @@ def test_limits_change_under_connections_that_are_open(tmp_path: Path) -> None:
     ]
     held, other = Brakes.shared(place, 1 << 20), Brakes.shared(place, 2 << 20)
     with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/cold", settings=settings[0]) as store:
-        store._use(settings[1])
-        assert store._access.places.cold_options.upload_bytes_per_second == 3 << 20
+        store.use(settings[1])
+        assert store.context.tiers.places.cold_options.upload_bytes_per_second == 3 << 20
     assert held.bytes is not None
     assert other.bytes is not None
     assert (held.bytes._per_second, other.bytes._per_second) == (3 << 20, 2 << 20)
@@ -333,11 +333,15 @@ def test_a_reload_that_fails_changes_nothing_and_ends_nothing(tmp_path: Path) ->
     for load in (unreadable, lambda: after):
         daemon = Daemon(load, settings=before)
         with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/cold", settings=before) as store:
-            places, remembered = store._access.places, (tmp_path / "data" / COLD_FILE).read_bytes()
+            places, remembered = store.context.tiers.places, (tmp_path / "data" / COLD_FILE).read_bytes()
             (tmp_path / "data" / COLD_FILE).write_bytes(b"damaged")
             daemon._store = store
             daemon._reload()
-            assert (daemon._settings, store._settings, store._access.places) == (before, before, places)
+            assert (daemon._settings, store.context.settings, store.context.tiers.places) == (
+                before,
+                before,
+                places,
+            )
             (tmp_path / "data" / COLD_FILE).write_bytes(remembered)
 
 
@@ -368,7 +372,7 @@ def test_neither_reloads_nor_clock_steps_put_the_next_pass_off(tmp_path: Path) -
         state=lambda: SimpleNamespace(lag_records=0, full=SimpleNamespace(passes=1)),
     )
     daemon._store = SimpleNamespace(  # type: ignore[assignment]
-        _use=lambda _: None, _access=SimpleNamespace(has_cold=False)
+        use=lambda _: None, context=SimpleNamespace(tiers=SimpleNamespace(has_cold=False))
     )
     daemon._health.set_unready("")
     daemon._clock_drift = daemon._drift()
@@ -392,9 +396,8 @@ def test_an_upload_that_a_low_limit_slows_down_is_no_pass_that_hangs(tmp_path: P
     daemon = Daemon(lambda: tiered.Settings.model_validate({"store": {"path": str(tmp_path)}}))
     now = 0.0
     daemon._health = Health(60, lambda: now)
-    daemon._store = SimpleNamespace(  # type: ignore[assignment]
-        _access=SimpleNamespace(has_cold=True, object_store=SimpleNamespace(counts="one request"))
-    )
+    tiers = SimpleNamespace(has_cold=True, object_store=SimpleNamespace(counts="one request"))
+    daemon._store = SimpleNamespace(context=SimpleNamespace(tiers=tiers))  # type: ignore[assignment]
     body = Brakes.shared(str(tmp_path), 1 << 20).paced(bytes(1000))
     assert isinstance(body, PacedBody)
     body.begin()

@@ -275,7 +275,7 @@ def test_a_writer_with_daemon_true_answers_too(tmp_path: Path) -> None:
     settings = tiered.Settings.model_validate({"daemon": {"metrics": "127.0.0.1:0", "interval": "1h"}})
     with tiered.open(tmp_path / "data", settings=settings, daemon=True) as store:
         store.create_topic("orders").append(b"value", sync=True)
-        server = store._web
+        server = store.web
         assert server is not None
         assert [ask(server, path)[0] for path in ("/healthz", "/readyz", "/", "/state.json")] == [200] * 4
         assert 'tiered_appended_records_total{partition="0",topic="orders"} 1.0' in ask(server, "/metrics")[1]
@@ -295,7 +295,7 @@ def test_a_server_answers_too_where_an_address_is_set(tmp_path: Path, daemon: bo
     with tiered.open(tmp_path / "data", settings=settings, daemon=daemon) as store:
         store.create_topic("orders").append(b"value", sync=True)
         with store.serve("127.0.0.1:0"):
-            server = store._web
+            server = store.web
             assert server is not None
             assert [ask(server, path)[0] for path in ("/healthz", "/readyz", "/", "/state.json")] == [200] * 4
             assert 'tiered_appended_records_total{partition="0",topic="orders"} 1.0' in ask(server, "/metrics")[1]  # fmt: skip
@@ -304,7 +304,7 @@ def test_a_server_answers_too_where_an_address_is_set(tmp_path: Path, daemon: bo
                 with pytest.raises(tiered.ConfigError, match="flight.metrics: cannot listen at"):
                     other.serve("127.0.0.1:0")
         with store.serve("127.0.0.1:0"):
-            assert store._web is server, "one is enough"
+            assert store.web is server, "one is enough"
     with pytest.raises(ConnectionRefusedError):
         ask(server, "/healthz")
 
@@ -314,4 +314,4 @@ def test_a_server_of_metrics_is_for_other_hosts_with_a_token_alone(tmp_path: Pat
     with tiered.open(tmp_path / "data", settings=settings) as store:
         with pytest.raises(tiered.ConfigError, match=r"flight.metrics: .* no token is asked of them"):
             store.serve("127.0.0.1:0")
-        assert store._servers == []
+        assert store.servers == []

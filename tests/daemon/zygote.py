@@ -66,7 +66,7 @@ def idler(journal: Any, config: str) -> None:
     deadline = time.monotonic() + SECONDS_MAX
     while first.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    topic._writers[0].recent.clear()  # or memory would answer
+    topic.opened.writers[0].recent.clear()  # or memory would answer
     scan = topic.scan()
     journal("tiers", *sorted({str(split.tier.value) for split in scan.splits()}))
     topic.append(b"100", sync=True)

@@ -113,7 +113,7 @@ def test_deleting_the_local_file_before_it_is_published(operations, monkeypatch)
     offload = TierActions.offload
 
     def careless(self, action):
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         segment = self._sealed(meta, action)
         if segment is not None:
             self._unlink(meta, action.partition, segment)

@@ -110,13 +110,13 @@ def test_a_topic_whose_document_is_damaged_stops_no_other(
             store.tier((clock() + OFFLOAD_US) // 1000)
         for name in "ac":
             store.topic(name).append(b"w", sync=True)
-        found = store._tierer.tail_pass()
+        found = store.tierer.tail_pass()
         assert [str(place) for place in found.problems] == ["('b', 0)"]
         rows = {row.topic: row for row in store.status()}
         assert [rows[name].published_offset for name in "abc"] == [2, None, 2]
         assert "topic.json" in rows["b"].problem
-        assert ["topic.json" in row.problem for row in look(store)] == [False, True, False]
-        assert len(store._tierer.lags()) == 2
+        assert ["topic.json" in row.problem for row in look(store.watched())] == [False, True, False]
+        assert len(store.tierer.lags()) == 2
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)

@@ -255,7 +255,7 @@ class Life:
 
     def check(self) -> None:
         """Look at the bucket and at the disk from outside: nothing lost, nothing twice, nothing stray."""
-        topic_id = self.opened.topic(TOPIC)._meta.topic_id
+        topic_id = self.opened.topic(TOPIC).opened.meta.topic_id
         for key in self._unnamed():
             hold(self._is_sweepable(key, topic_id), f"nobody knows {key}")
         self._check_writes()
@@ -285,7 +285,7 @@ class Life:
 
     def _unnamed(self) -> list[str]:
         """Check what the manifests name; return the keys of all other objects."""
-        topic_id = self.opened.topic(TOPIC)._meta.topic_id
+        topic_id = self.opened.topic(TOPIC).opened.meta.topic_id
         named = {"store.json"}
         for partition in PARTITIONS:
             cold = ColdPartition(self.bucket, TOPIC, topic_id, partition)

@@ -100,7 +100,7 @@ def test_what_is_kept_is_bounded_however_small_it_is(
 ) -> None:
     """Nobody flushes, and each record goes by itself: those of a producer count, too."""
     topic = remote.create_topic("orders")
-    kept = topic._appender._kept  # type: ignore[attr-defined]
+    kept = topic.appender._kept  # type: ignore[attr-defined]
     monkeypatch.setattr(kept_module, "KEPT_MAX", 4)
     for at in range(20):
         assert topic.append(b"x").offset == at

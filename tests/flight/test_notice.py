@@ -76,7 +76,7 @@ def test_the_lock_vouches_for_the_notice_until_the_socket_is_closed(
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(type(store._host.fs), "rename")
+    watched(type(store.context.host.fs), "rename")
     watched(Posting, "withdraw")
     watched(FlightServer, "_end")
     server = store.serve("127.0.0.1:0")
@@ -167,7 +167,7 @@ def test_a_disk_without_room_keeps_nobody_from_serving(
     def full(*_: Any) -> None:
         raise tiered.DiskFull("no room")
 
-    monkeypatch.setattr(store._host.fs, "create", full)
+    monkeypatch.setattr(store.context.host.fs, "create", full)
     with store.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
         assert remote.topics() == []
         assert facts_of_holder(Path(store.url) / SERVING_LOCK) is None
@@ -277,7 +277,7 @@ def test_who_has_the_port_of_a_server_that_is_gone_learns_no_secret_and_is_not_b
     assert notice is not None
     with open_noticed(notice, tiered.Settings(), read_only=True) as remote:
         assert remote.topics() == []
-        connection = remote._connection
+        connection = remote.connection
         monkeypatch.setattr(
             connection, "options", replace(connection.options, retry_seconds=0.0, call_seconds=10.0)
         )

@@ -161,10 +161,12 @@ def test_splits_are_read_from_anywhere_and_again(
         rows = [batch for part in parts for batch in scan.read(part)]
         expected = pa.Table.from_batches(scan.read(split), scan.schema)
         assert pa.Table.from_batches(rows, scan.schema).equals(expected)
-        direct = split.direct(store._access.places.root)
+        direct = split.direct(store.context.tiers.places.root)
         assert (direct is None) == (split.tier.value == "hot")
         if direct is not None:
-            found = read_split(store._access, here._meta, pickle.loads(pickle.dumps(direct)), Query())
+            found = read_split(
+                store.context.tiers, here.opened.meta, pickle.loads(pickle.dumps(direct)), Query()
+            )
             assert pa.Table.from_batches(found, scan.schema).equals(expected)
     assert [split.direct(None) is not None for split in splits] == [
         split.tier.value == "cold" for split in splits
@@ -308,7 +310,7 @@ def test_a_ticket_beyond_the_end_is_refused(remote: tiered.Store) -> None:
     """As after a restore to an earlier time: rows that are not there must not be taken for none."""
     topic = remote.create_topic("orders")
     topic.append(b"x", sync=True)
-    ticket = Ticket("orders", topic._meta.topic_id, 0, 0, 2, ("value",)).encode()
+    ticket = Ticket("orders", topic.opened.meta.topic_id, 0, 0, 2, ("value",)).encode()
     with pytest.raises(tiered.OffsetOutOfRange):
         list(Connection(remote.url, ConnectOptions()).rows(ticket))
 
@@ -321,7 +323,9 @@ def test_a_ticket_with_a_key_that_is_none_is_refused(remote: tiered.Store, key: 
         "orders", schema=pa.schema([("n", pa.int64()), ("text", pa.string())]), key="n"
     )
     topic.append({"n": 1, "text": "x"}, sync=True)
-    ticket = Ticket("orders", topic._meta.topic_id, 0, 0, 1, ("n",), key=key, key_column=column).encode()
+    ticket = Ticket(
+        "orders", topic.opened.meta.topic_id, 0, 0, 1, ("n",), key=key, key_column=column
+    ).encode()
     with pytest.raises(tiered.SchemaMismatch, match="key"):
         list(Connection(remote.url, ConnectOptions()).rows(ticket))
 
@@ -329,9 +333,9 @@ def test_a_ticket_with_a_key_that_is_none_is_refused(remote: tiered.Store, key: 
 def test_an_error_of_any_text_is_that_error(remote: tiered.Store) -> None:
     """Its bytes fit into what HTTP/2 lets pass."""
     topic = remote.create_topic("orders")
-    command = ScanCommand("orders", columns=("\U0001f600" * 5000,), topic_id=topic._meta.topic_id)
+    command = ScanCommand("orders", columns=("\U0001f600" * 5000,), topic_id=topic.opened.meta.topic_id)
     with pytest.raises(tiered.SchemaMismatch, match="no column"):
-        remote._connection.plan(command.encode())  # type: ignore[attr-defined]
+        remote.connection.plan(command.encode())  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -75,7 +75,7 @@ def test_what_was_refused_is_not_taken_for_a_repeat(
     fail(monkeypatch, DiskFull("no space for the test"), 1)
     lose(monkeypatch, PutStream, "answer", 1)
     sent = [b"1" * PILE_BYTES_MIN, b"2" * PILE_BYTES_MIN]
-    with topic._appender._changed:  # type: ignore[attr-defined]
+    with topic.appender._changed:  # type: ignore[attr-defined]
         topic.append(sent[0], sync=False)
         topic.append(sent[1])
     topic.flush()
@@ -126,9 +126,9 @@ def test_a_flush_lets_go_of_nothing_that_came_after_it(
 
     monkeypatch.setattr(Connection, "action", slow)
     topic.flush()
-    assert topic._appender.unsettled  # type: ignore[attr-defined]
+    assert topic.appender.unsettled  # type: ignore[attr-defined]
     topic.flush()
-    assert not topic._appender.unsettled  # type: ignore[attr-defined]
+    assert not topic.appender.unsettled  # type: ignore[attr-defined]
 
 
 def test_each_whose_records_failed_is_told(remote: tiered.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_each_whose_records_failed_is_told(remote: tiered.Store, monkeypatch: py
 
     monkeypatch.setattr(appending, "_appended", gated)
     topic.append(b"first")
-    assert eventually(lambda: bool(topic._appender._under_way))  # type: ignore[attr-defined]
+    assert eventually(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
     topic.append(b"mine")
     thread = threading.Thread(target=other)
     thread.start()
@@ -179,7 +179,7 @@ def test_an_append_beside_a_close_is_refused_or_sent(
 ) -> None:
     topic = remote.create_topic("orders")
     topic.append(b"x", sync=True)
-    thread = topic._appender._thread  # type: ignore[attr-defined]
+    thread = topic.appender._thread  # type: ignore[attr-defined]
     real, refused = thread.join, []
 
     def late() -> None:
@@ -199,7 +199,7 @@ def test_an_interrupt_anywhere_in_an_append_harms_no_other_record(remote: tiered
     codes, point, left = {Appender.add.__code__, Appender._make_room.__code__}, 0, [-1]
     while left[0] < 0:
         topic = remote.create_topic(f"orders-{point}")
-        with topic._appender._changed:  # type: ignore[attr-defined]  # so that they go as one batch
+        with topic.appender._changed:  # type: ignore[attr-defined]  # so that they go as one batch
             if not first:
                 topic.append(b"before")
             with interrupting(codes, point) as left, suppress(Interrupted):
@@ -245,7 +245,7 @@ def test_append_many_tells_of_its_own_records_alone(
 
     monkeypatch.setattr(appending, "_appended", gated)
     topic.append(b"first")
-    assert eventually(lambda: bool(topic._appender._under_way))  # type: ignore[attr-defined]
+    assert eventually(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
     topic.append(b"before")
     threading.Timer(0.05, gate.set).start()
     assert topic.append_many([{"value": b"a"}, {"value": b"b"}]) == [(0, 2, 4)]
@@ -256,18 +256,18 @@ def test_what_a_server_waits_for_is_asked_of_each_that_comes(
     store: tiered.Store, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one may answer before a record is durable: then the record is kept until it is."""
-    real = store._settings
+    real = store.context.settings
     waiting = real.model_copy(update={"store": real.store.model_copy(update={"sync": "always"})})
-    monkeypatch.setattr(store, "_settings", waiting)
+    monkeypatch.setattr(store.context, "settings", waiting)
     with tiered.open(server.location) as remote:
         topic = remote.create_topic("orders")
         topic.append(b"x")
-        assert not topic._appender.unsettled  # type: ignore[attr-defined]
-        monkeypatch.setattr(store, "_settings", real)
+        assert not topic.appender.unsettled  # type: ignore[attr-defined]
+        monkeypatch.setattr(store.context, "settings", real)
         appending._incarnations[store] = "another"
-        topic._appender._close_stream()  # type: ignore[attr-defined]
+        topic.appender._close_stream()  # type: ignore[attr-defined]
         topic.append(b"y")
-        assert topic._appender.unsettled  # type: ignore[attr-defined]
+        assert topic.appender.unsettled  # type: ignore[attr-defined]
 
 
 def test_a_session_outlives_new_partitions_and_a_lost_connection(
@@ -352,7 +352,7 @@ def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pyt
         tiered.open(store.serve("127.0.0.1:0").location) as remote,
     ):
         topic = remote.create_topic("orders")
-        with topic._appender._changed:  # type: ignore[attr-defined]
+        with topic.appender._changed:  # type: ignore[attr-defined]
             appended = [topic.append(row) for row in rows]
         for row, found in zip(rows, appended, strict=True):
             try:
@@ -370,20 +370,20 @@ def test_a_session_that_is_over_fails_nobody_else(
     """A server was killed; what an older session of a producer had not flushed cannot be sent again."""
     monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
     topic = remote.create_topic("orders")
-    connection = remote._connection  # type: ignore[attr-defined]
+    connection = remote.connection  # type: ignore[attr-defined]
     monkeypatch.setattr(connection, "options", replace(connection.options, retry_seconds=0.5))
     older = topic.producer("ingest")
     for _ in range(12):
         older.append(b"old")
     newer = topic.producer("ingest")
-    assert eventually(lambda: topic._appender._stream is None)  # type: ignore[attr-defined]
+    assert eventually(lambda: topic.appender._stream is None)  # type: ignore[attr-defined]
     appending._incarnations[store] = "another"
     assert topic.append(b"plain").offset == 12
     assert newer.append(b"new").offset == 13
     with pytest.raises(tiered.Fenced):
         topic.flush()
     topic.flush()
-    assert not topic._appender.unsettled  # type: ignore[attr-defined]
+    assert not topic.appender.unsettled  # type: ignore[attr-defined]
 
 
 def test_clients_that_come_once_displace_no_producer(
@@ -401,7 +401,7 @@ def test_clients_that_come_once_displace_no_producer(
     assert topic.producer("ingest").next_sequence == 1
     for name in "abcd":
         topic.producer(name).append(b"x")
-    assert len(store.topic("orders")._writer(0)._segment.producers) == 4
+    assert len(store.topic("orders").opened.writer(0)._segment.producers) == 4
 
 
 def test_clients_that_take_turns_do_not_displace_each_other(
@@ -433,7 +433,7 @@ def test_what_nobody_flushes_is_not_kept_for_ever(
     assert topic.append(b"mine").offset == 0
     if restarted:
         appending._incarnations[store] = "another"
-    assert eventually(lambda: not topic._appender.unsettled)  # type: ignore[attr-defined]
+    assert eventually(lambda: not topic.appender.unsettled)  # type: ignore[attr-defined]
     for name in "abcde":
         store.topic("orders").producer(name).append(b"x")
     appending._incarnations[store] = "yet another"

@@ -91,7 +91,7 @@ def test_a_flush_reaches_every_topic_also_beside_one_that_fails(
     store.delete_topic("lost")
     with pytest.raises(tiered.TopicNotFound, match="'lost'"):
         remote.flush()
-    assert not kept._appender.unsettled  # type: ignore[attr-defined]
+    assert not kept.appender.unsettled  # type: ignore[attr-defined]
     remote.flush()
 
 
@@ -112,7 +112,7 @@ def test_following_forces_no_flush_and_ends_with_the_store(slow: tiered.Store) -
         remote = tiered.open(server.location)
         records = remote.topic("orders").read(follow=True)
         assert next(records).value == b"0"
-        assert topic._writers[0].durable_offset == 1
+        assert topic.opened.writers[0].durable_offset == 1
         with pytest.raises(tiered.OffsetOutOfRange, match="not there yet"):
             next(remote.topic("orders").read(follow=True, offset=2))
         again = remote.topic("orders").read(follow=True)
@@ -147,7 +147,7 @@ def test_following_a_partition_that_fails_does_not_hurry(slow: tiered.Store) -> 
     with slow.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
         there = remote.topic("orders")
         assert remote_reads.wait(there, 0, 0)["waits"]
-        writer = topic._writers[0]
+        writer = topic.opened.writers[0]
         writer.fault = tiered.Fenced("by the test")
         assert not remote_reads.wait(there, 0, 1)["waits"]
         writer.fault = None

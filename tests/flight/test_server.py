@@ -59,7 +59,7 @@ def test_a_token_is_asked_for_and_never_shown(
         assert TOKEN not in str(caught.value)
     with tiered.open(server.location, token=TOKEN) as remote:
         assert remote.topics() == []
-        options = remote._connection.options  # type: ignore[attr-defined]
+        options = remote.connection.options  # type: ignore[attr-defined]
         shown = f"{remote!r} {vars(remote)!r} {server!r} {vars(server)!r} {options!r} {ServeOptions(TOKEN)!r}"
     monkeypatch.setenv("TIERED_FLIGHT_TOKEN", TOKEN)
     tiered.open(server.location).close()
@@ -313,7 +313,7 @@ def test_close_ends_readers_and_idle_writers_and_lets_appends_end(
         _ = lost.offset
     with pytest.raises(ServerUnavailable):
         remote.topics()
-    remote._fault = tiered.StoreClosed("by the test")
+    remote.lifecycle.fault = tiered.StoreClosed("by the test")
     assert store.topic("orders").offsets()[0].end == 50_001
 
 

@@ -32,8 +32,9 @@ Start = Callable[..., subprocess.Popen[str]]
 # Kills itself, as by kill -9, in the middle of the first commit.
 SERVER = """
 import os, signal, sys, tiered
+from tiered.engine.open_topics import OpenTopic
+from tiered.staging import stage
 from tiered.staging.ledger import Ledger
-from tiered.store.local_topic import Topic
 
 def killed_after(owner, name, first=lambda self, *arguments: None):
     real = getattr(owner, name)
@@ -51,7 +52,7 @@ if step == "decided":
     killed_after(Ledger, "decide")
 elif step == "appended in part":
     # What one partition got is durable, the others have nothing.
-    killed_after(Topic, "_append_idempotent", Topic.flush)
+    killed_after(stage, "append_idempotent", OpenTopic.flush)
 elif step == "flushed":
     killed_before(Ledger, "finish")
 elif step == "done":

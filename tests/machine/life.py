@@ -130,7 +130,7 @@ class Life(Actor):
 
     def settle(self) -> None:
         """Let the bucket hear of every deletion, or a restore brings topics back that the model does not know."""
-        unheard = finish_deletions(self.store._tierer.claims, self.store._catalog)
+        unheard = finish_deletions(self.store.tierer.claims, self.store.context.catalog)
         if unheard:
             raise Violation(f"the bucket answers, and has not heard: {unheard}")
 

@@ -82,7 +82,7 @@ class Scans(StoreMachine):
         self.world.held.remove(scan)
         name = scan.topic.name
         same = scan.life is self.life and name in self.life.topics()
-        same = same and self.life.store.topic(name)._meta.topic_id == scan.topic_id
+        same = same and self.life.store.topic(name).opened.meta.topic_id == scan.topic_id
         try:
             scan.finish(self.life.topics()[name].logs if same else None)
         finally:

@@ -276,7 +276,10 @@ class World:
         assert self.twin is not None
         if name not in self.life.topics():
             return False
-        return self.life.store.topic(name)._meta.topic_id == self.twin.store.topic(name)._meta.topic_id
+        return (
+            self.life.store.topic(name).opened.meta.topic_id
+            == self.twin.store.topic(name).opened.meta.topic_id
+        )
 
     def twin_changes_nothing(self, work: Callable[[], object]) -> None:
         """Whatever the twin does, the bucket stays as it is."""

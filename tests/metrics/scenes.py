@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.S
         yield (
             store,
             Passes(
-                store._tierer,
+                store.tierer,
                 store.topics,
                 settings.policy_for,
                 schedule=every(60, draw=lambda: 0.5),
@@ -57,7 +58,7 @@ def run(passes: Passes) -> None:
 
 def scraped(store: tiered.Store, passes: Passes | None = None) -> dict[tuple[str, ...], float]:
     """The samples of a scrape, by name and ``label=value`` in the order of the labels' names."""
-    text = exposition(registry_for(store, passes))[0].decode()
+    text = exposition(registry_for(replace(store.watched(), passes=passes)))[0].decode()
     return {
         (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -72,5 +73,5 @@ def requests_of(server: S3Process) -> dict[str, int]:
 
 def families(store: tiered.Store, passes: Passes | None = None) -> dict[str, Any]:
     """Families of a scrape as the parser of the library reads them, by name."""
-    text = exposition(registry_for(store, passes))[0].decode()
+    text = exposition(registry_for(replace(store.watched(), passes=passes)))[0].decode()
     return {family.name: family for family in text_string_to_metric_families(text)}

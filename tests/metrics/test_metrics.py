@@ -38,8 +38,8 @@ def live(store: tiered.Store, passes: object, clock: Clock) -> None:
         run(passes)  # type: ignore[arg-type]
     clock.advance(86_400)
     run(passes)  # type: ignore[arg-type]
-    store._memory = type(store._memory)(0)
-    for writer in store._writers():
+    store.context.memory = type(store.context.memory)(0)
+    for writer in store.open_topics.writers():
         writer.recent.clear()
     topic.scan().to_arrow()
 
@@ -50,7 +50,7 @@ def test_every_metric_is_exported_explained_and_documented(
     """What a busy store exports is the catalogue, with its kinds, labels and HELP, and all of it is on the page."""
     with scene(tmp_path / "data", s3_bucket, clock) as (store, passes):
         live(store, passes, clock)
-        store._writers()[0]._poison(OSError("the disk is gone"))
+        store.open_topics.writers()[0]._poison(OSError("the disk is gone"))
         found = families(store, passes)
         with pytest.raises(tiered.PartitionPoisoned):
             store.close()
@@ -76,16 +76,19 @@ def test_figures_are_what_was_done(
         topic.append_many([b"x" * 100] * 70)
         topic.flush()
         topic.append(b"y", sync=True)
-        size = store._writers()[0].active_file[2] - store._writers()[0]._segment.header.length
+        size = (
+            store.open_topics.writers()[0].active_file[2]
+            - store.open_topics.writers()[0]._segment.header.length
+        )
         run(passes)
         topic.roll()
         for _ in range(3):
             clock.advance(HOUR + 1)
             run(passes)
-        store._writers()[0].recent.clear()
+        store.open_topics.writers()[0].recent.clear()
         for _ in range(3):
             assert len(topic.scan().to_arrow()) == 71
-            store._access.fetcher.drain()  # what was fetched comes to the disk's cache on a thread
+            store.context.tiers.fetcher.drain()  # what was fetched comes to the disk's cache on a thread
         found, asked = scraped(store, passes), requests_of(fast_server)
         assert found["tiered_appended_records_total", "partition=0", "topic=t"] == 71
         assert found["tiered_appended_bytes_total", "partition=0", "topic=t"] == size
@@ -151,7 +154,7 @@ def test_lag_is_what_the_bucket_lacks(tmp_path: Path, clock: Clock) -> None:
         files = [path.stat().st_size for path in sorted((tmp_path / "data/topics/t/0").glob("*.log"))]
         assert found["tiered_copy_lag_records", "topic=t"] == 3
         assert found["tiered_copy_lag_segments", "topic=t"] == 3
-        active = store._writers()[1].active_file[2]
+        active = store.open_topics.writers()[1].active_file[2]
         # The first segment holds one published record and one that is not.
         assert found["tiered_copy_lag_bytes", "topic=t"] == files[0] // 2 + files[1] + active
         assert found["tiered_copy_lag_seconds", "topic=t"] == 10
@@ -183,7 +186,7 @@ def test_a_scrape_asks_the_bucket_nothing_and_waits_for_no_writer(
         topic.append(b"x", sync=True)
         run(passes)
         before = requests_of(fast_server)
-        (writer,) = store._writers()
+        (writer,) = store.open_topics.writers()
         results: list[int] = []
         thread = threading.Thread(target=lambda: results.append(len(scraped(store, passes))), daemon=True)
         with writer._sync_lock, writer._write_lock:

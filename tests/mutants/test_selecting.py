@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("cosmic_ray", reason="of the extra `mutants`")
+
 from tests.mutants.__main__ import in_turn
 from tests.mutants.selecting import Measurement, Selection, lines_then, measure, near, plain_id
 

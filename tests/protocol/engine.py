@@ -339,14 +339,18 @@ class Process:
         same = SameLog()
         same.ends = ModelEnds()  # type: ignore[assignment]
         self.claims = Claims(self.access, STORE, lambda: CLOCK_US, _Files(disk), same)
-        topic = SimpleNamespace(_meta=disk.meta, _writers={0: ModelWriter(disk)})
-        store = SimpleNamespace(
-            _access=self.access,
-            _host=SimpleNamespace(fs=_Files(disk)),
-            _settings=SimpleNamespace(daemon=SimpleNamespace(upload_bytes_per_second=0)),
-            topic=lambda name: topic,
+        writers = {0: ModelWriter(disk)}
+        context = SimpleNamespace(
+            tiers=self.access,
+            fs=_Files(disk),
+            settings=SimpleNamespace(daemon=SimpleNamespace(upload_bytes_per_second=0)),
         )
-        self.actions = TierActions(store, self.claims)  # type: ignore[arg-type]
+        topics = SimpleNamespace(
+            topic=lambda name: SimpleNamespace(meta=disk.meta, writers=writers),
+            meta=lambda name: disk.meta,
+            writer=lambda name, partition: writers.get(partition),
+        )
+        self.actions = TierActions(context, topics, self.claims)  # type: ignore[arg-type]
         self.marks: dict[str, float] = {}
 
     @property

@@ -79,8 +79,8 @@ def test_a_head_that_is_published_while_it_is_looked_for_was_not_lost(
     """The first claim and the first upload fall between the look at the head and the listing of the objects."""
     with open_store(tmp_path / "data", url, clock) as store:
         store.create_topic("t").append(b"first", sync=True)
-        claims = store._tierer.claims
-        claims._announce(store.topic("t")._meta)
+        claims = store.tierer.claims
+        claims._announce(store.topic("t").opened.meta)
         store.topic("t").roll()
         passes = iter([lambda: tier(store, clock, OFFLOAD_US)])
         host = Host(

@@ -42,7 +42,7 @@ def test_deleting_the_local_file_before_it_is_published(patch: pytest.MonkeyPatc
     offload = TierActions.offload
 
     def careless(self, action):
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         self._unlink(meta, action.partition, self._sealed(meta, action))
         return offload(self, action)
 

@@ -46,7 +46,7 @@ def served(own: Place) -> Iterator[tuple[Place, str]]:
     """A store that serves, with records in its memory that no flush has made durable."""
     own.store.close()  # what is in memory is read from there
     host = Host(clock=own.clock)
-    with tiered.open(own.path, settings=own.store._settings, host=host) as store:
+    with tiered.open(own.path, settings=own.store.context.settings, host=host) as store:
         with store.serve("127.0.0.1:0") as server:
             store.topic("records").append_many([b"in memory"] * 50)
             store.topic("flights").append({**flight(1)})
@@ -157,11 +157,11 @@ def test_a_local_path_finds_the_writer_that_serves_it(
     assert flown
     (connection,) = {remote._connection(task.plan.places) for task in tasks}  # type: ignore[attr-defined]
     monkeypatch.setattr(connection, "options", ConnectOptions(retry_seconds=0.1))
-    for server in place.store._servers:
+    for server in place.store.servers:
         server.close()
     assert_same(read(), wanted)
     assert "reading what the server had from" in caplog.text
-    monkeypatch.setattr(stream._store._connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
+    monkeypatch.setattr(stream._store.connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
     assert stream.latestOffset(start, ReadAllAvailable()) == start  # type: ignore[attr-defined]
     stream.stop()
 
@@ -213,7 +213,7 @@ def test_a_stream_whose_server_is_gone_in_the_middle_of_a_call_goes_on(
     def lost(self: Connection, asked: Any, *arguments: Any, **named: Any) -> Any:
         if call == "plan" or asked == "offsets":
             self.options = ConnectOptions(retry_seconds=0.1)
-            for server in place.store._servers:
+            for server in place.store.servers:
                 server.close()
         return real(self, asked, *arguments, **named)
 
@@ -224,7 +224,7 @@ def test_a_stream_whose_server_is_gone_in_the_middle_of_a_call_goes_on(
     assert sum(batch.num_rows for task in tasks for batch in stream.read(task)) == sum(
         end["records"].values()
     )
-    assert all(server._closed.is_set() for server in place.store._servers)  # type: ignore[attr-defined]
+    assert all(server._closed.is_set() for server in place.store.servers)  # type: ignore[attr-defined]
     stream.stop()
 
 

@@ -100,8 +100,8 @@ def test_a_server_completes_what_an_earlier_one_had_decided_on(served: Served) -
     writer = served.stream_writer(txnAppId="q")
     message = task(writer, b"1", b"2")
     topic = served.store.topic("t")
-    ledger = Ledger.of(OsFileSystem(), Path(served.store.url), topic._meta.topic_id, message.query)
-    ledger.decide(Commit("t", topic._meta.topic_id, message.query, 0, 3, (message.staged,)))
+    ledger = Ledger.of(OsFileSystem(), Path(served.store.url), topic.opened.meta.topic_id, message.query)
+    ledger.decide(Commit("t", topic.opened.meta.topic_id, message.query, 0, 3, (message.staged,)))
     assert served.values() == {}
     with FlightServer.open(served.store, "127.0.0.1:0", ServeOptions()):
         assert served.values() == Counter([b"1", b"2"])

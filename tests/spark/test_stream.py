@@ -155,14 +155,14 @@ def test_a_bucket_is_asked_every_two_seconds_however_often_spark_asks(on_s3: Pla
     stream.latest(start)
     store = stream.reader._store
     assert store is not None
-    asked = store._access.bucket_counts
+    asked = store.context.tiers.bucket_counts
     for _ in range(100):
         stream.clock.now += 0.01
         assert stream.reader.latestOffset(json.loads(start), stream.limit) == json.loads(start)
-    assert store._access.bucket_counts == asked
+    assert store.context.tiers.bucket_counts == asked
     stream.clock.now += 1.1
     stream.reader.latestOffset(json.loads(start), stream.limit)
-    assert store._access.bucket_counts != asked
+    assert store.context.tiers.bucket_counts != asked
 
 
 def test_a_replay_finds_what_moved_to_the_bucket_meanwhile(own: Place) -> None:

@@ -21,6 +21,7 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
 from tests.store.test_machine import WithoutSyncs
+from tiered.engine.append_numbered import append_idempotent
 from tiered.engine.host import Host
 from tiered.format.producers import RUNS_MAX, UNKNOWN_OFFSET
 from tiered.store.local_producer import Producer
@@ -175,7 +176,7 @@ class ProducerMachine(RuleBasedStateMachine):
         values = [b"sink/%d:%d" % (partition, base + i) for i in range(rows)]
         known = [self.where.get(value) for value in values]
         data = pa.table({"value": pa.array(values, pa.binary())})
-        found = self.topic._append_idempotent(data, partition, "sink", 3, base)
+        found = append_idempotent(self.topic.opened, data, partition, "sink", 3, base)
         missing = [value for value, place in zip(values, known, strict=True) if place is None]
         assert known == sorted(known, key=lambda place: place is None), "the durable rows are the first ones"
         for value in missing:
@@ -266,7 +267,7 @@ class ProducerMachine(RuleBasedStateMachine):
         path = self.folder / str(self.lives)
         # The cache is written to meanwhile, and never needed.
         shutil.copytree(self.path, path, ignore=shutil.ignore_patterns("cache"))
-        for partition, writer in self.topic._writers.items():
+        for partition, writer in self.topic.opened.writers.items():
             durable[partition] = writer.durable_offset
             segment = writer._segment
             with (path / segment.path.relative_to(self.path)).open("r+b") as file:

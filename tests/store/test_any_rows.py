@@ -17,6 +17,7 @@ import tiered
 from tests.conftest import Clock
 from tests.format.arrow_values import as_appended, plain_types, schemas, values
 from tests.store.helpers import COMPRESS_US, open_store, stepwise, tier
+from tiered.engine.append_numbered import append_idempotent
 from tiered.format import block
 from tiered.format.codec import Codec
 from tiered.format.schema import TIMESTAMP, body_schema, normalize_schema, nulls
@@ -125,7 +126,7 @@ def append(topic: tiered.Topic, way: str, rows: list[dict[str, Any]], batch: pa.
     elif way == "producer batch":
         topic.producer("p").append_batch(batch)
     else:
-        topic._append_idempotent(batch, 0, "p", 0, 0)
+        append_idempotent(topic.opened, batch, 0, "p", 0, 0)
     return batch.num_rows
 
 

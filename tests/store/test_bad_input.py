@@ -54,7 +54,7 @@ RECORDS = [
     case("timestamp µs", lambda t: t.append(b"v", timestamp=10**15), tiered.SchemaMismatch, "years 1 to 9999.*millis"),
     case("timestamp early", lambda t: t.append(b"v", timestamp=-(10**17)), tiered.SchemaMismatch, "out of range"),
     case("partition 4", lambda t: t.append(b"v", partition=4), tiered.TopicNotFound, "partitions 0 to 3, not 4"),
-    case("partition of one", lambda t: t._store.create_topic("one").read(1), tiered.TopicNotFound, "partition 0 alone, not 1"),
+    case("partition of one", lambda t: t.store.create_topic("one").read(1), tiered.TopicNotFound, "partition 0 alone, not 1"),
     case("partition -1", lambda t: t.append(b"v", partition=-1), tiered.TopicNotFound, "partitions 0 to 3"),
     case("partition str", lambda t: t.append(b"v", partition="0"), tiered.TopicNotFound, "partitions 0 to 3"),
     case(

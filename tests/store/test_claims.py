@@ -58,9 +58,9 @@ def test_a_topic_is_announced_once_by_partitions_that_are_claimed_at_once(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t", partitions=2)
-        actions = store._tierer._actions
-        meeting = Meeting(bucket, "/topic.json", lambda: actions.committer(topic._meta, 1))
-        actions.committer(topic._meta, 0)
+        actions = store.tierer.actions
+        meeting = Meeting(bucket, "/topic.json", lambda: actions.committer(topic.opened.meta, 1))
+        actions.committer(topic.opened.meta, 0)
         meeting.end()
         assert (puts(bucket, "/topic.json"), puts(bucket, "/head.json")) == (1, 2)
 
@@ -71,10 +71,10 @@ def test_the_prefix_is_claimed_once_by_topics_that_are_announced_at_once(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         one, other = store.create_topic("t"), store.create_topic("u")
-        actions, own = store._tierer._actions, store._tierer.claims
-        meeting = Meeting(bucket, "store.json", lambda: actions.committer(other._meta, 0))
+        actions, own = store.tierer.actions, store.tierer.claims
+        meeting = Meeting(bucket, "store.json", lambda: actions.committer(other.opened.meta, 0))
         own._own_prefix(claims.Bucket(bucket))
-        actions.committer(one._meta, 0)
+        actions.committer(one.opened.meta, 0)
         meeting.end()
         assert puts(bucket, "store.json") == 1
 
@@ -84,10 +84,10 @@ def test_a_partition_is_claimed_once_by_threads_that_ship_at_once(tmp_path: Path
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t")
-        actions = store._tierer._actions
+        actions = store.tierer.actions
         found = []
-        meeting = Meeting(bucket, "/head.json", lambda: found.append(actions.committer(topic._meta, 0)))
-        first = actions.committer(topic._meta, 0)
+        meeting = Meeting(bucket, "/head.json", lambda: found.append(actions.committer(topic.opened.meta, 0)))
+        first = actions.committer(topic.opened.meta, 0)
         meeting.end()
         assert found == [first]
         assert puts(bucket, "/head.json") == 1
@@ -97,15 +97,15 @@ def test_a_claim_that_another_process_fenced_is_made_anew(tmp_path: Path, clock:
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t")
-        actions = store._tierer._actions
-        first = actions.committer(topic._meta, 0)
-        assert actions.committer(topic._meta, 0) is first
-        store._tierer.claims.note_head(topic._meta, 0, first.last_head())
-        assert actions.committer(topic._meta, 0, fresh=False) is first
+        actions = store.tierer.actions
+        first = actions.committer(topic.opened.meta, 0)
+        assert actions.committer(topic.opened.meta, 0) is first
+        store.tierer.claims.note_head(topic.opened.meta, 0, first.last_head())
+        assert actions.committer(topic.opened.meta, 0, fresh=False) is first
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-            assert beside._tierer._actions.committer(topic._meta, 0).epoch == first.epoch + 1
-        assert actions.committer(topic._meta, 0, fresh=False) is first
-        assert actions.committer(topic._meta, 0).epoch == first.epoch + 2
+            assert beside.tierer.actions.committer(topic.opened.meta, 0).epoch == first.epoch + 1
+        assert actions.committer(topic.opened.meta, 0, fresh=False) is first
+        assert actions.committer(topic.opened.meta, 0).epoch == first.epoch + 2
 
 
 def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock) -> None:
@@ -116,7 +116,7 @@ def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock)
         directory = tmp_path / "data" / "topics" / "t" / "0"
         assert read_lineage(directory) is None
         assert not read_cold_place(tmp_path / "data").claimed
-        store._tierer._actions.committer(topic._meta, 0)
+        store.tierer.actions.committer(topic.opened.meta, 0)
         assert read_lineage(directory) == 1
         assert read_cold_place(tmp_path / "data").claimed
 
@@ -136,12 +136,12 @@ def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
         topic.append(b"1", sync=True)
         with monkeypatch.context() as patch:
             patch.setattr(claims, name, full)
-            assert store._tierer.tail_pass().report.failed == ()
+            assert store.tierer.tail_pass().report.failed == ()
             assert len([key for key in bucket.objects if key.endswith(".parquet")]) == 1
-            store._tierer.forget_deleted()  # as each pass does
+            store.tierer.forget_deleted()  # as each pass does
         topic.append(b"2", sync=True)
         clock.advance(20)
-        assert store._tierer.tail_pass().report.failed == ()
+        assert store.tierer.tail_pass().report.failed == ()
         assert read_lineage(tmp_path / "data" / "topics" / "t" / "0") == 1
         assert read_cold_place(tmp_path / "data").claimed
 
@@ -153,7 +153,7 @@ def test_a_bucket_is_asked_for_conditional_writes_before_the_first_claim_alone(
     for name in ("t", "u"):
         with open_at(tmp_path / "data", bucket, clock) as store:
             bucket.asked.clear()
-            store._tierer._actions.committer(store.create_topic(name)._meta, 0)
+            store.tierer.actions.committer(store.create_topic(name).opened.meta, 0)
             writes = [request.partition("/")[0] for request in bucket.asked if request.startswith("put ")]
             found.append(writes.index("put probe") if "put probe" in writes else None)
     assert found == [0, None]
@@ -166,19 +166,19 @@ def test_a_topic_that_grew_is_announced_anew_and_one_that_did_not_is_not(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
-        old = topic._meta
-        actions = store._tierer._actions
+        old = topic.opened.meta
+        actions = store.tierer.actions
 
         def announced(meta: TopicMeta, partition: int) -> int:
             bucket.asked.clear()
             actions.committer(meta, partition)
             return puts(bucket, "/topic.json")
 
-        assert (announced(topic._meta, 0), announced(topic._meta, 0)) == (1, 0)
+        assert (announced(topic.opened.meta, 0), announced(topic.opened.meta, 0)) == (1, 0)
         topic.add_partitions(2)
-        assert (announced(topic._meta, 1), announced(topic._meta, 0)) == (1, 0)
+        assert (announced(topic.opened.meta, 1), announced(topic.opened.meta, 0)) == (1, 0)
         topic.add_columns(pa.schema([("b", pa.int64())]))
-        assert (announced(topic._meta, 1), announced(topic._meta, 0)) == (1, 0)
+        assert (announced(topic.opened.meta, 1), announced(topic.opened.meta, 0)) == (1, 0)
         assert announced(old, 0) == 0
         [document] = [data for key, (data, _) in bucket.objects.items() if key.endswith("topic.json")]
         assert json.loads(document)["partitions"] == 2
@@ -194,9 +194,9 @@ def test_a_fence_is_for_every_process_that_comes_later(
         store.create_topic("t").append(b"1", sync=True)
     with open_at(tmp_path / "data", bucket, clock, tierer=not with_writer) as store:
         topic = store.topic("t")
-        writer = topic._writer(0) if with_writer else None
+        writer = topic.opened.writer(0) if with_writer else None
         with pytest.raises(Fenced, match="another copy"):
-            store._tierer.claims.diverged(topic._meta, 0, writer, 1)
+            store.tierer.claims.diverged(topic.opened.meta, 0, writer, 1)
     assert "another copy" in str(read_fence(tmp_path / "data" / "topics" / "t" / "0"))
     with open_at(tmp_path / "data", bucket, clock) as store, pytest.raises(Fenced, match="another copy"):
         store.topic("t").append(b"2")
@@ -205,11 +205,11 @@ def test_a_fence_is_for_every_process_that_comes_later(
 def test_a_bucket_answers_also_with_what_is_damaged(tmp_path: Path, clock: Clock) -> None:
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
-        assert store._tierer.bucket_answers()
+        assert store.tierer.bucket_answers()
         bucket.objects["store.json"] = (b"{", "damaged")
-        assert store._tierer.bucket_answers()
+        assert store.tierer.bucket_answers()
         bucket.hook = away
-        assert not store._tierer.bucket_answers()
+        assert not store.tierer.bucket_answers()
         bucket.hook = lambda request: None
         del bucket.objects["store.json"]
 
@@ -231,9 +231,9 @@ def test_each_connection_that_is_made_for_a_question_is_closed(tmp_path: Path, c
         topic = store.create_topic("t", partitions=3)
         for partition in range(3):
             topic.append(b"1", partition=partition)
-        store._tierer.bucket_answers()
+        store.tierer.bucket_answers()
         bucket.hook = away
-        store._tierer.bucket_answers()
+        store.tierer.bucket_answers()
         bucket.hook = lambda request: None
     connections = next(made)
     assert connections > 4

@@ -21,7 +21,7 @@ def put_right(store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
     clock.advance(-YEAR)
     monkeypatch.setattr(pending_rows, "CLOCK_BEHIND_SECONDS", 0.0)
     for _ in range(2):
-        flush_in_background(store)
+        flush_in_background(store.context, store.open_topics.writers)
 
 
 def test_rules_on_age_go_on(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ def test_rules_on_age_go_on(tmp_path: Path, clock: Clock, monkeypatch: pytest.Mo
         put_right(store, clock, monkeypatch)
         topic.append(b"after", sync=True)
         clock.advance(3600)
-        flush_in_background(store)
+        flush_in_background(store.context, store.open_topics.writers)
         assert [name[:20] for name in local_segments(tmp_path / "a", "t")] == [f"{i:020}" for i in (0, 2, 3)]
         topic.append(b"new", sync=True)
         tier(store, clock, 3 * HOUR_US)

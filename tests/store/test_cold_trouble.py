@@ -319,7 +319,7 @@ def test_no_manifest_is_begun_over_objects(tmp_path: Path, clock: Clock) -> None
     with open_store(tmp_path / "data", None, clock) as store:
         store.topic("t").append(b"v")
         store.topic("t").roll()
-        ((_, message),) = store._tierer.tail_pass().report.failed
+        ((_, message),) = store.tierer.tail_pass().report.failed
         assert "head.json is missing beside the objects that it named" in message
     assert list((tmp_path / "bucket").rglob("head.json")) == []
 

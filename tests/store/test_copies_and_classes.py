@@ -196,7 +196,7 @@ def test_an_old_object_moves_once_whatever_kills_the_pass(tmp_path: Path, clock:
     bucket.hook = lambda request: None
     assert number > 5
     assert "STANDARD_IA" in bucket.classes
-    cold = store._access.cold(store.topic("t")._meta, 0)
+    cold = store.context.tiers.cold(store.topic("t").opened.meta, 0)
     loaded = cold.load()
     assert loaded is not None
     assert [entry.storage_class for entry in cold.entries(loaded.head)] == ["STANDARD_IA"]
@@ -225,12 +225,12 @@ def test_a_rebuilt_manifest_knows_in_which_class_an_object_is(tmp_path: Path, cl
             assert kinds(store.tier()) == ["offload"]
             now_ms = clock() // 1000 + 2 * 3_600_000
             assert kinds(store.tier(now_ms)) == ["evict_local", "change_class"]
-            partition = store._access.cold(topic._meta, 0)
+            partition = store.context.tiers.cold(topic.opened.meta, 0)
             partition.store.delete([partition.keys.head])
         assert [item.result for item in repair_store(_access(its), rebuild_manifest=True).repairs] == ["done"]
         with open_store(tmp_path / "s", None, clock, settings=its) as store:
             assert kinds(store.tier(now_ms)) == []
-            loaded = store._access.cold(store.topic("t")._meta, 0).load()
+            loaded = store.context.tiers.cold(store.topic("t").opened.meta, 0).load()
             assert loaded is not None
             assert [entry.storage_class for entry in loaded.head.inline] == ["STANDARD_IA"]
 
@@ -274,7 +274,7 @@ def test_a_pause_holds_from_the_next_action_of_a_pass_that_runs(tmp_path: Path, 
 
         def pause(request: str) -> None:
             if request.startswith("put") and request.endswith(".parquet"):
-                store._tierer.pauses.pause("t", "looking")
+                store.tierer.pauses.pause("t", "looking")
 
         bucket.hook = pause
         report = store.tier()
@@ -282,7 +282,7 @@ def test_a_pause_holds_from_the_next_action_of_a_pass_that_runs(tmp_path: Path, 
         assert kinds(report) == ["offload"], "what is under way is finished"
         assert len(report.skipped) == 2
         assert all("looking" in why for _, why in report.skipped)
-        store._tierer.pauses.resume("t")
+        store.tierer.pauses.resume("t")
         assert kinds(store.tier())[:2] == ["offload", "offload"]
 
 
@@ -349,13 +349,13 @@ def test_copies_stay_while_the_bucket_is_away(tmp_path: Path, clock: Clock) -> N
     bucket = Bucket()
     with evicted(tmp_path / "data", bucket, clock, pin={"since": "2020-01-01"}) as store:
         store.tier()
-        copies = store._access.copies
+        copies = store.context.tiers.copies
         assert copies is not None
-        prefix = store._access.cold(store.topic("t")._meta, 0).keys.data_prefix
+        prefix = store.context.tiers.cold(store.topic("t").opened.meta, 0).keys.data_prefix
         held = set(copies.look(prefix).copies)
         assert held
         bucket.hook = away
-        report, problems = store._tierer.full_pass()
+        report, problems = store.tierer.full_pass()
         assert (report.done, len(problems)) == ((), 1)
         assert set(copies.look(prefix).copies) == held
         bucket.hook = lambda request: None

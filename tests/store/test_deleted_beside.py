@@ -135,9 +135,9 @@ def test_a_deletion_waits_for_what_another_process_changes_of_the_topic(tmp_path
         open_store(tmp_path / "data", None, clock) as store,
         open_store(tmp_path / "data", None, clock, tierer=True) as beside,
     ):
-        meta = store.create_topic("t")._meta
+        meta = store.create_topic("t").opened.meta
         deletion = threading.Thread(target=store.delete_topic, args=["t"])
-        with beside._access.kept(meta):
+        with beside.context.tiers.kept(meta):
             deletion.start()
             deletion.join(0.05)
             assert (tmp_path / "data/topics/t/topic.json").exists()
@@ -148,7 +148,7 @@ def test_a_deletion_waits_for_what_another_process_changes_of_the_topic(tmp_path
         deletion.join(30)
         assert store.topics() == ["other"]
         store.create_topic("t")
-        with pytest.raises(tiered.TopicNotFound), beside._access.kept(meta):
+        with pytest.raises(tiered.TopicNotFound), beside.context.tiers.kept(meta):
             pytest.fail("it is another topic")
 
 
@@ -168,7 +168,7 @@ def test_a_topic_of_which_nothing_can_be_read_holds_up_no_other(
 
         for module in (catalog, partition_directory):
             monkeypatch.setattr(module, "read_whole", read_whole)
-        report, problems = store._tierer.full_pass((clock() + OFFLOAD_US) // 1000)
+        report, problems = store.tierer.full_pass((clock() + OFFLOAD_US) // 1000)
         assert ["Input/output error" in str(problem) for problem in problems] == [True]
         assert {action.topic for action, _ in report.done} == {"b"}
 
@@ -202,8 +202,8 @@ def test_what_a_pass_meets_of_a_topic_deleted_meanwhile_is_no_failure(
 
         deleted_at(tierer, "remove_half_written")
         store.tier()
-        deleted_at(store._tierer._unpublished, "look")
-        report = store._tierer.tail_pass()
+        deleted_at(store.tierer._unpublished, "look")
+        report = store.tierer.tail_pass()
         assert (report.problems, report.report.failed) == ({}, ())
         deleted_at(local_actions, "rewrite_segment")
         store.topic("t").roll()
@@ -217,7 +217,7 @@ def test_what_a_pass_meets_of_a_topic_deleted_meanwhile_is_no_failure(
 def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None:
     """Also of one that a pass beside its deletion brought back to mind: the next deletion or pass lets go of it."""
     with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
-        known, access = store._tierer.claims, store._access
+        known, access = store.tierer.claims, store.context.tiers
         kept: tuple[dict[Any, Any], ...] = (
             known._announced, known._committers, known._ends,
             access._partitions, access._directories, access._listings,
@@ -226,12 +226,12 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
         def deleted() -> None:
             topic = store.create_topic("t", partitions=2)
             topic.append(b"v", sync=True)
-            store._tierer.tail_pass()
+            store.tierer.tail_pass()
             assert all(kept)
             store.delete_topic("t")
-            known.note_end(topic._meta, 0, 1)
+            known.note_end(topic.opened.meta, 0, 1)
             access.list_segments(access.directory("t", 0) or Path())
-            access.cold(topic._meta, 0)
+            access.cold(topic.opened.meta, 0)
 
         for _ in range(3):
             deleted()
@@ -249,10 +249,10 @@ def test_a_process_beside_the_writer_keeps_nothing_of_topics_that_the_writer_del
         open_store(tmp_path / "data", None, clock, tierer=True) as daemon,
     ):
         store.create_topic("t").append(b"v", sync=True)
-        daemon._tierer.tail_pass()
-        assert daemon._topics
-        assert daemon._tierer.claims._committers
+        daemon.tierer.tail_pass()
+        assert daemon.open_topics.open_now()
+        assert daemon.tierer.claims._committers
         store.delete_topic("t")
         daemon.tier()
-        assert not daemon._topics
-        assert not daemon._tierer.claims._committers
+        assert not daemon.open_topics.open_now()
+        assert not daemon.tierer.claims._committers

@@ -103,7 +103,7 @@ def test_two_deletions_at_once_delete_one_topic(
 ) -> None:
     """The slower one neither takes the topic that has its name by now nor fails for want of a directory."""
     store.create_topic("t").append(b"old")
-    check = store._tierer.claims.check_may_bury
+    check = store.tierer.claims.check_may_bury
 
     def overtaken(meta: TopicMeta) -> None:
         monkeypatch.undo()
@@ -112,7 +112,7 @@ def test_two_deletions_at_once_delete_one_topic(
             store.create_topic("t").append(b"new", sync=True)
         check(meta)
 
-    monkeypatch.setattr(store._tierer.claims, "check_may_bury", overtaken)
+    monkeypatch.setattr(store.tierer.claims, "check_may_bury", overtaken)
     with pytest.raises(tiered.TopicNotFound):
         store.delete_topic("t")
     assert [values(store.topic(name)) for name in store.topics()] == [[b"new"]] * created_again
@@ -149,7 +149,7 @@ def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
 
     monkeypatch.setattr(tiered.Topic, "flush", too_late)
     store.flush()
-    assert store.topic("b")._writers[0].durable_offset == 1
+    assert store.topic("b").opened.writers[0].durable_offset == 1
 
 
 @pytest.mark.parametrize("created_again", [False, True])
@@ -204,20 +204,20 @@ def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
     store.create_topic("t").append(b"v")
     store.close()
     with open_store(tmp_path / "data", None, clock) as store:
-        actions = store._tierer._actions
-        segment = actions.local(store.topic("t")._meta, 0).segments[-1]
+        actions = store.tierer.actions
+        segment = actions.local(store.topic("t").opened.meta, 0).segments[-1]
         seal = Seal(
             topic="t", partition=0, segment_id=segment.header.segment_id, base_offset=0, end_offset=1, bytes=1,
             reason="",
         )  # fmt: skip
 
-        kept = store._access.kept
+        kept = store.context.tiers.kept
 
         def late(meta: TopicMeta) -> Any:
             store.delete_topic("t")
             return kept(meta)
 
-        monkeypatch.setattr(store._access, "kept", late)
+        monkeypatch.setattr(store.context.tiers, "kept", late)
         with pytest.raises(tiered.TopicNotFound):
             actions.seal(seal)
         assert values(store.create_topic("t")) == []
@@ -345,8 +345,8 @@ def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(
         topic = store.create_topic("t")
         topic.append(b"old")
         topic.roll()
-        actions = beside._tierer._actions
-        meta = beside.topic("t")._meta
+        actions = beside.tierer.actions
+        meta = beside.topic("t").opened.meta
         segment = actions.local(meta, 0).segments[0]
         assert segment.facts is not None
         store.delete_topic("t")

@@ -269,7 +269,7 @@ def test_several_that_go_on_at_once_do_it_once(tmp_path: Path, clock: Clock, s3_
         cut_after_the_rename(root)
         found: list[object] = []
         works = [
-            lambda it=it: found.append(finish_deletions(it._tierer.claims, it._catalog))
+            lambda it=it: found.append(finish_deletions(it.tierer.claims, it.context.catalog))
             for it in (store, beside, store, beside)
         ]
         in_threads(*works)
@@ -334,8 +334,8 @@ def dead_in_the_bucket_alone(root: Path, url: str, clock: Clock) -> None:
         topic.roll()
         tier(store, clock, OFFLOAD_US)
         topic.append(b"more", sync=True)
-        bucket = Bucket(store._access.object_store)
-        bucket.tombstone("t", topic._meta.topic_id, deleted_us=clock())
+        bucket = Bucket(store.context.tiers.object_store)
+        bucket.tombstone("t", topic.opened.meta.topic_id, deleted_us=clock())
 
 
 @pytest.mark.parametrize("ahead_us", [OFFLOAD_US, EVICT_US], ids=["offload", "evict"])

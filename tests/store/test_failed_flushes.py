@@ -32,10 +32,10 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tiered.Top
 
 CALLS: dict[str, Callable[[tiered.Topic], Any]] = {
     "flush": lambda topic: topic.flush(),
-    "flush of the store": lambda topic: topic._store.flush(),
-    "append": lambda topic: topic.append({"n": 1} if topic._typed else b"x", partition=1, sync=True),
+    "flush of the store": lambda topic: topic.store.flush(),
+    "append": lambda topic: topic.append({"n": 1} if topic.opened.typed else b"x", partition=1, sync=True),
     "batch": lambda topic: topic.append_batch(
-        pa.table({"n": [1]} if topic._typed else {"value": [b"x"]}), partition=1
+        pa.table({"n": [1]} if topic.opened.typed else {"value": [b"x"]}), partition=1
     ),
     "producer": lambda topic: topic.producer("p"),
     "scan": lambda topic: topic.scan(),
@@ -43,7 +43,7 @@ CALLS: dict[str, Callable[[tiered.Topic], Any]] = {
     "offsets": lambda topic: topic.offsets(),
     "delete": lambda topic: topic.delete_before(1, 1),
     "roll": lambda topic: topic.roll(),
-    "close": lambda topic: topic._store.close(),
+    "close": lambda topic: topic.store.close(),
 }
 
 
@@ -51,7 +51,7 @@ CALLS: dict[str, Callable[[tiered.Topic], Any]] = {
 def test_it_is_named_and_the_next_flush_writes_them(
     topic: tiered.Topic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = type(topic._writer(1).buffer)
+    kind = type(topic.opened.writer(1).buffer)
     for error, seen in ((ValueError, tiered.TieredError), (MemoryError, tiered.Backpressure)):
         with monkeypatch.context() as patch:
             patch.setattr(kind, "to_batch", lambda *_, error=error: _fail(error))
@@ -64,8 +64,8 @@ def test_it_is_named_and_the_next_flush_writes_them(
 
 
 def test_behind_a_server_too(topic: tiered.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(topic._writer(1).buffer)
-    with topic._store.serve("127.0.0.1:0") as server, tiered.open(server.location) as client:
+    kind = type(topic.opened.writer(1).buffer)
+    with topic.store.serve("127.0.0.1:0") as server, tiered.open(server.location) as client:
         there = client.topic("t")
         with monkeypatch.context() as patch:
             patch.setattr(kind, "to_batch", lambda *_: _fail(ValueError))

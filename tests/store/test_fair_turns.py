@@ -78,7 +78,7 @@ def passes_beside(tmp_path: Path) -> list[str]:
         done: list[str] = []
         while not {"offload", "evict_local"} <= set(done):
             assert time.monotonic() < deadline, done
-            report, problems = store._tierer.full_pass()
+            report, problems = store.tierer.full_pass()
             assert [text for _, text in report.failed if "StoreLocked" in text] == []
             assert [item for item in problems if isinstance(item, tiered.StoreLocked)] == []
             done += [action.kind for action, _ in report.done]
@@ -123,7 +123,7 @@ def test_passes_that_are_locked_out_are_counted_and_said(
         topic = store.create_topic("t")
         health.set_unready("")
         passes = Passes(
-            WatchedWork(store._tierer, health), store.topics, store._settings.policy_for,
+            WatchedWork(store.tierer, health), store.topics, store.context.settings.policy_for,
             schedule=every(1.0, draw=lambda: 0.5), clock=clock, monotonic=lambda: clock() / 1e6,
             draw=lambda: 0.5,
         )  # fmt: skip
@@ -157,7 +157,7 @@ def test_one_process_at_a_time_runs_passes(tmp_path: Path, clock: Clock) -> None
     with open_at(tmp_path / "data", bucket, clock, settings=settings("cold")) as store:
         topic = store.create_topic("t")
         topic.append(b"0")
-        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside, beside._tierer._passing():
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside, beside.tierer._passing():
             with pytest.raises(tiered.StoreLocked, match="tiering of the store"):
                 store.tier()
             topic.append(b"1")

@@ -71,7 +71,7 @@ class Scene:
         self.publish(b"0", b"1")
         self.bucket = Bucket(open_object_store(url), self.fails)
         self.reader = tiered.open(url, host=Host(open_bucket=lambda *_: self.bucket))  # type: ignore[arg-type,return-value]
-        monkeypatch.setattr(self.reader, "_pause", self.pause)
+        monkeypatch.setattr(self.reader.lifecycle, "pause", self.pause)
 
     def publish(self, *values: bytes) -> None:
         for value in values:
@@ -172,7 +172,7 @@ def test_columns_and_partitions_that_are_added_reach_a_handle(tmp_path: Path, cl
             topic.add_partitions(2)
             for partition in (0, 1):
                 publish({"n": 2, "city": "Bern"}, partition)
-            reader._pause = lambda _: None  # type: ignore[method-assign]
+            reader.lifecycle.pause = lambda _: None  # type: ignore[method-assign]
             assert next(following).value == {"n": 2, "city": "Bern"}
             assert handle.scan().to_arrow()["city"].to_pylist() == [None, "Bern", "Bern"]
             assert handle.partitions == 2

@@ -55,7 +55,7 @@ def shipped(_):
         again()
         return ship(self, *arguments)
     tier_actions.TierActions._ship = slow
-    found = store._tierer.tail_pass()
+    found = store.tierer.tail_pass()
     return lambda: (found.problems, [why for _, why in found.report.skipped], found.report.failed)
 
 def outcome(call):
@@ -101,7 +101,7 @@ def test_without_maps_nothing_is_mapped(
         topic = store.create_topic("t")
         topic.append_batch(pa.table({"value": [bytes(1000)] * 3000}), sync=True)
         assert topic.scan(start_offset=1500).to_arrow().num_rows == 1500
-        assert store._tierer.tail_pass().report.failed == ()
+        assert store.tierer.tail_pass().report.failed == ()
         assert store.status()
     with tiered.open(f"file://{tmp_path}/bucket") as bucket:
         assert bucket.topic("t").scan().to_arrow().num_rows == 3000

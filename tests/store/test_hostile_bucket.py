@@ -32,7 +32,7 @@ def bucket(tmp_path: Path) -> Path:
         topic = store.create_topic("orders")
         topic.append_many([b"a", b"b"])
         topic.roll()
-        store.tier((store._clock() + HOUR_US) // 1000)
+        store.tier((store.context.clock() + HOUR_US) // 1000)
     return tmp_path / "bucket"
 
 
@@ -122,7 +122,7 @@ def test_a_document_of_other_values_is_damaged_and_nothing_else(
     url = f"file://{bucket}"
     refused: list[Callable[[], object]] = [
         lambda: tiered.restore(url, tmp_path / "restored"),
-        lambda: tiered.restore(url, tmp_path / "restored", at=tiered.open(url)._clock() // 1000),
+        lambda: tiered.restore(url, tmp_path / "restored", at=tiered.open(url).context.clock() // 1000),
     ]
     if "lineage" not in changes:
         refused.append(lambda: tiered.open(url).topic("orders"))
@@ -132,7 +132,7 @@ def test_a_document_of_other_values_is_damaged_and_nothing_else(
     with tiered.open(tmp_path / "theirs") as store:
         store.topic("orders").append(b"c")
         store.topic("orders").roll()
-        store.tier((store._clock() + HOUR_US) // 1000)  # what it cannot do is in its report
+        store.tier((store.context.clock() + HOUR_US) // 1000)  # what it cannot do is in its report
         assert values(store.topic("orders"))[-1] == b"c"
 
 

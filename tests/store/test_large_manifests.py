@@ -86,8 +86,8 @@ def test_a_store_comes_to_the_same_rest(
 
 def test_a_plan_reads_few_pages(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with history(tmp_path / "s", clock, monkeypatch, 0) as store:
-        access = store._access
-        cold = access.cold(store.topic("t")._meta, 0)
+        access = store.context.tiers
+        cold = access.cold(store.topic("t").opened.meta, 0)
         loaded = cold.load()
         assert loaded is not None
         total = len(loaded.head.pages)

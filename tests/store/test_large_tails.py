@@ -35,7 +35,7 @@ def grow(topic: tiered.Topic, blocks: int, partition: int = 0) -> list[bytes]:
 
 def pieces(store: tiered.Store, topic: tiered.Topic, partition: int = 0) -> list[SegmentFacts]:
     """The facts of what is published, object by object."""
-    cold = store._access.cold(topic._meta, partition)
+    cold = store.context.tiers.cold(topic.opened.meta, partition)
     loaded = cold.load()
     if loaded is None:
         return []
@@ -84,19 +84,19 @@ def test_a_large_tail_goes_in_pieces_with_the_facts_of_their_own_ends(tmp_path: 
             appended_us.append(clock())
             producer.append(b"%04d" % number + BLOCK, sequence=number)
             topic.flush()
-        report = store._tierer.tail_pass().report
+        report = store.tierer.tail_pass().report
         found = pieces(store, topic)
         assert [(facts.base_offset, facts.end_offset) for facts in found] == [(0, 7), (7, 14), (14, 20)]
         assert [(action.base_offset, action.end_offset) for action, _ in report.done] == [
             (facts.base_offset, facts.end_offset) for facts in found
         ]
-        (segment,) = store._tierer._actions.local(topic._meta, 0).segments
+        (segment,) = store.tierer.actions.local(topic.opened.meta, 0).segments
         for facts in found:
             end = facts.end_offset
             assert facts.record_count == end - facts.base_offset
             assert facts.last_append_us == appended_us[end - 1]
             assert [state.last_sequence for state in facts.producers] == [end - 1]
-            assert facts.end_hash == store._tierer.claims.same.ends.hash_at(segment, end)
+            assert facts.end_hash == store.tierer.claims.same.ends.hash_at(segment, end)
         assert len({facts.end_hash for facts in found}) == len(found)
 
 
@@ -119,10 +119,10 @@ def test_a_sealed_segment_goes_whole_unless_some_of_it_is_published(tmp_path: Pa
         topic = store.create_topic("t", partitions=2)
         grow(topic, 10, partition=0)
         topic.append(b"first", partition=1, sync=True)
-        store._tierer.tail_pass(lambda _, partition: partition == 1)
+        store.tierer.tail_pass(lambda _, partition: partition == 1)
         grow(topic, 10, partition=1)
         topic.roll()
-        store._tierer.tail_pass()
+        store.tierer.tail_pass()
         assert [facts.end_offset for facts in pieces(store, topic, 0)] == [10]
         assert [facts.end_offset for facts in pieces(store, topic, 1)] == [1, 8, 11]
 
@@ -141,7 +141,7 @@ def test_killed_between_the_pieces_the_bucket_is_a_shorter_log(
             producer.append(value, sequence=number)
         topic.flush()
         with bucket.killing_before(step), open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-            beside._tierer.tail_pass()
+            beside.tierer.tail_pass()
         there = [facts.end_offset for facts in pieces(store, topic)]
         assert there == [7, 14, 16][: len(there)]
         if there and there[-1] < 16:
@@ -153,7 +153,7 @@ def test_killed_between_the_pieces_the_bucket_is_a_shorter_log(
                     again.append(values[number], sequence=number)
                 assert restored.topic("t").scan().to_arrow()["value"].to_pylist() == values
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-            found = beside._tierer.tail_pass()
+            found = beside.tierer.tail_pass()
             assert (found.report.failed, dict(found.problems)) == ((), {})
         assert published(bucket) == values
 
@@ -182,7 +182,7 @@ def test_large_tails_hold_up_no_quiet_topic(tmp_path: Path) -> None:
         big, quiet = store.create_topic("big", partitions=5), store.create_topic("quiet")
         quiet.append(b"0", sync=True)
         until(lambda: published_of(bucket, "quiet") == [b"0"])
-        assert store._passes is not None
+        assert store.passes is not None
         with stalled(bucket, "big") as arrived:
             values = [grow(big, 9, partition) for partition in range(5)]
             for _ in range(3):
@@ -190,7 +190,7 @@ def test_large_tails_hold_up_no_quiet_topic(tmp_path: Path) -> None:
             for number in range(1, 4):
                 quiet.append(b"%d" % number, sync=True)
                 until(lambda: published_of(bucket, "quiet")[-1] == b"%d" % number)  # noqa: B023
-            assert store._passes.cycles()["tails"].last_errors == ()
+            assert store.passes.cycles()["tails"].last_errors == ()
         for partition in range(5):
             until(lambda: published(bucket, "big", partition) == values[partition])  # noqa: B023
 
@@ -207,7 +207,7 @@ def test_what_is_on_its_way_is_left_alone_and_told_by_a_later_pass(tmp_path: Pat
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic, other = store.create_topic("t"), store.create_topic("other")
         grow(topic, 9)
-        tierer = store._tierer
+        tierer = store.tierer
         with stalled(bucket, "t") as arrived:
             first = tierer.tail_pass(wait_seconds=0)
             assert arrived.acquire(timeout=30)
@@ -220,7 +220,7 @@ def test_what_is_on_its_way_is_left_alone_and_told_by_a_later_pass(tmp_path: Pat
                 pytest.raises(tiered.StoreLocked),
                 open_at(tmp_path / "data", bucket, clock, tierer=True) as beside,
             ):
-                beside._tierer.tail_pass()
+                beside.tierer.tail_pass()
         last = tierer.tail_pass()
         assert [action.topic for action, _ in (*second.report.done, *last.report.done)].count("t") == 2
         assert (last.under_way, last.report.failed) == (frozenset(), ())
@@ -255,7 +255,7 @@ def test_a_tail_that_hangs_is_no_progress_whatever_passes_begin(tmp_path: Path, 
     health = Health(60, lambda: now)
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t")
-        work = WatchedWork(store._tierer, health)
+        work = WatchedWork(store.tierer, health)
 
         def tails(wait_seconds: float | None = 0) -> None:
             work.tail_pass(lambda *_: True, should_stop=lambda: False, wait_seconds=wait_seconds)

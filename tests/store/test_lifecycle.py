@@ -233,7 +233,7 @@ def test_a_partition_that_is_opened_while_the_store_closes_is_closed_too(tmp_pat
     store = tiered.open(tmp_path / "data", settings=stepwise())
     topic = store.create_topic("t", partitions=2)
     topic.append(b"early", partition=0)
-    writer = topic._writers[0]
+    writer = topic.opened.writers[0]
     close, refused = writer.close, []
 
     def close_slowly() -> None:
@@ -278,7 +278,7 @@ def test_an_interrupted_opening_of_a_partition_leaves_it_free(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(store._tierer.claims, "check_not_behind", interrupt)
+            patch.setattr(store.tierer.claims, "check_not_behind", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 topic.append(b"v")
         assert topic.append(b"v").offset == 0
@@ -309,11 +309,11 @@ def test_trouble_with_one_partition_keeps_no_other_from_the_disk(
     odd = tmp_path / "data" / "topics" / "b" / "0" / "fenced.json"
     odd.mkdir()
     with pytest.raises(IsADirectoryError):
-        flush_in_background(store)
-    assert [store.topic(name)._writers[0].durable_offset for name in names] == [1, 0, 1]
+        flush_in_background(store.context, store.open_topics.writers)
+    assert [store.topic(name).opened.writers[0].durable_offset for name in names] == [1, 0, 1]
     with pytest.raises(IsADirectoryError):
         store.close()
-    assert [store.topic(name)._writers[0].fault is None for name in names] == [False, True, False]
+    assert [store.topic(name).opened.writers[0].fault is None for name in names] == [False, True, False]
     odd.rmdir()
     store.close()
     with tiered.open(tmp_path / "data") as store:
@@ -493,7 +493,7 @@ def test_a_flush_makes_the_others_durable_where_one_partition_fails(tmp_path: Pa
     topic = store.create_topic("t", partitions=3)
     for partition in range(3):
         topic.append(b"v", partition=partition)
-    disk.failing_fd = topic._writers[failing]._segment._fd
+    disk.failing_fd = topic.opened.writers[failing]._segment._fd
     with pytest.raises(tiered.PartitionPoisoned):
         store.flush()
     with tiered.open(tmp_path / "data", read_only=True) as reader:
@@ -540,7 +540,7 @@ def test_sync_every_bounds_what_is_at_risk_by_every_way_in(calls: list[tuple[str
     ):
         topic = store.create_topic("t")
         session = topic.producer("p")
-        writer = topic._writer(0)
+        writer = topic.opened.writer(0)
         for way, count in calls:
             table = pa.table({"value": [b"v"] * count})
             if way == "one":

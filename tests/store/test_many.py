@@ -44,7 +44,7 @@ def test_a_short_read_looks_at_no_block_that_it_does_not_need(
         topic = store.create_topic("t")
         for _ in range(200):
             topic.append(b"v")
-            topic._writers[0].write_pending()
+            topic.opened.writers[0].write_pending()
         store.flush()
         sizes: list[RecentBlock] = []
         monkeypatch.setattr(
@@ -116,7 +116,7 @@ def test_an_evicted_segment_of_an_idle_partition_gives_its_room_back(tmp_path: P
         topic.append(b"v", sync=True)
         topic.roll()
         evict_all(store, clock)
-        flush_in_background(store)
+        flush_in_background(store.context, store.open_topics.writers)
         assert removed_and_open() <= others
 
 
@@ -144,6 +144,6 @@ def test_a_table_of_small_chunks_makes_as_many_blocks_as_one_of_large_ones(
         assert found["value"].to_pylist() == values.to_pylist()
         if stamped:
             assert found["timestamp"].cast(pa.timestamp("ms", "UTC")).to_pylist() == stamps.to_pylist()
-        blocks = len(topic._writer(0)._segment.index)
+        blocks = len(topic.opened.writer(0)._segment.index)
         stored = found.drop_columns(["topic", "partition", "offset"]).nbytes
         assert blocks <= 1 + 2 * stored // 4096

@@ -257,7 +257,7 @@ def test_a_segment_that_is_still_here_is_evicted_and_counted_by_its_part_of_a_me
         before = bits(topic.scan())
         tier(store, clock, 5 * HOUR_US)
         (large,) = entries_of(url)
-        (facts,), _ = store._tierer.finder.gather([], fence=False)
+        (facts,), _ = store.tierer.finder.gather([], fence=False)
         assert all(item.in_manifest for item in facts.segments[:-1])
         assert abs(sum(span.bytes for span in facts.spans()) - large.bytes) < PARTS
         assert store.verify(deep=True).problems == ()
@@ -382,16 +382,16 @@ def test_pages_are_merged_over_and_made_again_although_an_unpublished_merge_reac
     topic = fill(store, 2 * PARTS)
     offload_all(store, clock)
     before, small = bits(topic.scan()), entries_of(url)
-    committer = store._tierer._actions.committer(topic._meta, 0)
+    committer = store.tierer.actions.committer(topic.opened.meta, 0)
     assert len(head_of(url).pages) > 4
-    merge_and_publish(committer, small[3:9], topic._meta.schema)
+    merge_and_publish(committer, small[3:9], topic.opened.meta.schema)
     entries = entries_of(url)
     assert [entry.base_offset // 50 for entry in entries] == [0, 1, 2, 3, *range(9, 2 * PARTS)]
     head = head_of(url)
     cold, ref = committer.partition, head.pages[1]
     inputs = cold.entries(head, ref.base_offset, ref.end_offset + 1)
     name = committer.new_object_name(ref.base_offset)
-    merge_objects(cold, inputs, topic._meta.schema, name)
+    merge_objects(cold, inputs, topic.opened.meta.schema, name)
     committer.release([name])
     next((tmp_path / "bucket").rglob(ref.name)).unlink()
     fresh = rebuild_page(committer, ref)

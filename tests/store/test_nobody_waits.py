@@ -45,7 +45,7 @@ def check_others(store: tiered.Store, beside: ThreadPoolExecutor, partition: int
     Under ``sync="cold"`` the appends publish, for which the `partition` and the topic are claimed the first time.
     """
     b = store.topic("b")
-    writer = b._writers[0]
+    writer = b.opened.writers[0]
 
     def flushed_in_the_background() -> None:
         offset = b.append(b"v", partition=0, sync=False).offset
@@ -87,7 +87,7 @@ def test_for_a_claim(scene: Scene) -> None:
     with scene.open() as store:
         store.tier()  # has the prefix
         c = store.create_topic("c")
-        work = c.flush if scene.sync == "cold" else store._tierer.tail_pass
+        work = c.flush if scene.sync == "cold" else store.tierer.tail_pass
         c.append(b"1", sync=False)
         steps = nobody_waits(scene, store, work)
         assert any(step.startswith("put") and step.endswith("topic.json") for step in steps)
@@ -140,7 +140,7 @@ def test_for_who_looks(scene: Scene) -> None:
     with scene.open() as store:
         works: list[Callable[[], object]] = [
             store.status, store.plan, lambda: store.sweep(dry_run=True), lambda: values(store.topic("a")),
-            store.verify, store.flush, store._tierer.forget_deleted, store._access.forget_removed,
+            store.verify, store.flush, store.tierer.forget_deleted, store.context.tiers.forget_removed,
         ]  # fmt: skip
         for work in works:
             nobody_waits(scene, store, work)

@@ -73,7 +73,7 @@ def live(root: Path, topic: str = "t", **options: Any) -> list[bytes]:
         found = store.create_topic(topic, exist_ok=True)
         found.append_many([b"old"] * 10)
         found.roll()
-        store.tier((store._clock() + HOUR_US) // 1000)
+        store.tier((store.context.clock() + HOUR_US) // 1000)
         found.append(b"the secret record", sync=True)
         return values(found)
 
@@ -264,7 +264,7 @@ def test_a_daemon_of_another_user_shares_the_store_by_the_group(
 
     def tier() -> int:
         with tiered.open(store, tierer=True) as opened:
-            opened.tier((opened._clock() + HOUR_US) // 1000)
+            opened.tier((opened.context.clock() + HOUR_US) // 1000)
             return len(values(opened.topic("t")))
 
     for round_ in range(1, 3):

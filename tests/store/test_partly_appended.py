@@ -149,7 +149,7 @@ def test_a_batch_of_a_producer_goes_in_whole(tmp_path: Path) -> None:
                     assert named(error) == {}
                     append(data)
                     assert topic.offsets()[0].end - before == ROWS
-            blocks = topic._writers[0].view().active_index
+            blocks = topic.opened.writers[0].view().active_index
             assert len(blocks) >= 3 * 10
         room += 1
     assert refused >= 3

@@ -35,9 +35,9 @@ class Loop:
         self.clock = clock
         self.events: list[PassEvent] = []
         self.passes = Passes(
-            store._tierer,
+            store.tierer,
             store.topics,
-            store._settings.policy_for,
+            store.context.settings.policy_for,
             schedule=every(interval, draw=lambda: 0.5),
             clock=clock,
             monotonic=lambda: clock() / 1e6,
@@ -101,10 +101,10 @@ def test_what_the_bucket_has_this_disk_does_not_lose(tmp_path: Path, clock: Cloc
     with open_at(tmp_path / "data", bucket, clock, settings=settings("never")) as store:
         topic = store.create_topic("t")
         topic.append(b"1")
-        topic._writers[0].write_pending()
-        assert topic._writers[0].durable_offset == 0
-        store._tierer.tail_pass()
-        assert topic._writers[0].durable_offset == 1
+        topic.opened.writers[0].write_pending()
+        assert topic.opened.writers[0].durable_offset == 0
+        store.tierer.tail_pass()
+        assert topic.opened.writers[0].durable_offset == 1
     assert published(bucket) == [b"1"]
 
 
@@ -120,7 +120,7 @@ def test_an_object_whose_commit_was_refused_is_an_orphan_to_the_next_sweep(
     with open_at(tmp_path / "data", bucket, clock, settings=chosen) as store:
         topic = store.create_topic("t")
         topic.append(b"0", sync=True)
-        store._tierer.tail_pass()
+        store.tierer.tail_pass()
         clock.advance(20)
 
         def refuse(request: str) -> None:
@@ -130,14 +130,14 @@ def test_an_object_whose_commit_was_refused_is_an_orphan_to_the_next_sweep(
         topic.append(b"1", sync=True)
         bucket.hook = refuse
         before = set(bucket.objects)
-        assert "403" in str(store._tierer.tail_pass().report.failed)
+        assert "403" in str(store.tierer.tail_pass().report.failed)
         bucket.hook = lambda request: None
         [orphan] = bucket.objects.keys() - before
         for _ in range(3):
             clock.advance(20)
             store.sweep()
         assert orphan not in bucket.objects
-        store._tierer.tail_pass()
+        store.tierer.tail_pass()
     assert published(bucket) == [b"0", b"1"]
 
 
@@ -148,7 +148,7 @@ def test_an_hour_of_tails_stays_a_few_objects_and_its_seal_makes_one(tmp_path: P
         for number in range(120):
             topic.append(b"%d" % number, sync=True)
             loop.go(10)
-        scan = topic._store._access.cold(topic._meta, 0).load()
+        scan = topic.opened.context.tiers.cold(topic.opened.meta, 0).load()
         assert scan is not None
         assert len(scan.head.inline) <= 14
         assert scan.head.pages == ()
@@ -157,9 +157,9 @@ def test_an_hour_of_tails_stays_a_few_objects_and_its_seal_makes_one(tmp_path: P
         assert published(bucket) == [b"%d" % number for number in range(120)]
         topic.roll()
         before = len(bucket.writes)
-        assert topic._store.tier((clock() + 5 * 3_600_000_000) // 1000).failed == ()
+        assert topic.store.tier((clock() + 5 * 3_600_000_000) // 1000).failed == ()
         assert sum(key.endswith("head.json") for key, _ in bucket.writes[before:]) == 1
-        after = topic._store._access.cold(topic._meta, 0).load()
+        after = topic.opened.context.tiers.cold(topic.opened.meta, 0).load()
         assert after is not None
         assert [entry.sealed for entry in after.head.inline] == [True]
         assert published(bucket) == [b"%d" % number for number in range(120)]
@@ -223,7 +223,7 @@ def test_one_partition_in_trouble_backs_off_and_the_others_go_on(tmp_path: Path,
 def test_nothing_of_a_deleted_topic_is_waited_for(tmp_path: Path, clock: Clock) -> None:
     """What failed is forgotten once nothing is asked of it any more, and what was counted goes with the topic."""
     with looping(tmp_path, clock) as (bucket, topic, loop):
-        store = topic._store
+        store = topic.store
         store.create_topic("other")
 
         def refuse(request: str) -> None:
@@ -241,7 +241,7 @@ def test_nothing_of_a_deleted_topic_is_waited_for(tmp_path: Path, clock: Clock) 
         loop.passes.reschedule(lambda: 0.0)
         loop.passes.run_due()
         assert (loop.passes.state().full.waiting, loop.passes.state().tails.waiting) == (0, 0)
-        assert store._write_counters.partitions() == []
+        assert store.context.write_counters.partitions() == []
 
 
 def test_a_disk_that_does_not_read_one_partition_holds_up_no_other(
@@ -262,9 +262,9 @@ def test_a_disk_that_does_not_read_one_partition_holds_up_no_other(
         loop.go(11)
         assert published(bucket, partition=1) == [b"1"]
         assert "Input/output error" in loop.events[-1].errors[0]
-        _, problems = topic._store._tierer.full_pass()
+        _, problems = topic.store.tierer.full_pass()
         assert ["Input/output error" in str(problem) for problem in problems] == [True]
-        assert topic._store._tierer.lags()[0].partition == 1
+        assert topic.store.tierer.lags()[0].partition == 1
 
 
 def test_an_expiry_of_a_deleted_topic_is_none_of_the_topic_that_took_its_name(
@@ -284,7 +284,7 @@ def test_an_expiry_of_a_deleted_topic_is_none_of_the_topic_that_took_its_name(
         store.create_topic("t").append_many([b"new"] * 5)
         for action in plan.actions:
             assert isinstance(action, Expire)
-            assert store._tierer._actions.expire(action) == 0
+            assert store.tierer.actions.expire(action) == 0
         assert values(store.topic("t")) == [b"new"] * 5
 
 
@@ -306,13 +306,13 @@ def test_a_long_upload_of_a_full_pass_holds_up_no_tail(tmp_path: Path, clock: Cl
         bucket.hook = stall
         later = (clock() + 5 * 3_600_000_000) // 1000
         reports: list[TierReport] = []
-        full = threading.Thread(target=lambda: reports.append(topic._store.tier(later)))
+        full = threading.Thread(target=lambda: reports.append(topic.store.tier(later)))
         full.start()
         try:
             assert stalled.wait(30)
             topic.append(b"meanwhile", sync=True)
             bucket.hook = lambda request: None
-            topic._store._tierer.tail_pass()
+            topic.store.tierer.tail_pass()
             assert published(bucket)[-1] == b"meanwhile"
         finally:
             go_on.set()
@@ -328,7 +328,7 @@ def test_a_fenced_store_changes_nothing(tmp_path: Path, clock: Clock) -> None:
         loop.go(11)
         restored = tiered.restore("memory://watched", tmp_path / "elsewhere", host=host(bucket, clock))
         restored.topic("t").append(b"theirs", sync=True)
-        restored._tierer.tail_pass()
+        restored.tierer.tail_pass()
         topic.append(b"too late", sync=True)
         known = dict(bucket.objects)
         loop.go(60)
@@ -356,9 +356,9 @@ def test_killed_at_any_request_and_gone_on_by_another(tmp_path: Path, clock: Clo
                 bucket.killing_before(step),
                 open_at(tmp_path / "data", bucket, clock, tierer=True) as beside,
             ):
-                beside._tierer.tail_pass()
+                beside.tierer.tail_pass()
             with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-                report = beside._tierer.tail_pass()
+                report = beside.tierer.tail_pass()
                 assert (report.report.failed, dict(report.problems)) == ((), {})
             assert published(bucket) == wanted
 
@@ -412,13 +412,13 @@ def test_the_lag_is_the_age_of_the_oldest_append_that_is_not_published(tmp_path:
     with looping(tmp_path, clock) as (_, topic, loop):
         topic.append(b"1", sync=True)
         loop.go(11)
-        assert [row.lag_seconds for row in topic._store.status()] == [0.0]
+        assert [row.lag_seconds for row in topic.store.status()] == [0.0]
         clock.advance(100)
         topic.append(b"2", sync=True)
         clock.advance(5)
         topic.append(b"3", sync=True)
         clock.advance(2)
-        (row,) = topic._store.status()
+        (row,) = topic.store.status()
         assert (row.lag_records, row.lag_seconds) == (2, 7.0)
         state = loop.passes.state()
         assert (state.lag_records, state.lag_seconds) == (2, 7.0)
@@ -437,9 +437,9 @@ def test_daemon_true_runs_them_on_threads_and_close_ends_them(tmp_path: Path) ->
         for number in range(3):
             topic.append(b"%d" % number, sync=True)
             until(lambda: bucket.uploads() > 0 and store.status().partitions[0].lag_records == 0)
-        assert store._passes is not None
-        assert {thread.name for thread in store._passes._threads} == {"tiered-full", "tiered-tails"}
-    assert not any(thread.is_alive() for thread in store._passes._threads)
+        assert store.passes is not None
+        assert {thread.name for thread in store.passes._threads} == {"tiered-full", "tiered-tails"}
+    assert not any(thread.is_alive() for thread in store.passes._threads)
     assert published(bucket) == [b"0", b"1", b"2"]
 
 
@@ -500,11 +500,11 @@ def test_a_tail_that_happens_to_hold_its_whole_segment_gives_way_to_the_whole(
         loop.go(11)
         topic.roll()
         clock.advance(5 * 3600)
-        assert [action.kind for action, _ in topic._store.tier().done] == ["offload"]
-        found = topic._store._access.cold(topic._meta, 0).load()
+        assert [action.kind for action, _ in topic.store.tier().done] == ["offload"]
+        found = topic.opened.context.tiers.cold(topic.opened.meta, 0).load()
         assert found is not None
         assert [entry.sealed for entry in found.head.inline] == [True]
-        assert topic._store.plan().actions == ()
+        assert topic.store.plan().actions == ()
         assert published(bucket) == [b"1"]
 
 
@@ -515,7 +515,7 @@ def test_what_a_tail_pass_has_published_whole_is_not_uploaded_again(tmp_path: Pa
             topic.append(b"%d" % number, sync=True)
             topic.roll()
         clock.advance(5 * 3600)
-        tierer = topic._store._tierer
+        tierer = topic.store.tierer
         plan = tierer.plan(None)
         assert [action.kind for action in plan.actions] == ["offload"] * 3
         tierer.tail_pass()
@@ -538,10 +538,10 @@ def test_retention_does_not_ask_a_bucket_that_is_away_for_each_partition(
         clock.advance(2 * 3600)
         bucket.hook = away
         bucket.asked.clear()
-        report, problems = store._tierer.full_pass()
+        report, problems = store.tierer.full_pass()
         assert (report.done, report.failed, len(problems), len(bucket.asked)) == ((), (), 1, 2)
         bucket.hook = lambda request: None
-        report, _ = store._tierer.full_pass()
+        report, _ = store.tierer.full_pass()
         assert [action.kind for action, _ in report.done].count("expire") == 6
 
 
@@ -563,9 +563,9 @@ def test_an_outage_is_forgotten_once_nobody_asks_for_tails(tmp_path: Path, clock
         bucket.hook = away
         loop.go(11)
         assert loop.passes.bucket_away
-        topic._store.pause("t")
+        topic.store.pause("t")
         bucket.hook = lambda request: None
-        topic._store.delete_topic("t")
+        topic.store.delete_topic("t")
         loop.go(2)
         assert not loop.passes.bucket_away
 

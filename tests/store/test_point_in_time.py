@@ -164,7 +164,7 @@ def test_every_state_of_an_eventful_history_comes_back(history: History) -> None
                 assert store.topic("t").append(b"next", partition=partition).offset == start + len(records)
             store.topic("t").flush()
             assert store.tier((history.clock() + HOUR_US) // 1000).failed == ()
-            with tiered.open(store._access.places.cold_url) as bucket:
+            with tiered.open(store.context.tiers.places.cold_url) as bucket:
                 assert state_of(bucket) == state_of(store)
 
 
@@ -511,9 +511,9 @@ def test_topics_that_were_deleted_or_replaced_since_come_back(history: History) 
         store.topic("gone").flush()
         assert store.tier((history.clock() + HOUR_US) // 1000).failed == ()
         store.sweep()
-        with tiered.open(store._access.places.cold_url) as bucket:
+        with tiered.open(store.context.tiers.places.cold_url) as bucket:
             assert state_of(bucket) == state_of(store)
-            documents = Bucket(bucket._access.object_store)
+            documents = Bucket(bucket.context.tiers.object_store)
             found = [documents.read_topic("replaced", item) for item in documents.topic_ids("replaced")]
             assert sorted("deleted_us" in (topic or {}) for topic in found) == [False, True]
     # To the present, nothing of that happens.
@@ -629,7 +629,7 @@ def test_of_two_restores_that_race_the_later_one_wins_in_every_partition(
         except tiered.Fenced:
             first = None
         with second[0] as winner:
-            later = first is not None and winner._catalog.lineage() < first._catalog.lineage()
+            later = first is not None and winner.context.catalog.lineage() < first.context.catalog.lineage()
             loser, winner = (winner, first) if later else (first, winner)
             for partition in range(2):
                 if loser is not None:

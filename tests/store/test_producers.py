@@ -24,7 +24,7 @@ from tests.store.helpers import COMPRESS_US, OFFLOAD_US, open_store, stepwise, t
 from tests.store.producer_machine import ProducerMachine
 from tests.store.producing import SETTINGS, TOPIC, key_of
 from tiered.cli.verify import _access
-from tiered.engine.append_numbered import last_sequence
+from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.format import producers as remembered
 from tiered.format.producers import UNKNOWN_OFFSET
 from tiered.format.record import partition_of
@@ -136,13 +136,13 @@ def test_sessions_fence_each_other_across_a_restart(tmp_path: Path) -> None:
     with open_store(tmp_path, None, Clock()) as store:
         topic = store.topic("log")
         with pytest.raises(tiered.Fenced, match="newer session"):
-            resume_producer(topic, "p", old.epoch)
-        resumed = resume_producer(topic, "p", old.epoch + 1)
+            resume_producer(topic.opened, "p", old.epoch)
+        resumed = resume_producer(topic.opened, "p", old.epoch + 1)
         assert resumed.append(b"0", partition=1, sequence=0) == (1, 0)
         with pytest.raises(tiered.Fenced, match="newer session"):
-            topic._append_idempotent(pa.table({"value": [b"x"]}), 0, "p", old.epoch, 5)
-        assert last_sequence(topic, 1, "p") == (1, 0)
-        assert last_sequence(topic, 1, "q") == (-1, -1)
+            append_idempotent(topic.opened, pa.table({"value": [b"x"]}), 0, "p", old.epoch, 5)
+        assert last_sequence(topic.opened, 1, "p") == (1, 0)
+        assert last_sequence(topic.opened, 1, "q") == (-1, -1)
         assert values(topic) == [b"0"]
 
 
@@ -155,7 +155,7 @@ def test_a_call_cut_short_is_completed_by_the_same_call(
     with open_store(tmp_path, None, Clock(), settings=stepwise({"block_bytes": 600})) as store:
         topic = store.create_topic("log")
         topic.append(b"before")
-        writer = topic._writer(0)
+        writer = topic.opened.writer(0)
         topic.flush()
         plain, left = writer._append_bodies, [2]
 
@@ -167,12 +167,12 @@ def test_a_call_cut_short_is_completed_by_the_same_call(
 
         writer._append_bodies = until_full  # type: ignore[method-assign]
         with pytest.raises(tiered.DiskFull):
-            topic._append_idempotent(rows, 0, "sink", 0, 1 << 33)
+            append_idempotent(topic.opened, rows, 0, "sink", 0, 1 << 33)
         writer._append_bodies = plain  # type: ignore[method-assign]
         assert 1 < topic.offsets()[0].end < 21
-        found = topic._append_idempotent(rows, 0, "sink", 0, 1 << 33, sync=True)
+        found = append_idempotent(topic.opened, rows, 0, "sink", 0, 1 << 33, sync=True)
         assert found == (0, 1, 21)
-        assert topic._append_idempotent(rows, 0, "sink", 0, 1 << 33) == found
+        assert append_idempotent(topic.opened, rows, 0, "sink", 0, 1 << 33) == found
         assert values(topic)[1:] == rows["value"].to_pylist()
 
 
@@ -181,7 +181,7 @@ def test_a_batch_cut_short_anywhere_is_completed_by_the_same_call(tmp_path: Path
     rows = pa.table({"value": pa.chunked_array([[b"a", b"b"], [b"c"], [b"d"]])})
     with open_store(tmp_path, None, Clock()) as store:
         topic = store.create_topic("log")
-        producer, writer = topic.producer("p"), topic._writer(0)
+        producer, writer = topic.producer("p"), topic.opened.writer(0)
         plain, left = writer.append_numbered_batches, [1]
 
         def until_full(*arguments: Any) -> Any:
@@ -237,7 +237,7 @@ def test_the_least_recently_seen_are_forgotten(tmp_path: Path, monkeypatch: pyte
     with open_store(tmp_path, None, clock) as store:
         topic = store.create_topic("log")
         sessions = [topic.producer(name) for name in "abcd"]
-        assert [last_sequence(topic, 0, name)[0] for name in "abcd"] == [-1, 0, 0, 0]
+        assert [last_sequence(topic.opened, 0, name)[0] for name in "abcd"] == [-1, 0, 0, 0]
         for session in sessions[1:]:
             session.append(b"x", sequence=7)
         topic.flush()
@@ -246,7 +246,7 @@ def test_the_least_recently_seen_are_forgotten(tmp_path: Path, monkeypatch: pyte
         topic.roll()
     with open_store(tmp_path, None, clock) as store:
         topic = store.topic("log")
-        assert [last_sequence(topic, 0, name)[1] for name in "abcd"] == [-1, -1, -1, 8]
+        assert [last_sequence(topic.opened, 0, name)[1] for name in "abcd"] == [-1, -1, -1, 8]
         assert topic.producer("d").next_sequence == 9
 
 
@@ -415,7 +415,7 @@ def test_a_restore_from_merged_objects_knows_what_the_last_one_knows(tmp_path: P
         assert any(action.kind == "merge" for report in reports for action, _ in report.done)
     with tiered.restore(cold, tmp_path / "again", settings=rules) as store:
         topic = store.topic("log")
-        assert [last_sequence(topic, 0, name)[1] for name in "pq"] == [3, 3]
+        assert [last_sequence(topic.opened, 0, name)[1] for name in "pq"] == [3, 3]
         assert topic.producer("q").append(b"7", sequence=3) == last
         assert topic.producer("p").append(b"0", sequence=0) == (0, UNKNOWN_OFFSET)
         assert topic.producer("p").next_sequence == 4
@@ -431,8 +431,8 @@ def test_a_restore_from_merged_objects_knows_what_the_last_one_knows(tmp_path: P
         (lambda topic: topic.producer("p").append(b"x", sequence=True), tiered.ConfigError),
         (lambda topic: topic.producer("p").append("x", sequence=0), tiered.SchemaMismatch),
         (lambda topic: topic.producer("p").append(b"x", partition=3), tiered.TopicNotFound),
-        (lambda topic: topic._append_idempotent(pa.table({"value": [b"x"]}), 0, "p", -1, 0), tiered.ConfigError),
-        (lambda topic: topic._append_idempotent(pa.table({"value": [b"x"]}), 9, "p", 0, 0), tiered.TopicNotFound),
+        (lambda topic: append_idempotent(topic.opened, pa.table({"value": [b"x"]}), 0, "p", -1, 0), tiered.ConfigError),
+        (lambda topic: append_idempotent(topic.opened, pa.table({"value": [b"x"]}), 9, "p", 0, 0), tiered.TopicNotFound),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(tmp_path: Path, call: Any, error: type[Exception]) -> None:
@@ -450,7 +450,7 @@ def test_a_tail_that_is_uploaded_again_names_the_producers(tmp_path: Path) -> No
         topic = store.create_topic("log")
         topic.producer("p").append(b"x", sequence=0)
         topic.flush()
-        assert store._tierer.tail_pass().report.bytes
+        assert store.tierer.tail_pass().report.bytes
         topic.producer("p").append(b"y", sequence=1)
     (tail,) = (tmp_path / "bucket").rglob("*.parquet")
     tail.write_bytes(tail.read_bytes()[:-7])

@@ -181,7 +181,7 @@ def by_full_pass(store: tiered.Store, clock: Clock) -> None:
 
 
 def by_tail_pass(store: tiered.Store, clock: Clock) -> None:
-    report = store._tierer.tail_pass()
+    report = store.tierer.tail_pass()
     assert (report.report.failed, dict(report.problems)) == ((), {})
 
 
@@ -192,7 +192,7 @@ def beside(store: tiered.Store, clock: Clock) -> None:
 
 def by_a_waiting_append(store: tiered.Store, clock: Clock) -> None:
     topic = store.topic("t")
-    assert store._tierer.publish(topic._meta, 0) == topic.offsets()[0].end
+    assert store.tierer.publish(topic.opened.meta, 0) == topic.offsets()[0].end
 
 
 PUBLISHING = [by_full_pass, by_tail_pass, beside, by_a_waiting_append]
@@ -415,8 +415,8 @@ def test_what_was_planned_before_a_restore_removes_nothing_after_it(
     topic.roll()
     topic.append(b"on this disk only", sync=True)
     tier(old, clock, OFFLOAD_US)
-    actions, files = old._tierer._actions, local_segments(tmp_path / "old", "t")
-    segment = old._access.segment(actions.directory(topic._meta, 0) / files[0])
+    actions, files = old.tierer.actions, local_segments(tmp_path / "old", "t")
+    segment = old.context.tiers.segment(actions.directory(topic.opened.meta, 0) / files[0])
     planned: dict[str, Any] = {
         "topic": "t", "partition": 0, "segment_id": segment.header.segment_id, "base_offset": 0, "end_offset": 3,
         "bytes": 0, "reason": "",
@@ -427,7 +427,7 @@ def test_what_was_planned_before_a_restore_removes_nothing_after_it(
         if what == "evict":
             actions.evict_local(EvictLocal(**planned))
         else:
-            actions.expire(Expire(**planned, topic_id=topic._meta.topic_id))
+            actions.expire(Expire(**planned, topic_id=topic.opened.meta.topic_id))
 
     assert local_segments(tmp_path / "old", "t") == files
     assert topic.offsets()[0].start == 0
@@ -480,13 +480,13 @@ def test_a_stalled_tierer_cannot_make_the_first_head_of_a_partition(
     """It had announced the topic and looked at store.json before the restore, and claims after it."""
     with open_store(tmp_path / "old", file_url, clock) as old:
         old.create_topic("t").append(b"old", sync=True)
-        meta = old.topic("t")._meta
-        claims = old._tierer.claims
+        meta = old.topic("t").opened.meta
+        claims = old.tierer.claims
         claims._announce(meta)
         restored(file_url, tmp_path / "new", clock).close()
         claims._check_store = lambda *_: None  # type: ignore[method-assign]  # it had looked before
         with pytest.raises(tiered.Fenced, match="lineage"):
-            claims.committer(meta, 0, lambda: old._tierer._actions.local(meta, 0), None)
+            claims.committer(meta, 0, lambda: old.tierer.actions.local(meta, 0), None)
     assert [start for _, start in head_of(file_url).lineages] == [0, 0]
 
 
@@ -534,10 +534,10 @@ def test_a_topic_announced_too_late_does_not_hide_the_one_of_the_new_lineage(
             new.create_topic("same").append(b"new")
             new.topic("same").roll()
             tier(new, clock, OFFLOAD_US)
-            meta, claims = old.topic("same")._meta, old._tierer.claims
+            meta, claims = old.topic("same").opened.meta, old.tierer.claims
             claims._announce(meta)
             with pytest.raises(tiered.Fenced):
-                claims.committer(meta, 0, lambda: old._tierer._actions.local(meta, 0), None)
+                claims.committer(meta, 0, lambda: old.tierer.actions.local(meta, 0), None)
             with tiered.open(file_url) as bucket:
                 assert values(bucket.topic("same")) == [b"new"]
 
@@ -548,7 +548,7 @@ def test_a_stalled_store_can_neither_delete_nor_grow_a_topic(
     """It had looked at store.json before the restore; the topic's own document stops it."""
     offloaded(tmp_path / "old", file_url, clock)
     with open_store(tmp_path / "old", None, clock) as old:
-        meta = old.topic("t")._meta
+        meta = old.topic("t").opened.meta
     restored(file_url, tmp_path / "new", clock).close()
     bucket = Bucket(open_object_store(file_url))
     with pytest.raises(tiered.Fenced):
@@ -819,6 +819,6 @@ def test_the_lineages_are_where_they_belong(tmp_path: Path, clock: Clock, s3_buc
         assert read_lineage(tmp_path / "new" / "topics" / "t" / "0") == head_of(s3_bucket).lineages[-1][0]
         store.topic("t").append(b"x")
         store.topic("t").roll()
-        (sealed, *_) = store._tierer._actions.local(store.topic("t")._meta, 0).segments
+        (sealed, *_) = store.tierer.actions.local(store.topic("t").opened.meta, 0).segments
         assert sealed.header.lineage_epoch == head_of(s3_bucket).lineages[-1][0]
     assert head_of(s3_bucket).lineages[-1][1] == 4

@@ -41,9 +41,9 @@ class Server(WatchedBucket):
 
     def watch(self, store: tiered.Store) -> tiered.Store:
         """Let a store go by the time of this test."""
-        store._tierer.claims.restores = Restores(monotonic=lambda: self.now)
-        store._publisher = Publisher(
-            store._tierer, pause=lambda _: self.pass_(0.5), monotonic=lambda: self.now
+        store.tierer.claims.restores = Restores(monotonic=lambda: self.now)
+        store.context.publisher = Publisher(
+            store.tierer, pause=lambda _: self.pass_(0.5), monotonic=lambda: self.now
         )
         return store
 
@@ -93,7 +93,7 @@ def test_an_append_that_waits_for_a_restore_too_long_fails_and_names_it(tmp_path
             server.pass_(0.5)
             restoring.check()
 
-        store._publisher = Publisher(store._tierer, pause=pause, monotonic=lambda: server.now)
+        store.context.publisher = Publisher(store.tierer, pause=pause, monotonic=lambda: server.now)
         with pytest.raises(
             tiered.ColdStorageError,
             match="durable on this disk.*is being restored by ann@other.*do not append it again",
@@ -204,7 +204,7 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
 
     def opened() -> tiered.Store:
         store = tiered.open(tmp_path / "data", cold=url, settings=policies, host=Host(clock=clock))
-        store._tierer.claims.restores = Restores(monotonic=lambda: now)
+        store.tierer.claims.restores = Restores(monotonic=lambda: now)
         return store
 
     def kept(store: tiered.Store, value: bytes) -> list[str]:
@@ -218,8 +218,8 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
         clock.advance(60)
         # Of two actions that ask at once, the later one goes by what was known before.
         with suppress(RestoreUnderWay):
-            store._tierer.claims.check_restores()
-        report, problems = store._tierer.full_pass()
+            store.tierer.claims.check_restores()
+        report, problems = store.tierer.full_pass()
         return (
             told + [why for _, why in (*report.failed, *report.skipped)] + [str(error) for error in problems]
         )

@@ -30,7 +30,7 @@ def segments(topic: tiered.Topic, count: int) -> None:
 
 def kept(store: tiered.Store) -> list[str]:
     """Files that are gone, and that the store has mapped."""
-    return [name for name in store._access._segments if not Path(name).exists()]
+    return [name for name in store.context.tiers._segments if not Path(name).exists()]
 
 
 def test_what_another_process_evicts_is_let_go(tmp_path: Path, clock: Clock) -> None:
@@ -45,7 +45,7 @@ def test_what_another_process_evicts_is_let_go(tmp_path: Path, clock: Clock) -> 
             assert one.topic("t").scan().to_arrow().num_rows == 3
         evict_all(daemon, clock)
         assert len(kept(store)) == len(kept(reader)) == 3
-        flush_in_background(store)
+        flush_in_background(store.context, store.open_topics.writers)
         reader.topic("t").offsets()
         assert kept(store) == kept(reader) == []
 
@@ -83,12 +83,12 @@ def test_a_deleted_topic_is_let_go(tmp_path: Path, clock: Clock) -> None:
         segments(topic, 3)
         assert topic.scan().to_arrow().num_rows == daemon.topic("t").scan().to_arrow().num_rows == 3
         tier(store, clock, OFFLOAD_US)
-        assert store._tierer.claims._committers
+        assert store.tierer.claims._committers
         store.delete_topic("t")
         assert kept(store) == []
-        held = store._access
+        held = store.context.tiers
         assert not any([held._segments, held._partitions, held._directories, held._listings])
-        assert not store._tierer.claims._committers
+        assert not store.tierer.claims._committers
         assert len(kept(daemon)) == 3
         daemon.tier()
         assert kept(daemon) == []

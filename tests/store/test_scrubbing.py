@@ -131,7 +131,7 @@ def test_what_the_server_keeps_a_checksum_of_is_read_every_fourth_round_only(
         with open_store(tmp_path / "data", url, clock, settings=settings) as store:
             fill(store, PARTS)
             offload_all(store, clock)
-            cold = store._access.cold(store.topic("t")._meta, 0)
+            cold = store.context.tiers.cold(store.topic("t").opened.meta, 0)
             loaded = cold.load()
             assert loaded is not None
             entries = cold.entries(loaded.head)
@@ -161,7 +161,7 @@ def test_an_object_that_is_replaced_while_it_is_scrubbed_is_no_problem(
     def late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(module, "scrub_object", scrub_object)
         store.topic("t").delete_before(50)
-        store._tierer._actions.committer(store.topic("t")._meta, 0).raise_start_offset(50)
+        store.tierer.actions.committer(store.topic("t").opened.meta, 0).raise_start_offset(50)
         next((tmp_path / "bucket").rglob(arguments[2].name)).unlink()
         return scrub_object(*arguments, **options)
 
@@ -224,7 +224,7 @@ def test_what_a_verification_finds_keeps_the_local_copy_until_it_is_repaired(
         spoilt(tmp_path, url)
         plan = store.plan((clock() + 9 * HOUR_US) // 1000)
         store.verify(deep=True)
-        report = store._tierer._executor(lambda: False).execute(plan)
+        report = store.tierer._executor(lambda: False).execute(plan)
         (message,) = (text for _, text in report.failed)
         assert f" stays: {path.name} was found damaged" in message
     access = _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
@@ -258,7 +258,7 @@ def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
     assert isinstance(action, Scrub)
     monkeypatch.setattr(ColdPartition, "load", ceasing)
     with pytest.raises(tiered.CorruptionError, match="one of 2 damaged objects"):
-        store._tierer._actions.scrub(action)
+        store.tierer.actions.scrub(action)
     monkeypatch.undo()
     (row,) = store.status()
     assert len(row.damaged) == 2
@@ -273,12 +273,12 @@ def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path,
         with open_store(tmp_path / "data", "s3://bucket/prefix", clock, settings=settings) as store:
             fill(store, 2)
             offload_all(store, clock)
-            meta = store.topic("t")._meta
-            cold_partition = store._access.cold(meta, 0)
+            meta = store.topic("t").opened.meta
+            cold_partition = store.context.tiers.cold(meta, 0)
             loaded = cold_partition.load()
             assert loaded is not None
             entry = cold_partition.entries(loaded.head)[0]
-            scrub = store._tierer._actions._scrub(meta, 0)
+            scrub = store.tierer.actions._scrub(meta, 0)
             scrub.note(entry, tiered.CorruptionError("row group fails its checksum", position=0))
             tier(store, clock, 30 * DAY_US)
             assert [len(row.damaged) for row in store.status()] == [1]

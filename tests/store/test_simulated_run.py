@@ -104,7 +104,7 @@ def running(path: Path, clock: Clock) -> Iterator[Run]:
     with tiered.open(path, cold=URL, settings=SETTINGS, host=small) as store:
         store.create_topic("t", partitions=2)
         passes = Passes(
-            store._tierer, store.topics, SETTINGS.policy_for, schedule=every(TICK_SECONDS, draw=lambda: 0.5),
+            store.tierer, store.topics, SETTINGS.policy_for, schedule=every(TICK_SECONDS, draw=lambda: 0.5),
             clock=clock, monotonic=lambda: clock() / 1e6, draw=lambda: 0.5,
         )  # fmt: skip
         yield Run(store, bucket, clock, passes)

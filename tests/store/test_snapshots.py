@@ -154,7 +154,7 @@ def test_an_object_that_is_replaced_in_the_middle_of_its_read_is_read_on_in_the_
             batches = bucket.topic("t").scan().to_batches()
             found = next(batches).column("value").to_pylist()
             assert 0 < len(found) < len(written)
-            cold = store._access.cold(topic._meta, 0)
+            cold = store.context.tiers.cold(topic.opened.meta, 0)
             committer = Committer(cold, store.store_id, clock=clock)
             committer.claim()
             (old,) = (tmp_path / "bucket").rglob("*.parquet")
@@ -269,7 +269,7 @@ def test_readers_see_dense_offsets_while_writers_append_and_everything_moves(
 
 def eviction(store: tiered.Store, topic: tiered.Topic) -> EvictLocal:
     """What a plan would ask for, for the first local segment."""
-    local = store._tierer._actions.local(topic._meta, 0).segments[0]
+    local = store.tierer.actions.local(topic.opened.meta, 0).segments[0]
     return EvictLocal(
         topic=topic.name,
         partition=0,
@@ -289,7 +289,7 @@ def test_a_segment_is_not_evicted_for_an_object_of_another_segment(
     fill(topic, 2)
     tier(store, clock, OFFLOAD_US)
     topic.flush()
-    cold = store._access.cold(topic._meta, 0)
+    cold = store.context.tiers.cold(topic.opened.meta, 0)
     committer = Committer(cold, store.store_id, clock=clock)
     committer.claim()
     committer.commit(
@@ -300,7 +300,7 @@ def test_a_segment_is_not_evicted_for_an_object_of_another_segment(
     files = local_segments(tmp_path / "data", "t")
     assert len(files) == 2
     with pytest.raises(tiered.TieredError, match=r"stays.*segment id"):
-        store._tierer._actions.evict_local(eviction(store, topic))
+        store.tierer.actions.evict_local(eviction(store, topic))
     for _ in range(2):
         with pytest.raises(tiered.Fenced, match="other records than this disk"):
             store.tier((clock() + EVICT_US) // 1000)

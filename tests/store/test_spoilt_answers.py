@@ -43,7 +43,7 @@ class Place:
         with tiered.open(path / "data", cold=self.url, host=self.host, settings=self.settings) as store:
             topic = fill(store, PARTS)
             offload_all(store, clock)
-            self.meta, self.rows = topic._meta, bits(topic.scan())
+            self.meta, self.rows = topic.opened.meta, bits(topic.scan())
         # Without the blocks that a writer keeps in memory.
         self.store = tiered.open(path / "data", host=self.host, settings=self.settings)
         self.rounds = self.restores = 0
@@ -89,7 +89,7 @@ def rebuild(place: Place) -> object:
 def merge(place: Place) -> object:
     loaded = place.cold.load()
     entries = place.cold.entries(loaded.head)
-    name = place.store._tierer._actions.committer(place.meta, 0).new_object_name(0)
+    name = place.store.tierer.actions.committer(place.meta, 0).new_object_name(0)
     return merge_objects(place.cold, entries, place.meta.schemas[0], name).record_count
 
 

@@ -22,8 +22,9 @@ from tests.crash.disk import EVERYTHING, NAMES, NOTHING, Image, Loss, some
 from tests.crash.recording import Recorder
 from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
 from tests.warm.disks import FailingDisk
-from tiered.engine.append_numbered import last_sequence
+from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.engine.host import Host
+from tiered.engine.open_topics import OpenTopic
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -83,7 +84,7 @@ def left(store: tiered.Store) -> list[str]:
 
 
 def test_a_batch_is_there_when_it_is_committed_and_not_before(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     first, lost, second = stage(staging, [[b"1", b"2", b"3"], [b"x"], [b"4", b"5"]])
     assert values(store.topic("t")) == []
     assert staging.commit("t", "q", 0, [second, first])
@@ -94,7 +95,7 @@ def test_a_batch_is_there_when_it_is_committed_and_not_before(store: tiered.Stor
 
 def test_rows_go_where_append_would_put_them(store: tiered.Store) -> None:
     """By the column `partition`, by the key as everywhere, and else one partition an attempt."""
-    staging, topic = Staging(store), store.topic("t")
+    staging, topic = Staging(store.context, store.open_topics), store.topic("t")
     keys = [b"k%d" % i for i in range(20)]
     put(staging, 0, [keys], keys=True)
     found = topic.scan(columns=["key", "partition"]).to_arrow().to_pydict()
@@ -115,14 +116,14 @@ def test_rows_go_where_append_would_put_them(store: tiered.Store) -> None:
     assert places[b"d"] == places[b"e"] != places[b"f"]
     stamps = {row["value"]: row["timestamp"].timestamp() for row in table}
     assert (stamps[b"a"], stamps[b"c"]) == (0.001, 0.003)
-    assert stamps[b"b"] == store._clock() / 1e6
+    assert stamps[b"b"] == store.context.clock() / 1e6
 
 
 def test_a_batch_that_is_there_is_not_appended_again(
     store: tiered.Store, tmp_path: Path, clock: Clock
 ) -> None:
     """A replay of the last batch, of one before, and a repeated request; also after a restart."""
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     staged = stage(staging, [[b"1", b"2"], [b"3"]])
     assert staging.commit("t", "q", 0, staged)
     assert not staging.commit("t", "q", 0, staged)
@@ -131,7 +132,7 @@ def test_a_batch_that_is_there_is_not_appended_again(
     assert not put(staging, 3, [[b"7"]])
     store.close()
     with open_store(tmp_path / "store", None, clock) as again:
-        staging = Staging(again)
+        staging = Staging(again.context, again.open_topics)
         assert not put(staging, 7, [[b"4"]])
         assert put(staging, 7, [[b"8"]], query="another")
         assert put(staging, 8, [[b"9"], []])
@@ -141,7 +142,7 @@ def test_a_batch_that_is_there_is_not_appended_again(
 
 
 def test_a_batch_of_many_blocks_keeps_the_order_of_its_rows(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     numbers = [b"%0200d" % i for i in range(20_000)]
     parts = [pa.RecordBatch.from_pydict({"value": numbers[i : i + 700]}) for i in range(0, 20_000, 700)]
     assert staging.commit("t", "q", 0, [staging.stage("t", "q", uuid4().hex, parts)])
@@ -153,11 +154,11 @@ def test_a_commit_waits_once_whatever_the_sync_mode(
 ) -> None:
     """Else each block of it would be an object of its own under ``sync = "cold"``."""
     waits = []
-    monkeypatch.setattr(Topic, "_wait_safe", lambda self, *arguments: waits.append(arguments))
+    monkeypatch.setattr(OpenTopic, "wait_safe", lambda self, *arguments: waits.append(arguments))
     settings = stepwise({"block_bytes": "4KiB", "sync": "cold"})
     with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/bucket", settings=settings) as store:
         store.create_topic("t")
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         staging.commit("t", "q", 0, stage(staging, [[bytes(4000)] * 20]))
         assert len(waits) == 1
 
@@ -166,7 +167,7 @@ def test_the_rows_of_a_batch_have_no_numbers_of_the_next(
     store: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ROWS_MAX", 4)
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     assert put(staging, 0, [[b"1", b"2", b"3", b"4"]])
     with pytest.raises(ConfigError, match="more than 4 rows"):
         put(staging, 1, [[b"5", b"6", b"7"], [b"8", b"9"]])
@@ -175,7 +176,7 @@ def test_the_rows_of_a_batch_have_no_numbers_of_the_next(
 
 
 def test_an_abort_leaves_nothing(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     staged = stage(staging, [[b"1"], [b"2"]])
     staging.abort("t", "q", [item.attempt for item in staged])
     assert left(store) == []
@@ -187,7 +188,7 @@ def test_an_abort_leaves_nothing(store: tiered.Store) -> None:
 
 def test_rows_that_the_log_would_refuse_are_not_staged(store: tiered.Store) -> None:
     """A commit that is decided can always be completed."""
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     wrong: list[tuple[pa.RecordBatch, type[Exception]]] = [
         (pa.RecordBatch.from_pydict({"nothing": [1]}), SchemaMismatch),
         (pa.RecordBatch.from_pydict({"value": pa.array([1.5])}), SchemaMismatch),
@@ -214,7 +215,7 @@ def test_rows_that_the_log_would_refuse_are_not_staged(store: tiered.Store) -> N
 
 
 def test_damaged_rows_are_never_committed(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     for position in (0, 9, 300, -1):
         (item,) = stage(staging, [[b"1", b"2", b"3"]])
         (path,) = (Path(store.url) / "stage").glob(f"*/{item.attempt}.rows")
@@ -230,7 +231,7 @@ def test_damaged_rows_are_never_committed(store: tiered.Store) -> None:
 
 
 def test_what_nobody_came_back_for_is_swept_by_age(store: tiered.Store, clock: Clock) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     put(staging, 4, [[b"1"]])
     stage(staging, [[b"2"]])
     now_us = max(int(path.stat().st_mtime * 1e6) for path in (Path(store.url) / "stage").glob("*/*"))
@@ -249,7 +250,7 @@ def test_what_nobody_came_back_for_is_swept_by_age(store: tiered.Store, clock: C
 
 def test_what_is_known_of_a_query_of_one_batch_goes_after_a_day(store: tiered.Store, clock: Clock) -> None:
     """Jobs come by the minute, and each opening of a partition looks at all that is known."""
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     put(staging, 0, [[b"1"]], query=f"{ONCE}1")
     (aborted,) = stage(staging, [[b"2"]], query=f"{ONCE}2")
     staging.abort("t", f"{ONCE}2", [aborted.attempt])
@@ -271,7 +272,7 @@ def test_batches_that_come_once_displace_no_producer(
 ) -> None:
     """Each has numbers of its own, and a partition remembers so many producers."""
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
-    staging, topic = Staging(store), store.topic("t")
+    staging, topic = Staging(store.context, store.open_topics), store.topic("t")
     session = topic.producer("ingest")
     first = session.append(b"mine", sequence=0, partition=0)
     for number in range(6):
@@ -282,7 +283,7 @@ def test_batches_that_come_once_displace_no_producer(
 
 def test_a_commit_under_way_holds_up_no_other_query(store: tiered.Store, clock: Clock) -> None:
     """Such as one that waits for a bucket; the sweep that is due leaves its query out."""
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     put(staging, 0, [[b"1"]])
     [ledger] = staging._ledgers()
     clock.advance(2 * 3600)
@@ -310,7 +311,7 @@ def test_a_commit_that_meets_a_full_disk_is_completed_later(tmp_path: Path) -> N
         recorder.fault = fault
         with opened(recorder) as store:
             store.create_topic("t", partitions=2)
-            staging = Staging(store)
+            staging = Staging(store.context, store.open_topics)
             staged = stage(staging, [[b"1", b"2"], [b"3"]], keys=True)
             left[0] = number
             try:
@@ -329,9 +330,9 @@ def test_a_commit_that_failed_is_tried_again_unasked(
     store: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that ran once comes back with no other commit, and a server may live for months."""
-    real, finish, full, done = Topic._append_idempotent, Ledger.finish, threading.Event(), threading.Event()
+    real, finish, full, done = append_idempotent, Ledger.finish, threading.Event(), threading.Event()
 
-    def append(self: Topic, data: Any, partition: int, *arguments: Any, **named: Any) -> Any:
+    def append(self: OpenTopic, data: Any, partition: int, *arguments: Any, **named: Any) -> Any:
         if partition == 1 and full.is_set():
             raise DiskFull("no room on the local disk (injected)")
         return real(self, data, partition, *arguments, **named)
@@ -340,11 +341,11 @@ def test_a_commit_that_failed_is_tried_again_unasked(
         finish(self, *arguments)
         done.set()
 
-    monkeypatch.setattr(Topic, "_append_idempotent", append)
+    monkeypatch.setattr("tiered.staging.stage.append_idempotent", append)
     monkeypatch.setattr(Ledger, "finish", finished)
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     full.set()
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     with pytest.raises(DiskFull):
         put(staging, 0, [[b"1"], [b"2"], [b"3"]])
     with pytest.raises(tiered.TieredError, match="next try"):
@@ -360,7 +361,7 @@ def test_a_disk_that_fails_once_a_commit_is_decided_is_tried_again(
     store: tiered.Store, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Whether its rows do not read, or it is not known whether the decision is durable: they are not to be written again."""
-    staging, calls = Staging(store), itertools.count(1)
+    staging, calls = Staging(store.context, store.open_topics), itertools.count(1)
     staged = stage(staging, [[b"1"]])
     owner = module if name == "read_stage_file" else Ledger
     real = getattr(owner, name)
@@ -387,22 +388,22 @@ def test_an_open_decision_is_recognised_however_much_comes_between(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, reopened: bool
 ) -> None:
     """More producers than a partition remembers, and more time, also where a restart comes between."""
-    real, full = Topic._append_idempotent, [True]
+    real, full = append_idempotent, [True]
 
-    def append(self: Topic, data: Any, partition: int, *arguments: Any, **named: Any) -> Any:
+    def append(self: OpenTopic, data: Any, partition: int, *arguments: Any, **named: Any) -> Any:
         if partition == 1 and arguments[0].startswith("stage:") and full[0]:
             raise DiskFull("no room on the local disk (injected)")
         return real(self, data, partition, *arguments, **named)
 
     def others(topic: Topic) -> None:
         for number in range(2 * 3):
-            topic._append_idempotent(rows(b"other"), 0, f"other {number}", 0, 0)
+            append_idempotent(topic.opened, rows(b"other"), 0, f"other {number}", 0, 0)
 
-    monkeypatch.setattr(Topic, "_append_idempotent", append)
+    monkeypatch.setattr("tiered.staging.stage.append_idempotent", append)
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 3)
     with open_store(tmp_path, None, clock) as store:
         topic = store.create_topic("t", partitions=2)
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         topic.append(b"other", partition=0)  # before there is a decision that its writer could find
         with pytest.raises(DiskFull):
             put(staging, 0, [[b"1"], [b"2"]])
@@ -416,14 +417,14 @@ def test_an_open_decision_is_recognised_however_much_comes_between(
             staging.retry()
             assert Counter(values(topic))[b"1"] == Counter(values(topic))[b"2"] == 1
             others(topic)
-            assert last_sequence(topic, 0, f"stage:{staging._ledgers()[0].directory.name}") == (-1, -1)
+            assert last_sequence(topic.opened, 0, f"stage:{staging._ledgers()[0].directory.name}") == (-1, -1)
     with open_store(tmp_path, None, clock) as store:
         topic = store.topic("t")
         clock.advance(producers.PRODUCER_AGE_US / 1e6 + 1)
         others(topic)
         topic.roll()
         full[0] = False
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         staging.recover()
         assert Counter(values(topic))[b"1"] == Counter(values(topic))[b"2"] == 1
         assert left(store) == []
@@ -433,9 +434,9 @@ def test_a_full_disk_leaves_nothing_of_an_attempt(
     store: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where not even the head of its file was written."""
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     opened: list[int] = []
-    fs = type(store._host.fs)
+    fs = type(store.context.host.fs)
     create, close = fs.create, fs.close
 
     def full(*_: Any) -> int:
@@ -479,7 +480,7 @@ def test_an_attempt_is_durable_and_closed_when_its_task_is_told(tmp_path: Path, 
     disk = WatchedDisk()
     with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
         store.create_topic("t")
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         before = set(disk.open_ones)
         disk.calls.clear()
         stage(staging, [[b"1"]])
@@ -493,7 +494,7 @@ def test_a_sweep_beside_leaves_the_directory_to_who_puts_rows_into_it(tmp_path: 
     disk = FailingDisk()
     with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
         store.create_topic("t")
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         clock.now_us = int((time.time() + DONE_SECONDS + 3600) * 1e6)
         staging.sweep_if_due()
 
@@ -511,7 +512,7 @@ def test_a_sweep_beside_leaves_the_directory_to_who_puts_rows_into_it(tmp_path: 
 def test_staging_sweeps_once_an_hour(
     store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staging, sweeps = Staging(store), itertools.count()
+    staging, sweeps = Staging(store.context, store.open_topics), itertools.count()
     monkeypatch.setattr(Staging, "sweep", lambda self: next(sweeps))
     for _ in range(3):
         stage(staging, [[b"1"]])
@@ -523,7 +524,7 @@ def test_staging_sweeps_once_an_hour(
 
 def test_no_rows_are_no_file(store: tiered.Store) -> None:
     attempt = uuid4().hex
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     assert staging.stage("t", "q", attempt, []) == Staged(attempt, 0, 0)
     assert staging.stage("t", "q", attempt, [rows()]) == Staged(attempt, 0, 0)
     assert left(store) == []
@@ -534,7 +535,7 @@ def test_no_rows_are_no_file(store: tiered.Store) -> None:
     ("query", "sound"), [("", False), ("q", True), ("q" * 512, True), ("q" * 513, False)]
 )
 def test_a_query_has_a_name_of_some_length(store: tiered.Store, query: str, *, sound: bool) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     if sound:
         assert put(staging, 0, [[b"1"]], query=query)
         return
@@ -546,7 +547,7 @@ def test_of_two_commits_of_a_batch_at_once_one_counts(
     store: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the driver of a query is started twice."""
-    staging, decide, found = Staging(store), Ledger.decide, []
+    staging, decide, found = Staging(store.context, store.open_topics), Ledger.decide, []
     attempts = [stage(staging, [[b"%d" % number]]) for number in range(2)]
     second = threading.Thread(target=lambda: found.append(staging.commit("t", "q", 0, attempts[1])))
 
@@ -568,25 +569,25 @@ def test_what_cannot_be_recovered_at_once_is_tried_again_unasked(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = [True]
-    append = Topic._append_idempotent
+    append = append_idempotent
 
-    def fail(self: Topic, *arguments: Any, **named: Any) -> Any:
+    def fail(self: OpenTopic, *arguments: Any, **named: Any) -> Any:
         if full[0]:
             raise DiskFull("no room on the local disk (injected)")
         return append(self, *arguments, **named)
 
-    monkeypatch.setattr(Topic, "_append_idempotent", fail)
+    monkeypatch.setattr(module, "append_idempotent", fail)
     monkeypatch.setattr(module, "RETRY_SECONDS", 3600.0)
     with open_store(tmp_path, None, clock) as store:
         store.create_topic("t")
         with pytest.raises(DiskFull):
-            put(Staging(store), 0, [[b"1"]])
+            put(Staging(store.context, store.open_topics), 0, [[b"1"]])
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     done = threading.Event()
     finish = Ledger.finish
     monkeypatch.setattr(Ledger, "finish", lambda self, commit: (finish(self, commit), done.set()))
     with open_store(tmp_path, None, clock) as store:
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         staging.recover()
         full[0] = False
         assert done.wait(30)
@@ -594,7 +595,7 @@ def test_what_cannot_be_recovered_at_once_is_tried_again_unasked(
 
 
 def test_what_is_no_attempt_or_one_twice_is_not_committed(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     (item,) = stage(staging, [[b"1"]])
     with pytest.raises(ConfigError, match="32 hexadecimal digits"):
         staging.commit("t", "q", 0, [Staged("../../../store", 0, 0)])
@@ -605,14 +606,14 @@ def test_what_is_no_attempt_or_one_twice_is_not_committed(store: tiered.Store) -
 
 
 def test_rows_of_a_batch_that_is_there_are_let_go(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     assert put(staging, 0, [[b"1"]])
     assert not put(staging, 0, [[b"1"]])
     assert left(store) == []
 
 
 def test_a_try_waits_for_no_commit_that_is_under_way(store: tiered.Store) -> None:
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     put(staging, 0, [[b"1"]])
     [ledger] = staging._ledgers()
     with staging._lock_of(ledger):
@@ -628,12 +629,12 @@ def test_a_decision_for_a_topic_that_is_gone_is_dropped(
 ) -> None:
     """Its rows are none of the topic that has its name by then."""
 
-    def fail(self: Topic, *arguments: Any, **named: Any) -> Any:
+    def fail(self: OpenTopic, *arguments: Any, **named: Any) -> Any:
         raise DiskFull("no room on the local disk (injected)")
 
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     with monkeypatch.context() as patch, pytest.raises(DiskFull):
-        patch.setattr(Topic, "_append_idempotent", fail)
+        patch.setattr(module, "append_idempotent", fail)
         put(staging, 0, [[b"1"]])
     store.delete_topic("t")
     if again:
@@ -651,14 +652,14 @@ def test_nothing_is_tried_again_for_a_store_that_was_closed(
     monkeypatch.setattr(module, "RETRY_SECONDS", 3600.0)
     before = set(threading.enumerate())
 
-    def fail(self: Topic, *arguments: Any, **named: Any) -> Any:
+    def fail(self: OpenTopic, *arguments: Any, **named: Any) -> Any:
         raise DiskFull("no room on the local disk (injected)")
 
     with open_store(tmp_path, None, clock) as store:
         store.create_topic("t")
-        staging, idle = Staging(store), Staging(store)
+        staging, idle = Staging(store.context, store.open_topics), Staging(store.context, store.open_topics)
         with monkeypatch.context() as patch, pytest.raises(DiskFull):
-            patch.setattr(Topic, "_append_idempotent", fail)
+            patch.setattr(module, "append_idempotent", fail)
             put(staging, 0, [[b"1"]])
     [tries] = set(threading.enumerate()) - before
     staging.retry()
@@ -670,7 +671,7 @@ def test_nothing_is_tried_again_for_a_store_that_was_closed(
 def test_a_topic_that_is_gone_takes_its_stage_along(tmp_path: Path, clock: Clock) -> None:
     with opened(Recorder(tmp_path)) as store:
         store.create_topic("t")
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         staged = stage(staging, [[b"1"]])
         store.delete_topic("t")
         store.create_topic("t")
@@ -682,7 +683,7 @@ def test_a_topic_that_is_gone_takes_its_stage_along(tmp_path: Path, clock: Clock
 
 def test_a_topic_may_grow_while_tasks_stage(store: tiered.Store) -> None:
     topic = store.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
     before = staging.stage("typed", "q", uuid4().hex, [pa.RecordBatch.from_pydict({"a": [1]})])
     topic.add_columns(pa.schema([("b", pa.string())]))
     store.topic("t").add_partitions(5)
@@ -697,7 +698,7 @@ def test_a_topic_may_grow_while_tasks_stage(store: tiered.Store) -> None:
 def test_a_topic_may_grow_in_the_middle_of_an_attempt(store: tiered.Store) -> None:
     """A file has one schema: by another, the partition of a row would be read where the new column lies."""
     topic = store.create_topic("typed", partitions=3, schema=pa.schema([("a", pa.int64())]))
-    staging = Staging(store)
+    staging = Staging(store.context, store.open_topics)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"a": [1], "partition": [2]})
@@ -718,7 +719,8 @@ def test_a_topic_may_grow_in_the_middle_of_an_attempt(store: tiered.Store) -> No
 
 def test_only_the_writer_has_a_stage(tmp_path: Path, clock: Clock) -> None:
     with open_store(tmp_path / "store", None, clock), pytest.raises(ReadOnly):
-        Staging(open_store(tmp_path / "store", None, clock, read_only=True))
+        store = open_store(tmp_path / "store", None, clock, read_only=True)
+        Staging(store.context, store.open_topics)
 
 
 # -- crashes -----------------------------------------------------------------------------------------
@@ -748,14 +750,14 @@ def life(root: Path, *, keys: bool) -> tuple[Recorder, list[int]]:
     acknowledged = []
     with opened(recorder) as store:
         topic = store.create_topic("t", partitions=2)
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         for number, parts in enumerate(BATCHES):
             topic.append(b"other%d" % number, sync=True)
             stage(staging, [[b"never"]])
             put(staging, number, parts, keys=keys)
             acknowledged.append(len(recorder.journal))
             topic.roll()
-            tier(store, store._clock, OFFLOAD_US)
+            tier(store, store.context.clock, OFFLOAD_US)
         staging.abort("t", "q", [item.attempt for item in stage(staging, [[b"aborted"]])])
     return recorder, acknowledged
 
@@ -768,7 +770,7 @@ def check_crash(image: Image, acknowledged: int, folder: Path, *, keys: bool) ->
             store.create_topic("t", partitions=2)
         topic = store.topic("t")
         before = Counter(values(topic))
-        staging = Staging(store)
+        staging = Staging(store.context, store.open_topics)
         staging.recover()
         for number in range(max(0, acknowledged - 1), len(BATCHES)):
             put(staging, number, reordered(BATCHES[number]), keys=keys)
@@ -778,7 +780,7 @@ def check_crash(image: Image, acknowledged: int, folder: Path, *, keys: bool) ->
         assert found - others == wanted
         assert set(others.values()) <= {1}
         assert not before - found, "a record is gone"
-        clock = store._clock
+        clock = store.context.clock
         assert isinstance(clock, Clock)
         clock.now_us = time.time_ns() // 1000
         clock.advance(2 * ROWS_SECONDS)

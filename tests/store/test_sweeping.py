@@ -70,7 +70,7 @@ def test_what_nothing_names_goes_and_what_is_read_stays(
     tmp_path: Path, clock: Clock, s3_bucket: str, s3_endpoint: str
 ) -> None:
     with busy_store(tmp_path / "data", s3_bucket, clock) as store:
-        topic_id = str(store.topic("t")._meta.topic_id)
+        topic_id = str(store.topic("t").opened.meta.topic_id)
         cut_short = f"t/{topic_id}/0/data/{ObjectName(9, 1, uuid4())}"
         foreign = [f"t/{topic_id}/0/data/mine.parquet", "other/file", f"t/{topic_id}/10/data/x.parquet"]
         for key in (cut_short, *foreign):

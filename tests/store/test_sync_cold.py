@@ -51,7 +51,7 @@ def test_each_way_to_append_waits_until_it_is_published(tmp_path: Path, clock: C
         assert published(bucket)[3:] == [b"4"]
         before = bucket.uploads()
         topic.append(b"5", sync=True)
-        assert topic._writers[0].durable_offset == 5
+        assert topic.opened.writers[0].durable_offset == 5
         topic.append(b"6", sync=False)
         topic.append_batch(pa.table({"value": pa.array([b"7"], pa.binary())}), sync=False)
         assert bucket.uploads() == before
@@ -114,7 +114,7 @@ def test_those_who_wait_together_share_an_upload(tmp_path: Path, clock: Clock) -
         first = pool.submit(topic.append, b"first")
         assert uploading.wait(30)
         others = [pool.submit(topic.append, b"other") for _ in range(8)]
-        writer = topic._writers[0]
+        writer = topic.opened.writers[0]
         assert writer.wait_beyond(9, 30)
         assert not first.done()
         before = bucket.uploads()
@@ -147,12 +147,12 @@ def test_an_outage_is_told_and_the_record_stays(tmp_path: Path, clock: Clock) ->
 
         bucket.hook = refuse_late
         failing = [pool.submit(topic.append, b"%d" % number) for number in range(2, 10)]
-        assert topic._writers[0].wait_beyond(9, 30)
+        assert topic.opened.writers[0].wait_beyond(9, 30)
         all_wait.set()
         assert all(isinstance(item.exception(), tiered.ColdStorageError) for item in failing)
         # A thread that was late to wait may lead one more.
         assert attempts < bucket.uploads() <= attempts + 3
-        assert topic._writers[0].durable_offset == 10
+        assert topic.opened.writers[0].durable_offset == 10
         assert len(values(topic)) == 10
         with pytest.raises(tiered.ColdStorageError):
             topic.flush()
@@ -196,11 +196,11 @@ def test_another_process_that_tiers_is_waited_for_and_nothing_is_shipped_twice(
             nonlocal waits
             waits += 1
             if publishes and waits == 3:
-                beside._tierer._actions.ship_tail(beside._tierer._unpublished.look(topic._meta, 0)[1][0])
+                beside.tierer.actions.ship_tail(beside.tierer._unpublished.look(topic.opened.meta, 0)[1][0])
             now[0] += seconds
 
         now = [0.0]
-        store._publisher = Publisher(store._tierer, pause=pause, monotonic=lambda: now[0])
+        store.context.publisher = Publisher(store.tierer, pause=pause, monotonic=lambda: now[0])
         publishes, uploads = True, bucket.uploads()
         lock = FileLock.acquire(tmp_path / "data" / "tiering.lock", "the test")
         topic.append(b"1")
@@ -248,7 +248,7 @@ def test_an_interrupt_leaves_the_locks_to_others(
             left = interrupted + 1
             sys.settrace(trace)
             try:
-                with store._tierer._passing(), store._tierer._turn(lambda _: None):
+                with store.tierer._passing(), store.tierer._turn(lambda _: None):
                     pass
                 break
             except KeyboardInterrupt:
@@ -273,16 +273,16 @@ def test_an_upload_that_came_to_nothing_is_no_acknowledgement(
         def listed(directory: Path) -> Listing:
             found = list_segments(directory)
             monkeypatch.setattr(local_actions, "list_segments", list_segments)
-            rewrite_segment(store._host.fs, directory / str(found.segments[0]), Codec.ZSTD, 3)
+            rewrite_segment(store.context.host.fs, directory / str(found.segments[0]), Codec.ZSTD, 3)
             return found
 
         def upload_late(action: ShipTail) -> int | None:
             monkeypatch.undo()
             topic.roll()
             monkeypatch.setattr(local_actions, "list_segments", listed)
-            return store._tierer._actions.ship_tail(action)
+            return store.tierer.actions.ship_tail(action)
 
-        monkeypatch.setattr(store._tierer._actions, "ship_tail", upload_late)
+        monkeypatch.setattr(store.tierer.actions, "ship_tail", upload_late)
         topic.append(b"1")
         assert published(bucket) == [b"0", b"1"]
 

@@ -187,10 +187,10 @@ def test_who_looked_a_topic_up_before_it_grew_can_still_publish(store: tiered.St
     """Another thread has told the bucket of the new columns by then: that is no newer lineage."""
     topic = store.create_topic("t", schema=SCHEMA)
     topic.append({"city": "Bern"})
-    before = topic._meta
+    before = topic.opened.meta
     topic.add_columns(pa.schema([("more", pa.int64())]))
     tier(store, clock, OFFLOAD_US)
-    assert store._tierer._actions.committer(before, 0).known_head.end_offset == 1
+    assert store.tierer.actions.committer(before, 0).known_head.end_offset == 1
 
 
 def test_a_schema_that_no_segment_can_hold_is_refused_at_once(store: tiered.Store) -> None:
@@ -434,10 +434,10 @@ def test_follow_rests_between_looks_where_the_writer_failed(
         return look(*given, **options)
 
     monkeypatch.setattr(reads, "snapshot_partition", looked)
-    monkeypatch.setattr(store, "_pause", lambda _: done.append("rest"))
+    monkeypatch.setattr(store.lifecycle, "pause", lambda _: done.append("rest"))
     records = topic.read(follow=True)
     assert next(records).value == b"durable"
-    topic._writer(0).fence("restored elsewhere")
+    topic.opened.writer(0).fence("restored elsewhere")
     with pytest.raises(InterruptedError):
         next(records)
     assert done == ["look", "rest", "look", "rest", "look"]
@@ -513,7 +513,7 @@ def test_a_lost_folder_of_topics_is_no_store_without_topics(tmp_path: Path, cloc
         for look in (store.topics, lambda: store.create_topic("t", exist_ok=True)):
             with pytest.raises(tiered.CorruptionError, match="topics/ is missing"):
                 look()
-        assert store._tierer.lags() == []  # what a daemon asks at each tick, which must not end it
+        assert store.tierer.lags() == []  # what a daemon asks at each tick, which must not end it
     (tmp_path / "lost").rename(tmp_path / "data" / "topics")
     with open_store(tmp_path / "data", None, clock) as store:
         assert values(store.topic("t")) == [b"v"]

@@ -79,7 +79,7 @@ def copies(
         topic.append_many([b"common %d" % number for number in range(common)])
         topic.flush()
         if ship:
-            store._tierer.tail_pass()
+            store.tierer.tail_pass()
     shutil.copytree(tmp_path / "data", tmp_path / "b")
     (tmp_path / "data").rename(tmp_path / "a")
     with (
@@ -145,16 +145,16 @@ def test_nothing_is_published_upon_the_records_of_the_other_copy(tmp_path: Path,
         folder.mkdir()
         with copies(folder, clock, settings()) as both:
             both.append(1)
-            both.a._tierer.tail_pass()
+            both.a.tierer.tail_pass()
             both.append(1)
             known = dict(both.bucket.objects)
-            both.b._tierer.claims._ends.clear()
+            both.b.tierer.claims._ends.clear()
             if whole:
                 both.topics[1].roll()
                 with pytest.raises(Fenced):
                     both.tier(both.b, 5)
             else:
-                report = both.b._tierer.tail_pass()
+                report = both.b.tierer.tail_pass()
                 assert [type(item) for item in report.problems.values()] == [Fenced]
             assert {k: v for k, v in both.bucket.objects.items() if k.endswith(".parquet")} == {
                 k: v for k, v in known.items() if k.endswith(".parquet")
@@ -175,13 +175,13 @@ def test_what_the_other_copy_publishes_during_an_upload_is_neither_replaced_nor_
         def overtake(request: str) -> None:
             if request.startswith("put") and request.endswith(".parquet"):
                 both.bucket.hook = lambda _: None
-                both.a._tierer.tail_pass()
+                both.a.tierer.tail_pass()
 
         both.bucket.hook = overtake
         if whole:
             both.tier(both.b, 1.5)
         else:
-            both.b._tierer.tail_pass()
+            both.b.tierer.tail_pass()
         with pytest.raises(Fenced, match="another copy"):
             both.tier(both.b, 1.5)
         assert published(both.bucket)[3:] == [b"a 3", b"a 4"]
@@ -203,9 +203,9 @@ def as_by_an_early_release(monkeypatch: pytest.MonkeyPatch) -> None:
 def evicted(store: tiered.Store) -> int | None:
     """Carry out the eviction of a store's first segment, whatever a plan would say."""
     (name, *_), topic = local_segments(Path(store.url), "t"), store.topic("t")
-    directory = store._tierer._actions.directory(topic._meta, 0)
-    segment = store._access.segment(directory / name)
-    return store._tierer._actions.evict_local(
+    directory = store.tierer.actions.directory(topic.opened.meta, 0)
+    segment = store.context.tiers.segment(directory / name)
+    return store.tierer.actions.evict_local(
         EvictLocal(
             topic="t", partition=0, segment_id=segment.header.segment_id, base_offset=segment.header.base_offset,
             end_offset=segment.end_offset, bytes=0, reason="",
@@ -223,7 +223,7 @@ def test_what_an_early_release_shipped_goes_on_and_is_evicted(
         topic = both.topics[0]
         both.bucket.asked.clear()
         topic.append(b"new", sync=True)
-        both.a._tierer.tail_pass()
+        both.a.tierer.tail_pass()
         assert not any(request.startswith("range") for request in both.bucket.asked)
         topic.roll()
         for hours in (3.0, 6.0, 9.0):
@@ -246,7 +246,7 @@ def test_what_has_no_hash_is_acknowledged_once_the_records_were_compared(
         uploads = both.bucket.uploads()
         if mine == b"theirs":
             both.topics[1].flush()
-            assert both.b._tierer.claims.same.proven_end(both.topics[1]._meta, 0) == 4
+            assert both.b.tierer.claims.same.proven_end(both.topics[1].opened.meta, 0) == 4
         else:
             with pytest.raises(Fenced, match="another copy"):
                 both.topics[1].flush()
@@ -265,14 +265,14 @@ def test_a_segment_that_was_encoded_again_replaces_its_own_tails_alone(
             if not hashes:
                 as_by_an_early_release(monkeypatch)
             both.append(1)
-            both.a._tierer.tail_pass()
+            both.a.tierer.tail_pass()
             monkeypatch.undo()
             store, topic = (both.b, both.topics[1]) if other else (both.a, both.topics[0])
             topic.append(b"last", sync=True)
             topic.roll()
-            directory = store._tierer._actions.directory(topic._meta, 0)
+            directory = store.tierer.actions.directory(topic.opened.meta, 0)
             rewrite_segment(
-                store._host.fs, directory / local_segments(Path(store.url), "t")[0], Codec.ZSTD, 3
+                store.context.host.fs, directory / local_segments(Path(store.url), "t")[0], Codec.ZSTD, 3
             )
             if other:
                 both.tier(store, 1.5)
@@ -290,13 +290,13 @@ def test_a_head_that_an_early_release_wrote_again_is_as_good(tmp_path: Path, clo
     with copies(tmp_path, clock) as both:
         topic = both.topics[0]
         topic.append(b"x")
-        committer = both.a._tierer._actions.committer(topic._meta, 0)
+        committer = both.a.tierer.actions.committer(topic.opened.meta, 0)
         committer.commit(
             lambda head: replace(head, inline=tuple(replace(item, end_hash="") for item in head.inline))
         )
-        both.a._tierer.claims.same.proven.clear()
+        both.a.tierer.claims.same.proven.clear()
         both.bucket.asked.clear()
-        assert both.a._tierer.publish(topic._meta, 0) == 4
+        assert both.a.tierer.publish(topic.opened.meta, 0) == 4
         assert sum(request.startswith("range") for request in both.bucket.asked) == 2  # a footer each
         assert both.a.verify(deep=True).problems == ()
 
@@ -311,10 +311,10 @@ def test_an_object_of_several_segments_is_asked_for_the_hash_of_each(tmp_path: P
         topic.append(b"more", sync=True)
         topic.roll()
         both.tier(both.a, 1.5)
-        committer = both.a._tierer._actions.committer(topic._meta, 0)
+        committer = both.a.tierer.actions.committer(topic.opened.meta, 0)
         entries = committer.partition.entries(committer.last_head())
         assert len(entries) == 2
-        assert merge(committer, entries, topic._meta.schema)
+        assert merge(committer, entries, topic.opened.meta.schema)
         with pytest.raises(Fenced, match="another copy"):
             evicted(both.b)
         assert len(local_segments(tmp_path / "b", "t")) == 2
@@ -328,7 +328,7 @@ def test_verify_finds_a_copy_that_went_another_way(tmp_path: Path, clock: Clock)
     """By a tail of the segment that both have, by its whole, and by what follows it; the original is sound."""
     with copies(tmp_path, clock, EVICTING) as both:
         both.append(2)
-        both.a._tierer.tail_pass()
+        both.a.tierer.tail_pass()
         assert "are one segment with different hashes" in str(both.b.verify().problems)
         assert both.a.verify().problems == ()
         for topic in both.topics:
@@ -378,7 +378,7 @@ def test_a_copy_is_not_opened_beside_the_original(tmp_path: Path, clock: Clock) 
     root, copy = tmp_path / "data", tmp_path / "copy"
     with open_at(root, bucket, clock) as store:
         store.create_topic("t").append(b"x", sync=True)
-        store._tierer.tail_pass()
+        store.tierer.tail_pass()
     shutil.copytree(root, copy)
     for options in ({}, {"tierer": True}):
         with pytest.raises(tiered.ConfigError, match=f"{copy} is a copy of the store {root}"):

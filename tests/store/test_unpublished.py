@@ -14,7 +14,7 @@ def test_empty_segments_and_partitions_hold_up_no_others(tmp_path: Path, clock: 
         topic = store.create_topic("t", partitions=2)
         topic.append(b"x", sync=True)
         topic.roll()
-        found = store._tierer.tail_pass()
+        found = store.tierer.tail_pass()
         assert [action.end_offset for action, _ in found.report.done] == [1]
         assert found.problems == {}
         assert store.status().partitions[0].lag_records == 0

@@ -166,7 +166,7 @@ def test_a_repair_that_is_killed_keeps_the_damaged_original(place: Place) -> Non
     with pytest.raises(Killed):
         repair_store(access_of(place), fs=Dying())
     with tiered.open(place.data, settings=stepwise()) as store:
-        store._tierer.full_pass()
+        store.tierer.full_pass()
     assert not path.exists()
     assert [item.read_bytes() for item in aside(path)] == [spoilt]
 

@@ -86,7 +86,7 @@ def test_of_a_sealed_segment_the_end_is_its_origin_and_of_a_re_encoded_one_nothi
         assert before.facts is not None
         inside = SegmentEnds().hash_at(before, first)
         assert inside
-        rewrite_segment(store._host.fs, path, Codec.ZSTD, 3)
+        rewrite_segment(store.context.host.fs, path, Codec.ZSTD, 3)
     again = SegmentFile.open(path.with_name(path.name.replace("-0.log", "-1.log")))
     ends = SegmentEnds()
     for segment in (before, again):

@@ -170,7 +170,7 @@ def _check_here(settings: Settings) -> None:
 
 
 def _ends(topic: Topic, partition: int) -> Any:
-    topic._check_partition(partition)
+    topic.opened.check_partition(partition)
     return topic.offsets()[partition]
 
 

@@ -42,8 +42,8 @@ def explain(
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
         if partition is not None:
-            checked_partition(store.topic(topic)._meta, partition)
-        found = explain_topic(store, topic, partition)
+            checked_partition(store.topic(topic).opened.meta, partition)
+        found = explain_topic(store.watched(), topic, partition)
     if as_json:
         print_json(found.to_json())
     else:

@@ -88,7 +88,7 @@ def _bucket(settings: Settings) -> Store:
     if "://" in settings.store.path:
         return open_for_reading(settings)
     with open_for_reading(settings) as local:
-        place = local._access.places
+        place = local.context.tiers.places
     if place.cold_url is None:
         raise ConfigError(f"the store {settings.store.path} has no bucket, so there is nothing to export")
     endpoint = {"endpoint_url": place.cold_options.endpoint_url, "region": place.cold_options.region}

@@ -85,4 +85,4 @@ def _still_paused(store: Store, topic: str | None) -> dict[str, str]:
     """Return the topics that are paused by name, and why, where the pause of the store ended."""
     if topic is not None:
         return {}
-    return {name: str(pause) for name, pause in store._tierer.pauses.among(store.topics()).items()}
+    return {name: str(pause) for name, pause in store.tierer.pauses.among(store.topics()).items()}

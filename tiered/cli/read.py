@@ -145,12 +145,12 @@ class Request:
         """
         sleep = sleep or sleep_while_read
         topic = store.topic(name)
-        topic_id = topic._meta.topic_id
+        topic_id = topic.opened.meta.topic_id
         self.reached = self._first(topic)
         while True:
             started = time.monotonic()
             topic = store.topic(name)
-            if topic._meta.topic_id != topic_id:
+            if topic.opened.meta.topic_id != topic_id:
                 raise TopicNotFound(f"topic {name!r} was deleted and created again")
             scan = self._scan(topic, printer)
             yield from self._rows(scan)

@@ -31,7 +31,7 @@ def sweep(
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at objects and manifests")
         report = store.sweep(dry_run=dry_run)
-        bucket = store._access.has_cold
+        bucket = store.context.tiers.has_cold
     if as_json:
         print_json(report.to_json())
     elif not bucket:

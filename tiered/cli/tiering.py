@@ -137,7 +137,7 @@ def plan(
     until = _time_to_plan_for(at, after)
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
-        simulated = None if until is None else store._tierer.simulate(until)
+        simulated = None if until is None else store.tierer.simulate(until)
         found = store.plan() if simulated is None else simulated.plan
     if simulated is not None:
         _print_simulation(simulated, as_json)
@@ -250,10 +250,10 @@ def tier(
         # The table names what failed; the log would say it twice.
         _EXECUTOR_LOG.disabled = not verbose
         try:
-            report, problems = store._tierer.full_pass()
+            report, problems = store.tierer.full_pass()
         finally:
             _EXECUTOR_LOG.disabled = False
-        paused = {name: str(pause) for name, pause in store._tierer.pauses.among(store.topics()).items()}
+        paused = {name: str(pause) for name, pause in store.tierer.pauses.among(store.topics()).items()}
     if as_json:
         said = {"problems": [str(problem) for problem in problems], "paused": paused}
         print_json(report.to_json() | said)

@@ -97,7 +97,7 @@ def topics(
     with open_for_reading(load_settings(config, path, cold)) as store:
         for name in store.topics():
             try:
-                found.append(store.topic(name)._meta)
+                found.append(store.topic(name).opened.meta)
             except (CorruptionError, UnsupportedFormat) as error:
                 unread.append(error)
     if as_json:

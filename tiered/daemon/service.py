@@ -17,6 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -130,10 +131,10 @@ class Daemon:
         if store is None:
             return
         self._store = store
-        store._tierer.observe_action = log_outcome
+        store.tierer.observe_action = log_outcome
         daemon = self._settings.daemon
-        work = WatchedWork(store._tierer, self._health)
-        if store._access.has_cold:
+        work = WatchedWork(store.tierer, self._health)
+        if store.context.tiers.has_cold:
             work.bucket_answers()
         self._passes = Passes(
             work,
@@ -144,7 +145,7 @@ class Daemon:
             first_seconds=first_seconds(daemon),
         )
         try:
-            self._registry = registry_for(store, self._passes)
+            self._registry = registry_for(replace(store.watched(), passes=self._passes))
         except ConfigError as error:
             log.warning("%s", error)
             self._no_metrics = error
@@ -152,7 +153,7 @@ class Daemon:
         self._passes.start()
         self._health.set_unready("")
         when = daemon.cron or f"every {format_duration(daemon.interval)}"
-        log.info("tiering %s to %s, %s", store.url, store._access.places.cold_url or "no bucket", when)
+        log.info("tiering %s to %s, %s", store.url, store.context.tiers.places.cold_url or "no bucket", when)
         while self._is_in_place() and not self._ended(_TICK_SECONDS):
             self._tick()
         self._stop(store, self._passes)
@@ -171,7 +172,7 @@ class Daemon:
             store.close()
             log.info("stopped")
             return
-        running = ", ".join(str(action) for action, _ in store._tierer.running.now()) or "a look at the store"
+        running = ", ".join(str(action) for action, _ in store.tierer.running.now()) or "a look at the store"
         log.warning("stopped by the deadline, leaving behind: %s", running)
         logging.shutdown()
         # The interpreter would wait for the threads of the executor.
@@ -259,9 +260,9 @@ class Daemon:
     def _look(self, gone: list[str]) -> None:
         """See to health and the watchdog; the main loop's sign of life."""
         traffic: object = None
-        if self._store is not None and self._store._access.has_cold:
+        if self._store is not None and self._store.context.tiers.has_cold:
             # A request is counted as it begins, and under a low limit one part takes long.
-            counts = getattr(self._store._access.object_store, "counts", None)
+            counts = getattr(self._store.context.tiers.object_store, "counts", None)
             traffic = f"{counts!r} {Brakes.bytes_taken()}"
         self._health.look(gone, str(traffic))
         if not self._health.problems():
@@ -324,7 +325,7 @@ class Daemon:
             if self._web is not None:
                 self._web.check_token(token)
             if self._store is not None:
-                self._store._use(new)
+                self._store.use(new)
         except (TieredError, OSError) as error:
             log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (a line, no traceback)
         else:
@@ -367,7 +368,7 @@ class Daemon:
     def _state(self) -> dict[str, Any] | None:
         if self._store is None or self._passes is None:
             return None
-        return page_state(self._store, self._passes)
+        return page_state(replace(self._store.watched(), passes=self._passes))
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class Scene:
         """Return the bytes in memory, in segment files and in the bucket."""
         disk = sum(path.stat().st_size for path in self.folder.glob("store/topics/*/*/*.log"))
         bucket = sum(item.cold.bytes for item in self.store.status())
-        return Figures(self.store._memory.bytes, disk, bucket)
+        return Figures(self.store.context.memory.bytes, disk, bucket)
 
 
 def run_demo(console: Console, *, spark: bool = True, keep: Path | None = None) -> bool:
@@ -109,7 +109,7 @@ def run_demo(console: Console, *, spark: bool = True, keep: Path | None = None) 
                 check_across_tiers(stage, store.topic(TYPED), store.topic(RECORDS), flights)
                 if spark:
                     check_in_spark(stage, folder, (TYPED, RECORDS), flights)
-                url = store._access.object_store.url
+                url = store.context.tiers.object_store.url
             if keep is not None:
                 keep_bucket(folder, url, s3.url)
     _end(stage, keep)

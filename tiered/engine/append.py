@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -27,10 +27,9 @@ from .ingest import (
     values_batch,
     widened,
 )
+from .open_topics import OpenTopic
 from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
-
-if TYPE_CHECKING:
-    from ..store.local_topic import Topic
+from .topic_shape import TopicShape
 
 _MANY_ROWS_MAX = 1 << 16
 _MANY_ROWS_MIN = 256
@@ -63,7 +62,7 @@ class Checked(NamedTuple):
 
 
 def checked(
-    topic: Topic, value: Any, key: object, headers: object, timestamp: object, partition: int | None
+    topic: TopicShape, value: Any, key: object, headers: object, timestamp: object, partition: int | None
 ) -> Checked:
     """Look at all of a record, before anything is appended.
 
@@ -74,72 +73,74 @@ def checked(
     SchemaMismatch, RecordTooLarge, TopicNotFound
     """
     # In the order of `Topic.append`, so that of several mistakes the same one is told of.
-    if topic._check_row is not None:
+    if topic.check_row is not None:
         placing = None if key is None else key_bytes(key)
         if headers is not None and header_pairs(headers)[0] is not None:
             raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
-        values, size = topic._check_row(value)
-        if key is None and topic._key_at is not None:
-            placing = key_bytes(values[topic._key_at])
+        values, size = topic.check_row(value)
+        if key is None and topic.key_at is not None:
+            placing = key_bytes(values[topic.key_at])
     else:
         value = value_bytes(value)
         placing = None if key is None else key_bytes(key)
         pairs, size = header_pairs(headers) if headers is not None else (None, 0)
         size += len(value or b"") + len(placing or b"")
         values = [placing, value, pairs]
-    if size > topic._record_bytes_max:
-        check_record_size(size, topic._record_bytes_max)
+    if size > topic.record_bytes_max:
+        check_record_size(size, topic.record_bytes_max)
     when = None if timestamp is None else timestamp_us(timestamp)
-    if topic._stamp_at is not None and values[topic._stamp_at] is not None:
-        when = values[topic._stamp_at]
+    if topic.stamp_at is not None and values[topic.stamp_at] is not None:
+        when = values[topic.stamp_at]
     if when is None:
-        when = topic._clock()
+        when = topic.clock()
     if partition is not None:
-        partition = topic._check_partition(partition)
+        partition = topic.check_partition(partition)
     return _new(Checked, (values, size, when, placing, partition))
 
 
-def append_checked(topic: Topic, record: Checked) -> Appended:
+def append_checked(topic: OpenTopic, record: Checked) -> Appended:
     """Append a record that was looked at."""
     values, size, when, placing, partition = record
     place = partition
     if place is None:
-        place = partition_of(placing, topic.partitions) if placing else topic._sticky
-    writer = topic._writer(place)
+        place = partition_of(placing, topic.partitions) if placing else topic.sticky
+    writer = topic.writer(place)
     while True:
         try:
-            if topic._typed:
+            if topic.typed:
                 offset = writer.append_row(values, when, size)
             else:
                 key, value, pairs = values
                 offset = writer.append_record(key, value, pairs, when, size + RECORD_OVERHEAD_BYTES)
         except SchemaGrew:
-            writer.change_schema(topic._meta)
+            writer.change_schema(topic.meta)
             continue
         if offset != FULL:
             return _new(Appended, (writer.partition, offset))
         writer = make_room(topic, writer, sticky=partition is None and not placing)
 
 
-def make_room(topic: Topic, writer: PartitionWriter, *, sticky: bool) -> PartitionWriter:
+def make_room(topic: OpenTopic, writer: PartitionWriter, *, sticky: bool) -> PartitionWriter:
     """Write a full block; return the writer that takes the next record."""
     writer.make_room()
     if sticky and topic.partitions > 1:
-        topic._sticky = (writer.partition + 1) % topic.partitions
-        return topic._writer(topic._sticky)
+        topic.sticky = (writer.partition + 1) % topic.partitions
+        return topic.writer(topic.sticky)
     return writer
 
 
-def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
+def append_records(
+    topic: OpenTopic, records: Iterable[bytes | Mapping[str, Any] | Record]
+) -> list[OffsetRange]:
     """Append records without waiting for any; see `Topic.append_many`."""
     # First of all: what Arrow does for the first time, a child that was forked in the middle of it would wait for.
-    topic._store._check()
+    topic.context.lifecycle.check()
     ranges: list[OffsetRange] = []
     with naming_what_stayed(ranges):
         for chunk in chunked(records, _MANY_ROWS_MAX):
-            if not topic._typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
-                if max(map(len, chunk)) > topic._record_bytes_max:
-                    check_record_size(max(map(len, chunk)), topic._record_bytes_max)
+            if not topic.typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
+                if max(map(len, chunk)) > topic.record_bytes_max:
+                    check_record_size(max(map(len, chunk)), topic.record_bytes_max)
                 for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
                     _append_columns(topic, values_batch(piece, topic.schema), None, None, ranges)
             else:
@@ -149,15 +150,15 @@ def append_records(topic: Topic, records: Iterable[bytes | Mapping[str, Any] | R
     return merged_ranges(ranges)
 
 
-def checked_records(topic: Topic, records: Iterable[Any]) -> list[Checked]:
+def checked_records(topic: TopicShape, records: Iterable[Any]) -> list[Checked]:
     """Look at all records of a list, as `Topic.append_many` takes them, before the first is appended."""
     return [_checked_record(topic, record) for record in records]
 
 
-def _checked_record(topic: Topic, record: Any) -> Checked:
+def _checked_record(topic: TopicShape, record: Any) -> Checked:
     if isinstance(record, Record):
         return checked(topic, record.value, record.key, record.headers, record.timestamp, None)
-    if topic._typed or not isinstance(record, Mapping):
+    if topic.typed or not isinstance(record, Mapping):
         return checked(topic, record, None, None, None, None)
     if not record.keys() <= _RECORD_KEYS:
         unknown = min(str(name) for name in record.keys() - _RECORD_KEYS)
@@ -166,15 +167,15 @@ def _checked_record(topic: Topic, record: Any) -> Checked:
     return checked(topic, value, *others)
 
 
-def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetRange]:
+def append_arrow(topic: OpenTopic, data: Any, partition: int | None) -> list[OffsetRange]:
     """Append Arrow data without waiting for it; see `Topic.append_batch`."""
-    topic._store._check()  # first of all, as in `append_records`
+    topic.context.lifecycle.check()  # first of all, as in `append_records`
     if partition is not None:
-        partition = topic._check_partition(partition)
+        partition = topic.check_partition(partition)
     ranges: list[OffsetRange] = []
-    batches = fitting(data, topic.schema, topic._record_bytes_max)
+    batches = fitting(data, topic.schema, topic.record_bytes_max)
     if isinstance(data, pa.Table):
-        batches = joined(batches, topic._block_bytes)
+        batches = joined(batches, topic.block_bytes)
     with naming_what_stayed(ranges):
         for batch, timestamps in batches:
             if batch.num_rows:
@@ -183,44 +184,46 @@ def append_arrow(topic: Topic, data: Any, partition: int | None) -> list[OffsetR
 
 
 def _append_columns(
-    topic: Topic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None,
+    topic: OpenTopic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None,
     ranges: list[OffsetRange],
 ) -> None:  # fmt: skip
     """Append a batch; `ranges` grows by each part of it that is there."""
-    now_us = topic._clock()
+    now_us = topic.clock()
     if partition is not None or topic.partitions == 1:
-        pieces = body_pieces(batch, timestamps, topic._meta.timestamp, now_us, topic._block_bytes)
+        pieces = body_pieces(batch, timestamps, topic.meta.timestamp, now_us, topic.block_bytes)
         _append_pieces(topic, pieces, partition or 0, ranges)
         return
-    body = body_of(batch, timestamps, topic._meta.timestamp, now_us)
+    body = body_of(batch, timestamps, topic.meta.timestamp, now_us)
     # Before the first partition takes its rows.
-    check_records(body, topic._record_bytes_max)
-    key = topic._meta.key if topic._typed else "key"
+    check_records(body, topic.record_bytes_max)
+    key = topic.key_column
     column = batch.column(key) if key is not None else None
     some_keyed, some_keyless = keyed(column)
     if column is None or not some_keyed:
         _append_sticky(topic, body, ranges)
         return
     # Rows without a key all to one: those of a partition keep their order.
-    keyless = topic._sticky
+    keyless = topic.sticky
     for place, rows in by_partition(body, column, topic.partitions, keyless):
         assert place is not None
-        _append_pieces(topic, split(rows, topic._block_bytes), place, ranges)
+        _append_pieces(topic, split(rows, topic.block_bytes), place, ranges)
     if some_keyless:
-        topic._sticky = (keyless + 1) % topic.partitions
+        topic.sticky = (keyless + 1) % topic.partitions
 
 
-def _append_sticky(topic: Topic, body: pa.RecordBatch, ranges: list[OffsetRange]) -> None:
-    for piece in split(body, topic._block_bytes):
-        partition = topic._sticky
+def _append_sticky(topic: OpenTopic, body: pa.RecordBatch, ranges: list[OffsetRange]) -> None:
+    for piece in split(body, topic.block_bytes):
+        partition = topic.sticky
         _append_pieces(topic, [piece], partition, ranges)
-        topic._sticky = (partition + 1) % topic.partitions
+        topic.sticky = (partition + 1) % topic.partitions
 
 
-def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int, ranges: list[OffsetRange]) -> None:
-    writer = topic._writers.get(partition) or topic._open_writer(partition)
+def _append_pieces(
+    topic: OpenTopic, pieces: Sequence[Piece], partition: int, ranges: list[OffsetRange]
+) -> None:
+    writer = topic.writer(partition)
     for piece in pieces:
-        check_records(piece.batch, topic._record_bytes_max, piece.size)
+        check_records(piece.batch, topic.record_bytes_max, piece.size)
     keep = len(pieces) == 1
     # A run is appended as a whole, and to one segment.
     for run in _by_bytes(pieces, attrgetter("size"), min(_RUN_BYTES, writer.roll_bytes)):
@@ -230,7 +233,7 @@ def _append_pieces(topic: Topic, pieces: Sequence[Piece], partition: int, ranges
 
 
 def _append_run(
-    topic: Topic, writer: PartitionWriter, run: Sequence[Piece], *, keep: bool
+    topic: OpenTopic, writer: PartitionWriter, run: Sequence[Piece], *, keep: bool
 ) -> tuple[int, int]:  # fmt: skip
     """Append pieces by one write: the system then has fewer pages of which a write gets a part."""
     if run[0].batch.num_columns < 1 + len(writer.meta.schema):
@@ -240,7 +243,7 @@ def _append_run(
     try:
         return writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
     except SchemaGrew:
-        writer.change_schema(topic._meta)
+        writer.change_schema(topic.meta)
         return _append_run(topic, writer, run, keep=keep)
 
 

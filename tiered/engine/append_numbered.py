@@ -6,7 +6,7 @@ A partition remembers the highest number it has of a producer; see `store.local_
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,14 @@ from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..reader.query import check_sync
 from .ingest import body_pieces, check_records, fitting, widened
+from .open_topics import OpenTopic
 from .records import OffsetRange, naming_what_stayed
-
-if TYPE_CHECKING:
-    from ..store.local_topic import Topic
 
 _NAME_BYTES_MAX = 1024
 
 
 def append_idempotent(
-    topic: Topic,
+    topic: OpenTopic,
     data: Any,
     partition: int,
     producer_id: str,
@@ -79,12 +77,12 @@ def append_idempotent(
     epoch = checked_number("epoch", epoch, EPOCH_MAX)
     sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
     check_sync(sync)
-    partition = topic._check_partition(partition)
-    writer = topic._writer(partition)
+    partition = topic.check_partition(partition)
+    writer = topic.writer(partition)
     number, start, end = producer_number(producer_id), None, None
-    for batch, timestamps in fitting(data, topic.schema, topic._record_bytes_max):
+    for batch, timestamps in fitting(data, topic.schema, topic.record_bytes_max):
         if batch.num_rows:
-            pieces = body_pieces(batch, timestamps, topic._meta.timestamp, topic._clock(), topic._block_bytes)
+            pieces = body_pieces(batch, timestamps, topic.meta.timestamp, topic.clock(), topic.block_bytes)
             found = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
             start, end = found.start if start is None else start, found.end
             sequence += batch.num_rows
@@ -95,17 +93,17 @@ def append_idempotent(
     return appended
 
 
-def last_sequence(topic: Topic, partition: int, producer_id: str) -> tuple[int, int]:
+def last_sequence(topic: OpenTopic, partition: int, producer_id: str) -> tuple[int, int]:
     """Return the newest epoch and the highest number that a partition has of a producer; (-1, -1) where none.
 
     What is pending counts: only after `Topic.flush` is it durable.
     """
-    partition = topic._check_partition(partition)
-    return topic._writer(partition).last_sequence(producer_number(producer_id))
+    partition = topic.check_partition(partition)
+    return topic.writer(partition).last_sequence(producer_number(producer_id))
 
 
 def append_pieces(
-    topic: Topic,
+    topic: OpenTopic,
     partition: int,
     number: int,
     epoch: int,
@@ -113,16 +111,16 @@ def append_pieces(
     numbers: Sequence[np.ndarray[Any, Any]],
 ) -> OffsetRange:
     """Append pieces of one partition under the numbers of their rows."""
-    writer = topic._writer(partition)
+    writer = topic.writer(partition)
     for piece in pieces:
-        check_records(piece.batch, topic._record_bytes_max, piece.size)
+        check_records(piece.batch, topic.record_bytes_max, piece.size)
     batches = [piece.batch for piece in pieces]
     _, before = writer.last_sequence(number)
     while True:
         try:
             start, end = writer.append_numbered_batches(number, epoch, batches, numbers)
         except SchemaGrew:
-            writer.change_schema(topic._meta)
+            writer.change_schema(topic.meta)
             batches = [widened(batch, writer.meta.schema) for batch in batches]
             continue
         except TieredError:
@@ -151,12 +149,12 @@ def numbered(pieces: Sequence[Piece], number: int) -> list[np.ndarray[Any, Any]]
     return numbers
 
 
-def wait_for_ranges(topic: Topic, ranges: Sequence[OffsetRange], sync: bool | None) -> None:
+def wait_for_ranges(topic: OpenTopic, ranges: Sequence[OffsetRange], sync: bool | None) -> None:
     """Wait as the sync mode says; for a repeat as for the first, which may have been cut short before its wait."""
-    if sync if sync is not None else topic._waits:
+    if sync if sync is not None else topic.waits:
         for item in ranges:
-            end = item.end if item.end > 0 else topic._writer(item.partition).end_offset
-            topic._wait_safe(item.partition, end, sync)
+            end = item.end if item.end > 0 else topic.writer(item.partition).end_offset
+            topic.wait_safe(item.partition, end, sync)
 
 
 def check_name(name: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,10 +14,8 @@ from ..reader.rows import Query, coalesce, limited
 from ..reader.snapshot import PartitionSnapshot, snapshot_partition
 from ..reader.splits import ColdSource
 from .catalog import BucketCatalog
+from .open_topics import OpenTopic
 from .records import OffsetRange, Record, records_of
-
-if TYPE_CHECKING:
-    from ..store.local_topic import Topic
 
 log = logging.getLogger("tiered.topic")
 
@@ -28,7 +25,7 @@ _FOLLOW_BUCKET_SECONDS = 2.0
 _FOLLOW_FAILED_SECONDS_MAX = 60.0
 
 
-def refresh(topic: Topic, *, asks_bucket: bool = True) -> None:
+def refresh(topic: OpenTopic, *, asks_bucket: bool = True) -> None:
     """Take up the columns and partitions that the writer, another process, added since.
 
     Parameters
@@ -40,30 +37,30 @@ def refresh(topic: Topic, *, asks_bucket: bool = True) -> None:
     ------
     TopicNotFound, CorruptionError, ColdStorageError
     """
-    store, known = topic._store, topic._meta
-    store._check()
-    if store._is_served_elsewhere or store._writer_lock is not None:
+    context, known = topic.context, topic.meta
+    context.lifecycle.check()
+    if context.lifecycle.writes:
         return
-    store._access.forget_removed_at_times()
-    catalog = store._catalog
+    context.tiers.forget_removed_at_times()
+    catalog = context.catalog
     if isinstance(catalog, BucketCatalog):
         found = catalog.read_again(known) if asks_bucket else known
     else:
         found = catalog.read_topic(known.name)
     if found.topic_id == known.topic_id and found != known:
-        topic._use(found)
+        topic.use(found)
 
 
 def snapshots(
-    topic: Topic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
+    topic: OpenTopic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
 ) -> tuple[PartitionSnapshot, ...]:
     """Take a snapshot of each partition, over all tiers, between bounds on offsets."""
     return tuple(
         snapshot_partition(
-            topic._store._access,
-            topic._meta,
+            topic.context.tiers,
+            topic.meta,
             partition,
-            view=topic._view(partition),
+            view=topic.view(partition),
             start_offset=bound(start_offset, partition),
             end_offset=bound(end_offset, partition),
         )
@@ -71,19 +68,19 @@ def snapshots(
     )
 
 
-def offset_ranges(topic: Topic) -> dict[int, OffsetRange]:
+def offset_ranges(topic: OpenTopic) -> dict[int, OffsetRange]:
     """Return start and end offset of each partition; see `Topic.offsets`."""
     found = {}
     for partition in range(topic.partitions):
         snapshot = snapshot_partition(
-            topic._store._access, topic._meta, partition, view=topic._view(partition), end_offset=0
+            topic.context.tiers, topic.meta, partition, view=topic.view(partition), end_offset=0
         )
         found[partition] = OffsetRange(partition, snapshot.start_offset, snapshot.end_offset)
     return found
 
 
 def records(
-    topic: Topic, partition: int, offset: int | None, limit: int | None, follow: bool
+    topic: OpenTopic, partition: int, offset: int | None, limit: int | None, follow: bool
 ) -> Iterator[Record]:
     """Yield records of one partition, each decoded when it is asked for; see `Topic.read`."""
     left, failures = limit, 0
@@ -97,18 +94,18 @@ def records(
             rows = _rows(topic, snapshot, eager=left is None or end is not None)
             for batch in coalesce(limited(rows, left)):
                 yield from records_of(
-                    batch, topic.name, partition, typed=topic._typed, key_column=topic._meta.key
+                    batch, topic.name, partition, typed=topic.typed, key_column=topic.meta.key
                 )
                 left = None if left is None else left - batch.num_rows
                 offset, failures = batch.column("offset")[-1].as_py() + 1, 0
         except ColdStorageError as error:
-            topic._store._check()
+            topic.context.lifecycle.check()
             if not follow or not error.retryable:
                 raise
             failures += 1
             log.warning("following %s/%d from offset %s: %s", topic.name, partition, offset, error)
-            topic._store._pause(min(_FOLLOW_FAILED_SECONDS_MAX, 2.0**failures))
-            topic._store._check()
+            topic.context.lifecycle.pause(min(_FOLLOW_FAILED_SECONDS_MAX, 2.0**failures))
+            topic.context.lifecycle.check()
             continue
         offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
         if not follow:
@@ -118,12 +115,12 @@ def records(
 
 
 def _snapshot_from(
-    topic: Topic, partition: int, offset: int | None, end: int | None, follow: bool
+    topic: OpenTopic, partition: int, offset: int | None, end: int | None, follow: bool
 ) -> PartitionSnapshot:
     # A writer in this process says what is durable; what follows it must not force a flush.
-    view = topic._view(partition, flush=not follow)
+    view = topic.view(partition, flush=not follow)
     snapshot = snapshot_partition(
-        topic._store._access, topic._meta, partition, view=view, start_offset=offset, end_offset=end
+        topic.context.tiers, topic.meta, partition, view=view, start_offset=offset, end_offset=end
     )
     if offset is not None and offset > snapshot.end_offset:
         raise OffsetOutOfRange(
@@ -135,31 +132,31 @@ def _snapshot_from(
     return snapshot
 
 
-def _has_new_columns(topic: Topic, snapshot: PartitionSnapshot) -> bool:
+def _has_new_columns(topic: OpenTopic, snapshot: PartitionSnapshot) -> bool:
     """Whether objects were written since the topic's columns were looked up, and have more of them."""
-    known = topic._meta.schema_id
+    known = topic.meta.schema_id
     return any(
         isinstance(split.source, ColdSource) and split.source.entry.schema_id > known
         for split in snapshot.splits
     )
 
 
-def _rows(topic: Topic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:
+def _rows(topic: OpenTopic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:
     """Yield what `records_of` takes."""
     query = Query(columns=("offset", "timestamp", *topic.schema.names))
-    store = topic._store
+    context = topic.context
     yield from read_splits(
-        store._access, topic._meta, snapshot.splits, query, check=store._check, eager=eager
+        context.tiers, topic.meta, snapshot.splits, query, check=context.lifecycle.check, eager=eager
     )
 
 
-def _wait_for(topic: Topic, partition: int, offset: int) -> None:
-    topic._store._check()
-    writer = topic._writers.get(partition)
+def _wait_for(topic: OpenTopic, partition: int, offset: int) -> None:
+    topic.context.lifecycle.check()
+    writer = topic.writers.get(partition)
     # One that fails will make nothing durable any more, and would not let wait.
     if writer is None or writer.fault is not None:
-        local = topic._store._access.places.root is not None
-        topic._store._pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)
-        topic._store._check()
+        local = topic.context.tiers.places.root is not None
+        topic.context.lifecycle.pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)
+        topic.context.lifecycle.check()
     else:
         writer.wait_beyond(offset, _FOLLOW_SECONDS)

@@ -95,7 +95,7 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
         raise ConfigError(f"an export needs pyiceberg ({error}): pip install 'tiered[iceberg]'") from None
     if "." not in table or not all(table.split(".")):
         raise ConfigError(f"a table is called namespace.name, not {table!r}")
-    if topic._store._access.places.root is not None:
+    if topic.opened.context.tiers.places.root is not None:
         raise ConfigError("open the store by the URL of its bucket: what is not offloaded cannot be exported")
     try:
         return _export(topic, table, _catalog(catalog))
@@ -111,14 +111,14 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
 
 def _export(topic: Topic, table: str, catalog: Any) -> IcebergExport:
     opened = _opened(catalog, table, topic)
-    if opened.properties.get(_TOPIC_PROPERTY) != str(topic._meta.topic_id):
+    if opened.properties.get(_TOPIC_PROPERTY) != str(topic.opened.meta.topic_id):
         raise ConfigError(
             f"table {table} was not made from topic {topic.name!r} of this store; choose another name"
         )
     # Only now: nothing that the table names is newer than the scan, and what changes the table from here on
     # makes this commit fail.
     scan = topic.scan()
-    prefix = topic._store._access.object_store.url.rstrip("/")
+    prefix = topic.opened.context.tiers.object_store.url.rstrip("/")
     wanted = {
         f"{prefix}/{split.source.key}": (split.partition, split.source.key, split.source.entry)
         for split in scan.splits()
@@ -153,7 +153,7 @@ def _opened(catalog: Any, table: str, topic: Topic) -> Any:
         "format-version": "2",
         "gc.enabled": "false",
         "write.metadata.delete-after-commit.enabled": "true",
-        _TOPIC_PROPERTY: str(topic._meta.topic_id),
+        _TOPIC_PROPERTY: str(topic.opened.meta.topic_id),
     }
     return catalog.create_table_if_not_exists(table, Schema(), properties=properties)
 
@@ -167,7 +167,7 @@ def _bring_up_to_date(
     """Commit what differs; return how many objects were added and removed."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-    ours = f"{topic._store._access.object_store.url.rstrip('/')}/"
+    ours = f"{topic.opened.context.tiers.object_store.url.rstrip('/')}/"
     listed = {task.file.file_path: task.file for task in table.scan().plan_files()}
     gone = [file for url, file in listed.items() if url not in wanted and url.startswith(ours)]
     fresh = {url: item for url, item in wanted.items() if url not in listed}
@@ -283,7 +283,7 @@ def _data_files(
     from pyiceberg.typedef import Record
     from pyiceberg.types import BinaryType
 
-    store = topic._store._access.object_store
+    store = topic.opened.context.tiers.object_store
     plan = compute_statistics_plan(metadata.schema(), metadata.properties)
     for number, item in plan.items():
         if isinstance(item.iceberg_type, BinaryType):  # has none, of which pyiceberg would warn at each chunk

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ReadOnly, TieredError
 from ..policies.facts import PartitionFacts
 from ..policies.forecast.explain import Explanation, explain
 from ..policies.rules.case import floor_bytes
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
+from .watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class TopicExplanation:
         }
 
 
-def explain_topic(store: Store, topic: str, partition: int | None = None) -> TopicExplanation:
+def explain_topic(watched: Watched, topic: str, partition: int | None = None) -> TopicExplanation:
     """Explain a topic of an open local store, or one partition of it; change nothing.
 
     Raises
@@ -52,27 +50,29 @@ def explain_topic(store: Store, topic: str, partition: int | None = None) -> Top
     ReadOnly
         There is no local store, and so nothing that plans.
     """
-    store.topic(topic)
-    root = store._access.places.root
+    watched.topics.topic(topic)
+    root = watched.context.tiers.places.root
     if root is None:
-        raise ReadOnly(f"{store.url} is a bucket, for which nothing is planned; name the local store")
-    tierer, now_us, disk = store._tierer, store._clock(), store._host.disk_usage(root)
+        raise ReadOnly(
+            f"{watched.context.url} is a bucket, for which nothing is planned; name the local store"
+        )
+    tierer, now_us, disk = watched.tierer, watched.context.clock(), watched.context.host.disk_usage(root)
     # On a full disk the oldest file of the whole store goes first, so all of it has to be looked at.
-    policies = [store._settings.policy_for(name) for name in store.topics()]
+    policies = [watched.context.settings.policy_for(name) for name in watched.topics.listed()]
     is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
     known, unknown = tierer.finder.gather(problems, fence=False, wanted=lambda name: is_full or name == topic)
 
     def explained(partitions: list[PartitionFacts], has_cold: bool) -> list[Explanation]:
         facts = replace(tierer.finder.store_facts(partitions, now_us), has_cold=has_cold)
-        return explain(facts, store._settings.policy_for)
+        return explain(facts, watched.context.settings.policy_for)
 
-    found = [*explained(known, store._access.has_cold), *explained(unknown, False)]
+    found = [*explained(known, watched.context.tiers.has_cold), *explained(unknown, False)]
     return TopicExplanation(
         topic,
         now_us,
         tuple(
-            _with_memory(store, item)
+            _with_memory(watched, item)
             for item in sorted(found, key=lambda item: item.partition)
             if item.topic == topic and partition in (None, item.partition)
         ),
@@ -81,9 +81,9 @@ def explain_topic(store: Store, topic: str, partition: int | None = None) -> Top
     )
 
 
-def _with_memory(store: Store, item: Explanation) -> Explanation:
+def _with_memory(watched: Watched, item: Explanation) -> Explanation:
     """Name what a writer in this process has in memory as hot."""
-    writer = store._tierer._actions.writer(item.topic, item.partition)
+    writer = watched.tierer.actions.writer(item.topic, item.partition)
     blocks = writer.recent.between(0, item.end_offset) if writer is not None else []
     if not blocks:
         return item

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..cold.manifest.commit import FIRST_LINEAGE
 from ..errors import StoreClosed, TieredError
@@ -20,13 +19,9 @@ from ..format.topic_meta import TopicMeta
 from ..reader.snapshot import open_listed, published_end
 from ..survey.local_segments import active_segment, append_time_us
 from ..survey.scrub_state import ScrubState, read_scrub_state
-from ..tiering.pass_loop import Passes
-from ..tiering.store_survey import partitions_of
 from ..warm.partition_directory import SegmentName, list_segments, read_fence, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
+from .watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +95,18 @@ class PartitionFigures:
         return None if None in found else sum(size for size in found if size is not None)
 
 
-def look(store: Store, passes: Passes | None = None) -> list[PartitionFigures]:
+def look(watched: Watched) -> list[PartitionFigures]:
     """Look at every partition of an open store; what cannot be looked at is said, not raised."""
+    passes = watched.passes
     settled = passes is not None and "full" in passes.history.counts.last_success_us
     found: list[PartitionFigures] = []
 
     def unread(topic: str, error: TieredError) -> None:
         found.append(PartitionFigures(topic, 0, problem=f"{type(error).__name__}: {error}"))
 
-    for meta, partition in partitions_of(store, unread):
+    for meta, partition in watched.topics.partitions(unread):
         try:
-            found.append(_Look(store, meta, partition, settled).figures())
+            found.append(_Look(watched, meta, partition, settled).figures())
         except (TieredError, OSError) as error:
             problem = f"{type(error).__name__}: {error}"
             found.append(PartitionFigures(meta.name, partition, problem=problem))
@@ -129,17 +125,17 @@ class _File:
 class _Look:
     """One partition; `settled` is whether a pass has asked the bucket: then no head means that nothing is published."""
 
-    def __init__(self, store: Store, meta: TopicMeta, partition: int, settled: bool) -> None:
-        self._store = store
-        self._access = store._access
+    def __init__(self, watched: Watched, meta: TopicMeta, partition: int, settled: bool) -> None:
+        self._watched = watched
+        self._access = watched.context.tiers
         self._meta = meta
         self._partition = partition
         self._settled = settled
         self._directory = self._access.directory(meta.name, partition)
-        self._writer = store._tierer._actions.writer(meta.name, partition)
+        self._writer = watched.tierer.actions.writer(meta.name, partition)
 
     def figures(self) -> PartitionFigures:
-        directory, claims = self._directory, self._store._tierer.claims
+        directory, claims = self._directory, self._watched.tierer.claims
         files = list(self._files(directory)) if directory is not None else []
         head = claims.known_head(self._meta, self._partition) if self._access.has_cold else None
         start = read_start_offset(directory) if directory is not None else 0
@@ -169,12 +165,12 @@ class _Look:
             scrub=self._scrub(head),
             fault="" if fault is None or isinstance(fault, StoreClosed) else type(fault).__name__,
             fenced=(read_fence(directory) or "") if directory is not None else "",
-            paused=str(self._store._tierer.pauses.of(self._meta.name) or ""),
+            paused=str(self._watched.tierer.pauses.of(self._meta.name) or ""),
         )
 
     @property
     def _offloads(self) -> bool:
-        policy = self._store._settings.policy_for(self._meta.name)
+        policy = self._watched.context.settings.policy_for(self._meta.name)
         return self._directory is not None and self._access.has_cold and policy.offload.after is not None
 
     def _files(self, directory: Path) -> Iterator[_File]:
@@ -223,7 +219,7 @@ class _Look:
             for file in behind
         )
         oldest = self._append_time_us(cursor, behind[0].base_offset)
-        seconds = 0.0 if oldest is None else max(0.0, (self._store._clock() - oldest) / 1e6)
+        seconds = 0.0 if oldest is None else max(0.0, (self._watched.context.clock() - oldest) / 1e6)
         return CopyLag(end_offset - cursor, size, len(behind), seconds)
 
     def _append_time_us(self, cursor: int, base_offset: int) -> int | None:

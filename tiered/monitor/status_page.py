@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import TieredError
 from ..format.topic_meta import TopicMeta
@@ -20,12 +20,9 @@ from ..survey.partition_survey import partition_facts
 from ..survey.published import Published
 from ..survey.scrub_state import read_scrub_state
 from ..tiering.pass_loop import Passes
-from ..tiering.store_survey import partitions_of
 from ..version import VERSION
 from .figures import PartitionFigures, look
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
+from .watched import Watched
 
 TIERS = ("hot", "warm", "cold")
 _DAMAGED_MAX = 5
@@ -36,7 +33,7 @@ def page() -> bytes:
     return files(__package__).joinpath("static", "status.html").read_bytes()
 
 
-def page_state(store: Store, passes: Passes | None = None) -> dict[str, Any]:
+def page_state(watched: Watched) -> dict[str, Any]:
     """Return what the page shows, as plain JSON values; times in microseconds since the epoch.
 
     The bucket is asked nothing: what it holds is what this process saw or wrote last.
@@ -50,29 +47,29 @@ def page_state(store: Store, passes: Passes | None = None) -> dict[str, Any]:
     ------
     StoreClosed
     """
-    store._check()
-    found = look(store, passes)
-    upcoming = _upcoming(store, found)
+    watched.context.lifecycle.check()
+    passes, found = watched.passes, look(watched)
+    upcoming = _upcoming(watched, found)
     return {
         "version": VERSION,
-        "time_us": store._clock(),
-        "store": store.url,
-        "cold": store._access.places.cold_url if store._access.has_cold else None,
-        "disk": _disk(store),
-        "lag": _lag(store, found),
+        "time_us": watched.context.clock(),
+        "store": watched.context.url,
+        "cold": watched.context.tiers.places.cold_url if watched.context.tiers.has_cold else None,
+        "disk": _disk(watched),
+        "lag": _lag(watched, found),
         "away": passes.bucket_away if passes is not None else None,
         "passes": _passes(passes) if passes is not None else None,
         "running": [
             {**_action(action.to_json()), "seconds": seconds}
-            for action, seconds in store._tierer.running.now()
+            for action, seconds in watched.tierer.running.now()
         ],
         "errors": [asdict(error) for error in passes.history.counts.errors] if passes is not None else [],
         "partitions": [_partition(item, upcoming.get((item.topic, item.partition))) for item in found],
     }
 
 
-def _disk(store: Store) -> dict[str, int] | None:
-    root = store._access.places.root
+def _disk(watched: Watched) -> dict[str, int] | None:
+    root = watched.context.tiers.places.root
     try:
         disk = shutil.disk_usage(root) if root is not None else None
     except OSError:
@@ -80,9 +77,9 @@ def _disk(store: Store) -> dict[str, int] | None:
     return None if disk is None else {"free": disk.free, "size": disk.total}
 
 
-def _lag(store: Store, found: list[PartitionFigures]) -> dict[str, Any] | None:
+def _lag(watched: Watched, found: list[PartitionFigures]) -> dict[str, Any] | None:
     """Sum up how far the bucket is behind; ``unknown`` partitions are not in it."""
-    if not store._access.has_cold:
+    if not watched.context.tiers.has_cold:
         return None
     lags = [item.lag for item in found if item.lag is not None]
     return {
@@ -151,9 +148,9 @@ def _partition(item: PartitionFigures, following: Step | None) -> dict[str, Any]
 # -- what comes next -------------------------------------------------------------------------------
 
 
-def _upcoming(store: Store, found: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
+def _upcoming(watched: Watched, found: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
     """Return the next action of each partition that passes do not leave alone."""
-    root = store._access.places.root
+    root = watched.context.tiers.places.root
     if root is None:
         return {}
     wanted = {
@@ -163,23 +160,23 @@ def _upcoming(store: Store, found: list[PartitionFigures]) -> dict[tuple[str, in
     }
     known: list[PartitionFacts] = []
     local: list[PartitionFacts] = []
-    for meta, partition in partitions_of(store, lambda *_: None):
+    for meta, partition in watched.topics.partitions(lambda *_: None):
         figures = wanted.get((meta.name, partition))
         if figures is None:
             continue
         try:
-            published = _published(store, meta, partition)
-            facts = _facts(store, meta, partition, published or Published(None, ()))
+            published = _published(watched, meta, partition)
+            facts = _facts(watched, meta, partition, published or Published(None, ()))
         except (TieredError, OSError):
             continue  # said where the partition is looked at
         # With no head either nothing is published, or nobody has asked yet: then it is planned for without a bucket.
         certain = published is not None and (published.head is not None or figures.lag is not None)
-        (known if certain else local).append(by_the_clock(facts, store._clock()))
+        (known if certain else local).append(by_the_clock(facts, watched.context.clock()))
     disk = shutil.disk_usage(root)
     steps: dict[tuple[str, int], Step] = {}
-    for facts_of, has_cold in ((known, store._access.has_cold), (local, False)):
-        whole = StoreFacts(tuple(facts_of), disk.free, disk.total, has_cold, store._clock())
-        for item in explain(whole, store._settings.policy_for):
+    for facts_of, has_cold in ((known, watched.context.tiers.has_cold), (local, False)):
+        whole = StoreFacts(tuple(facts_of), disk.free, disk.total, has_cold, watched.context.clock())
+        for item in explain(whole, watched.context.settings.policy_for):
             due = [piece.next for piece in item.pieces if piece.next is not None]
             due += [item.scrub] if item.scrub is not None else []
             if due:
@@ -187,17 +184,17 @@ def _upcoming(store: Store, found: list[PartitionFigures]) -> dict[tuple[str, in
     return steps
 
 
-def _published(store: Store, meta: TopicMeta, partition: int) -> Published | None:
+def _published(watched: Watched, meta: TopicMeta, partition: int) -> Published | None:
     """Return what the bucket has, from memory; None where a page of it is not there."""
-    head = store._tierer.claims.known_head(meta, partition) if store._access.has_cold else None
-    cold = store._access.known_cold(meta, partition)
+    head = watched.tierer.claims.known_head(meta, partition) if watched.context.tiers.has_cold else None
+    cold = watched.context.tiers.known_cold(meta, partition)
     if head is None or cold is None:
         return Published(None, ())
     entries = cold.entries_in_memory(head)
     return None if entries is None else Published(head, tuple(entries))
 
 
-def _facts(store: Store, meta: TopicMeta, partition: int, published: Published) -> PartitionFacts:
-    actions = store._tierer._actions
+def _facts(watched: Watched, meta: TopicMeta, partition: int, published: Published) -> PartitionFacts:
+    actions = watched.tierer.actions
     scrub = read_scrub_state(actions.directory(meta, partition))
     return partition_facts(meta, partition, actions.local(meta, partition), published, scrub=scrub)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..cold.manifest.commit import FIRST_LINEAGE
 from ..engine.writers import is_gone
 from ..errors import ColdStorageError, TieredError, TopicNotFound
@@ -13,18 +11,16 @@ from ..survey.local_segments import LocalSegments, append_time_us
 from ..survey.partition_survey import partition_facts
 from ..survey.published import Published
 from ..survey.scrub_state import ScrubState, read_scrub_state
-from ..tiering.store_survey import Finder, partitions_of
+from ..tiering.store_survey import Finder
 from ..warm.catalog import deletions
 from ..warm.partition_directory import read_fence, read_lineage
 from .status import PartitionStatus, StoreStatus, TierHoldings
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
+from .watched import Watched
 
 
-def store_status(store: Store, finder: Finder) -> StoreStatus:
+def store_status(watched: Watched) -> StoreStatus:
     """Gather what each tier holds; a bucket that does not answer is said, not raised."""
-    root = store._access.places.root
+    root, finder = watched.context.tiers.places.root, watched.tierer.finder
     rows: list[PartitionStatus] = []
     silent, nothing = "", TierHoldings()
 
@@ -33,47 +29,46 @@ def store_status(store: Store, finder: Finder) -> StoreStatus:
             PartitionStatus(topic, 0, 0, 0, None, nothing, nothing, nothing, None, None, problem=str(error))
         )
 
-    for meta, partition in partitions_of(store, unread):
+    for meta, partition in watched.topics.partitions(unread):
         problem, published, local, unread_local = silent, Published(None, ()), LocalSegments(0, ()), ""
         # The disk before the bucket: what is evicted meanwhile is in the manifest that is read then.
         try:
-            local = finder.actions.local(meta, partition) if root is not None else local
+            local = watched.tierer.actions.local(meta, partition) if root is not None else local
         except TieredError as error:
             unread_local = str(error)
-        known = store._access.has_cold and not silent
+        known = watched.context.tiers.has_cold and not silent
         if known:
             try:
                 published = finder.published(meta, partition, LocalSegments(0, ()), ScrubState())
             except TieredError as error:
                 problem, known = str(error), False
-                away = isinstance(error, ColdStorageError) and not finder.claims.bucket_answers()
+                away = isinstance(error, ColdStorageError) and not watched.tierer.claims.bucket_answers()
                 silent = problem if away else ""
         problem = unread_local or problem
         try:
-            rows.append(_partition_status(store, finder, meta, partition, local, published, known, problem))
+            rows.append(_partition_status(watched, meta, partition, local, published, known, problem))
         except (TopicNotFound, FileNotFoundError):
-            if not is_gone(store, meta):
+            if not is_gone(watched.context, meta):
                 raise
-    free = store._host.disk_usage(root).free if root is not None else 0
+    free = watched.context.host.disk_usage(root).free if root is not None else 0
     unfinished = tuple(item.name for item in deletions(root)) if root is not None else ()
-    return StoreStatus(store.url, store._access.places.cold_url, free, tuple(rows), unfinished)
+    return StoreStatus(
+        watched.context.url, watched.context.tiers.places.cold_url, free, tuple(rows), unfinished
+    )
 
 
-def _fence(
-    store: Store, finder: Finder, meta: TopicMeta, partition: int, published: Published
-) -> tuple[str | None, int]:
+def _fence(watched: Watched, meta: TopicMeta, partition: int, published: Published) -> tuple[str | None, int]:
     """Return why a partition is fenced, or None, and the end of what the bucket has of its lineage."""
     head = published.head
-    if store._access.places.root is None:
+    if watched.context.tiers.places.root is None:
         return None, head.end_offset if head else 0
-    directory = finder.actions.directory(meta, partition)
+    directory = watched.tierer.actions.directory(meta, partition)
     lineage = read_lineage(directory) or FIRST_LINEAGE
     return read_fence(directory), published_end(head, lineage) if head else 0
 
 
 def _partition_status(
-    store: Store,
-    finder: Finder,
+    watched: Watched,
     meta: TopicMeta,
     partition: int,
     local: LocalSegments,
@@ -81,13 +76,13 @@ def _partition_status(
     known: bool,
     problem: str,
 ) -> PartitionStatus:
-    reason, ours = _fence(store, finder, meta, partition, published)
-    directory = store._access.directory(meta.name, partition)
+    reason, ours = _fence(watched, meta, partition, published)
+    directory = watched.context.tiers.directory(meta.name, partition)
     scrub = read_scrub_state(directory) if directory is not None else ScrubState()
     facts = partition_facts(meta, partition, local, published, lineage_end=ours, scrub=scrub)
     live_names = {item.name for item in published.entries}
     unread = [(ref.base_offset, ref.end_offset) for ref in published.unread]
-    writer = finder.actions.writer(meta.name, partition)
+    writer = watched.tierer.actions.writer(meta.name, partition)
     blocks = writer.recent.between(0, facts.end_offset) if writer is not None else []
     live = facts.live_segments()
     lag = max(0, facts.end_offset - max(ours, facts.start_offset))
@@ -97,8 +92,10 @@ def _partition_status(
     oldest, unreadable = _oldest_append_us(local, max(ours, facts.start_offset)) if lag else (None, "")
     problem = problem or unreadable
     if known and not problem:
-        problem = _missing(local, max(ours, facts.start_offset)) or _lost(finder, meta, partition, published)
-    lag_seconds = 0.0 if oldest is None else max(0.0, (store._clock() - oldest) / 1e6)
+        problem = _missing(local, max(ours, facts.start_offset)) or _lost(
+            watched.tierer.finder, meta, partition, published
+        )
+    lag_seconds = 0.0 if oldest is None else max(0.0, (watched.context.clock() - oldest) / 1e6)
     return PartitionStatus(
         topic=meta.name,
         partition=partition,
@@ -123,7 +120,7 @@ def _partition_status(
             for item in scrub.damaged
             if item.name in live_names or any(low <= item.base_offset < high for low, high in unread)
         ),
-        paused=str(finder.pauses.of(meta.name) or ""),
+        paused=str(watched.tierer.pauses.of(meta.name) or ""),
     )
 
 

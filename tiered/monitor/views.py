@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..tiering.pass_loop import Passes
 from .http import Views, Web, read_token
 from .metrics import exposition, registry_for
 from .status_page import page, page_state
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
+from .watched import Watched
 
 
-def listen(store: Store, passes: Passes | None, setting: str, address: str | None) -> Web | None:
+def listen(watched: Watched, setting: str, address: str | None) -> Web | None:
     """Answer for an open store, and for its passes where it runs some; None where no address is set.
 
     Raises
@@ -23,11 +20,12 @@ def listen(store: Store, passes: Passes | None, setting: str, address: str | Non
     """
     if address in (None, "off"):
         return None
+    passes = watched.passes
     registry: list[Any] = []
 
     def metrics() -> tuple[bytes, str]:
         if not registry:
-            registry.append(registry_for(store, passes))
+            registry.append(registry_for(watched))
         return exposition(registry[0])
 
     views = Views(
@@ -35,6 +33,6 @@ def listen(store: Store, passes: Passes | None, setting: str, address: str | Non
         lambda: ["the bucket does not answer"] if passes and passes.bucket_away else [],
         metrics,
         page,
-        lambda: page_state(store, passes),
+        lambda: page_state(watched),
     )
-    return Web.open(address, views, read_token(store._settings.daemon.token_file), setting=setting)
+    return Web.open(address, views, read_token(watched.context.settings.daemon.token_file), setting=setting)

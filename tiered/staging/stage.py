@@ -26,13 +26,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
-from weakref import WeakValueDictionary, proxy
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..base.ticker import Ticker
+from ..engine.append_numbered import append_idempotent
+from ..engine.context import StoreContext
 from ..engine.ingest import body_of, by_partition, check_records
+from ..engine.open_topics import OpenTopic, OpenTopics
 from ..errors import (
     ConfigError,
     CorruptionError,
@@ -45,8 +48,6 @@ from ..errors import (
 from ..format.block_pieces import split_batch
 from ..format.producers import PASSING_EPOCH, producer_number
 from ..format.schema import SYSTEM_FIELDS, to_batches
-from ..store.local_store import Store
-from ..store.local_topic import Topic
 from ..warm.open_commits import STAGE_DIRECTORY, decision_producer
 from .ledger import Commit, Ledger
 from .stage_file import Staged, StageFile, read_stage_file
@@ -74,15 +75,15 @@ class Staging:
     without either go to one partition an attempt, another one for the next.
     """
 
-    def __init__(self, store: Store) -> None:
-        root = store._access.places.root
-        if root is None or store._writer_lock is None:
-            store._check_writable()
+    def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
+        root = context.tiers.places.root
+        if root is None or not context.lifecycle.writes:
+            context.lifecycle.check_writable()
             raise ConfigError("rows are staged by the process that writes the store")
-        # Who serves keeps the stages by their stores, which would then be kept for ever.
-        self._store: Store = proxy(store)
+        self._context = context
+        self._topics = topics
         self._root = root
-        self._fs = store._host.fs
+        self._fs = context.fs
         self._lock = threading.Lock()
         # Each job has a name of its own: what nobody holds is forgotten.
         self._locks: WeakValueDictionary[Path, threading.Lock] = WeakValueDictionary()
@@ -105,12 +106,12 @@ class Staging:
             The rows could not be appended later; nothing is staged.
         DiskFull, ConfigError
         """
-        self._store._check_writable()
+        self._context.lifecycle.check_writable()
         _check_attempt(attempt)
-        found = self._store.topic(topic)
+        found = self._topics.topic(topic)
         # One for all rows, also where the topic grows by a column meanwhile.
         schema = found.schema
-        ledger = self._ledger(found._meta.topic_id, query)
+        ledger = self._ledger(found.meta.topic_id, query)
         self.sweep_if_due()
         file: StageFile | None = None
         try:
@@ -141,26 +142,28 @@ class Staging:
                     f"attempt {attempt} is staged already; each has a name of its own"
                 ) from None
 
-    def _checked(self, topic: Topic, schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _checked(
+        self, topic: OpenTopic, schema: pa.Schema, batch: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
         """Yield rows as they will be appended, so that a commit meets nothing that the log refuses."""
         at = batch.schema.get_field_index(_PARTITION.name)
         places = None
         if at >= 0:
             places = _partitions(topic, batch.column(at))
             batch = batch.remove_column(at)
-        limit = topic._record_bytes_max
+        limit = topic.record_bytes_max
         first = 0
         for body, stamps in to_batches(batch, schema):
             if body.num_rows == 0:
                 continue
             check_records(body, limit)
-            staged = body_of(body, stamps, topic._meta.timestamp, self._store._clock())
+            staged = body_of(body, stamps, topic.meta.timestamp, self._context.clock())
             if places is not None:
                 part = places.slice(first, body.num_rows)
                 staged = staged.append_column(_PARTITION, part)
             first += body.num_rows
             # As a commit does; here a record that fits no block is refused.
-            yield from split_batch(staged, topic._block_bytes)
+            yield from split_batch(staged, topic.block_bytes)
 
     # -- committing --------------------------------------------------------------------------------
 
@@ -181,7 +184,7 @@ class Staging:
             Of the appends, such as `DiskFull`, or the disk's own: the decision stands, and is completed by a try every
             `RETRY_SECONDS`, the next commit of the query or the next start of the server. Do not write the rows again under another name.
         """
-        self._store._check_writable()
+        self._context.lifecycle.check_writable()
         if not 0 <= batch < BATCH_MAX:
             raise ConfigError(f"the number of a batch is from 0 to {BATCH_MAX - 1}, not {batch}")
         for item in staged:
@@ -192,8 +195,8 @@ class Staging:
         if sum(item.rows for item in staged) > _ROWS_MAX:
             # Their numbers would be those of the next batch.
             raise ConfigError(f"a batch has more than {_ROWS_MAX} rows; write it as several")
-        found = self._store.topic(topic)
-        ledger = self._ledger(found._meta.topic_id, query)
+        found = self._topics.topic(topic)
+        ledger = self._ledger(found.meta.topic_id, query)
         with self._lock_of(ledger):
             self._complete(ledger)
             if ledger.done() >= batch:
@@ -203,7 +206,7 @@ class Staging:
             present = tuple(item for item in staged if item.rows)
             for item in present:
                 self._verify(ledger, item)
-            commit = Commit(topic, found._meta.topic_id, query, batch, found.partitions, present)
+            commit = Commit(topic, found.meta.topic_id, query, batch, found.partitions, present)
             ledger.make()
             try:
                 ledger.decide(commit)
@@ -233,8 +236,8 @@ class Staging:
 
     def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
         """Let staged rows go. What a commit has decided on stays, and so will be in the log."""
-        self._store._check_writable()
-        ledger = self._ledger(self._store.topic(topic)._meta.topic_id, query)
+        self._context.lifecycle.check_writable()
+        ledger = self._ledger(self._topics.topic(topic).meta.topic_id, query)
         with self._lock_of(ledger):
             decided = ledger.under_way()
             kept = () if decided is None else decided.staged
@@ -253,7 +256,7 @@ class Staging:
     def retry(self) -> None:
         """Complete what was decided on; raise what still stands in the way of one of them."""
         try:
-            self._store._check()
+            self._context.lifecycle.check()
         except (StoreClosed, ReferenceError):  # and by now perhaps let go
             if self._retries is not None:
                 self._retries.stop()
@@ -286,7 +289,7 @@ class Staging:
 
     def sweep_if_due(self) -> None:
         """Sweep where that is some time ago."""
-        now_us = self._store._clock()
+        now_us = self._context.clock()
         with self._lock:
             due = now_us - self._swept_us >= _SWEEP_SECONDS * 1e6
             if due:
@@ -296,7 +299,7 @@ class Staging:
 
     def sweep(self) -> None:
         """Remove rows that nobody came back for in `ROWS_SECONDS`, and queries unheard of for `DONE_SECONDS`."""
-        now = self._store._clock() / 1e6
+        now = self._context.clock() / 1e6
         for ledger in self._ledgers():
             lock = self._lock_of(ledger)
             # It is done again in a while; nobody's rows are to wait for it, nor it for a commit that is under way.
@@ -315,13 +318,13 @@ class Staging:
         commit = ledger.under_way()
         if commit is None:
             return
-        producer, pinned = decision_producer(ledger.directory), self._store._pinned_producers
+        producer, pinned = decision_producer(ledger.directory), self._context.pinned_producers
         # A partition that forgot it meanwhile would append its rows once more.
         pinned.add(producer_number(producer))
         if ledger.done() < commit.batch:
             try:
-                topic = self._store.topic(commit.topic)
-                if topic._meta.topic_id != commit.topic_id:
+                topic = self._topics.topic(commit.topic)
+                if topic.meta.topic_id != commit.topic_id:
                     raise TopicNotFound(f"topic {commit.topic!r} is another one now")
             except TopicNotFound as gone:
                 _log.warning("batch %d of %s is dropped: %s", commit.batch, commit.query, gone)
@@ -332,7 +335,7 @@ class Staging:
         ledger.finish(commit)
         pinned.discard(producer_number(producer))
 
-    def _append(self, topic: Topic, commit: Commit, ledger: Ledger, producer: str) -> None:
+    def _append(self, topic: OpenTopic, commit: Commit, ledger: Ledger, producer: str) -> None:
         """Append the rows of a commit, each under a number that follows from the commit alone."""
         # In the log, those who come again are remembered before those who do not.
         epoch = PASSING_EPOCH if commit.once else 0
@@ -364,7 +367,7 @@ class Staging:
 class _Pending:
     """Rows of a commit on their way into the log: gathered to blocks, numbered by their place in the partition."""
 
-    def __init__(self, topic: Topic, producer: str, epoch: int, first: int) -> None:
+    def __init__(self, topic: OpenTopic, producer: str, epoch: int, first: int) -> None:
         self._topic = topic
         self._producer = producer
         self._epoch = epoch
@@ -380,7 +383,7 @@ class _Pending:
             self._append(partition)
             waiting = self._rows[partition]
         waiting.append(rows)
-        if sum(batch.nbytes for batch in waiting) >= self._topic._block_bytes:
+        if sum(batch.nbytes for batch in waiting) >= self._topic.block_bytes:
             self._append(partition)
 
     def finish(self) -> None:
@@ -394,8 +397,8 @@ class _Pending:
             self._rows[partition] = []
             table, number = pa.Table.from_batches(waiting), self._numbers.get(partition, 0)
             # Whatever the sync mode: the flush after the last block waits for all of them.
-            self._topic._append_idempotent(
-                table, partition, self._producer, self._epoch, self._first + number, sync=False
+            append_idempotent(
+                self._topic, table, partition, self._producer, self._epoch, self._first + number, sync=False
             )
             self._numbers[partition] = number + table.num_rows
 
@@ -405,7 +408,7 @@ def _check_attempt(attempt: str) -> None:
         raise ConfigError(f"an attempt is named by 32 hexadecimal digits, not {attempt!r}")
 
 
-def _partitions(topic: Topic, column: pa.Array) -> pa.Array:
+def _partitions(topic: OpenTopic, column: pa.Array) -> pa.Array:
     """Return the partitions that rows name.
 
     Raises
@@ -419,12 +422,12 @@ def _partitions(topic: Topic, column: pa.Array) -> pa.Array:
     bounds: Mapping[str, Any] = pc.min_max(found).as_py()
     for wanted in (bounds["min"], bounds["max"]):
         if wanted is not None:
-            topic._check_partition(wanted)
+            topic.check_partition(wanted)
     return found
 
 
 def _spread(
-    topic: Topic, batch: pa.RecordBatch, partitions: int, keyless: int
+    topic: OpenTopic, batch: pa.RecordBatch, partitions: int, keyless: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield rows by partition: the one they name, else that of their key, else `keyless`."""
     at = batch.schema.get_field_index(_PARTITION.name)
@@ -436,7 +439,7 @@ def _spread(
         batch = batch.filter(pc.is_null(places))
     if batch.num_rows == 0:
         return
-    key = topic._meta.key if topic._typed else "key"
+    key = topic.meta.key if topic.typed else "key"
     if key is None or partitions == 1:
         yield keyless, batch
         return

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from ..base.process_exit import open_stores
-from ..engine.writers import wait_for_openings
-from ..errors import ColdStorageError, StoreClosed, TieredError
+from ..errors import ColdStorageError, TieredError
 
 if TYPE_CHECKING:
     from .local_store import Store
@@ -15,38 +13,36 @@ if TYPE_CHECKING:
 
 def close(store: Store) -> None:
     """Publish and flush what was appended, end what runs, let go of the locks; see `Store.close`."""
-    if store._fault is not None:
+    lifecycle, topics = store.lifecycle, store.open_topics
+    if lifecycle.ended:
         return
-    if store._passes is not None:
-        store._passes.stop()
+    if store.passes is not None:
+        store.passes.stop()
     error: Exception | None = _published(store)
-    with store._lock:
-        # Or a writer that another thread opens meanwhile would stay open, and never be flushed again.
-        store._opens_writers = False
-    wait_for_openings(store)
-    for writer in store._writers():
+    topics.begin_closing()
+    for writer in topics.writers():
         try:
             writer.close()
         except Exception as failed:  # noqa: BLE001
             # Whatever it is, the partitions after it must reach the disk.
             error = error or failed
-    if error is not None and any(writer.fault is None for writer in store._writers()):
-        store._opens_writers = True
-        if store._passes is not None:
-            store._passes.start()
+    if error is not None and any(writer.fault is None for writer in topics.writers()):
+        lifecycle.reopen()
+        if store.passes is not None:
+            store.passes.start()
         raise error
-    store._stopping.set()
-    if store._web is not None:
-        store._web.close()
-    for server in store._servers:
+    lifecycle.stopping.set()
+    if store.web is not None:
+        store.web.close()
+    for server in store.servers:
         server.close()
-    for ticker in store._tickers:
+    for ticker in store.tickers:
         ticker.stop()
-    store._fault = StoreClosed(f"the store {store.url} is closed")
+    lifecycle.end()
     open_stores.discard(store)
-    store._access.close()
-    if store._writer_lock is not None:
-        store._writer_lock.release()
+    store.context.tiers.close()
+    if store.writer_lock is not None:
+        store.writer_lock.release()
     if error is not None:
         raise error
 
@@ -54,14 +50,12 @@ def close(store: Store) -> None:
 def _published(store: Store) -> TieredError | None:
     """With ``sync="cold"``: publish what appends did not wait for; return what stood in the way."""
     error: TieredError | None = None
-    if store._settings.store.sync == "cold":
-        with store._lock:
-            topics = list(store._topics.values())
-        for topic in topics:
-            for partition, writer in list(topic._writers.items()):
+    if store.context.settings.store.sync == "cold":
+        for topic in store.open_topics.open_now():
+            for partition, writer in list(topic.writers.items()):
                 try:
                     if writer.fault is None:  # else it was said before
-                        topic._wait_safe(partition, writer.end_offset, None)
+                        topic.wait_safe(partition, writer.end_offset, None)
                 except TieredError as failed:
                     error = error or failed
                 except RuntimeError as failed:
@@ -72,19 +66,14 @@ def _published(store: Store) -> TieredError | None:
 
 def abandon(store: Store) -> None:
     """In a forked child: leave a store to the parent."""
-    store._fault = StoreClosed(
-        f"the store {store.url} was opened before this process was forked; open it here again, read_only=True "
-        "beside the parent's writer"
-    )
-    store._lock = threading.RLock()
-    for topic in store._topics.values():
-        topic._lock = threading.RLock()
-        for writer in list(topic._writers.values()):
-            writer.abandon(store._fault)
-    if store._writer_lock is not None:
-        store._writer_lock.abandon()
-    store._tierer.abandon()
-    if store._web is not None:
-        store._web.abandon()
-    for server in store._servers:
+    fault = store.lifecycle.abandon()
+    store.open_topics.abandon()
+    for writer in store.open_topics.writers():
+        writer.abandon(fault)
+    if store.writer_lock is not None:
+        store.writer_lock.abandon()
+    store.tierer.abandon()
+    if store.web is not None:
+        store.web.abandon()
+    for server in store.servers:
         server.abandon()

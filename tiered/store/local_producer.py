@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow as pa
 from ..engine.append import checked
 from ..engine.append_numbered import append_pieces, check_name, checked_number, numbered, wait_for_ranges
 from ..engine.ingest import body_of, body_pieces, by_partition, check_records, fitting
+from ..engine.open_topics import OpenTopic
 from ..engine.records import Appended, OffsetRange, merged_ranges
 from ..errors import ConfigError, Fenced, OutOfOrderSequence, RecordTooLarge, SchemaMismatch
 from ..format.block_pieces import split
@@ -30,9 +31,6 @@ from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ..reader.query import check_sync
-
-if TYPE_CHECKING:
-    from .local_topic import Topic
 
 _NUMBER = pa.field("number", pa.int64())
 
@@ -48,7 +46,7 @@ class Producer:
     """
 
     def __init__(
-        self, topic: Topic, producer_id: str, epoch: int, next_sequence: int | None, partitions: int
+        self, topic: OpenTopic, producer_id: str, epoch: int, next_sequence: int | None, partitions: int
     ) -> None:
         self.id = producer_id
         self.epoch = epoch
@@ -112,22 +110,22 @@ class Producer:
         topic = self._topic
         check_sync(sync)
         values, size, when, placing, place = checked(topic, value, key, headers, timestamp, partition)
-        if not topic._typed:
+        if not topic.typed:
             size += RECORD_OVERHEAD_BYTES
         if place is None:
             place = partition_of(placing, self._partitions) if placing else self._home
         # First: in a forked child the lock may be held for ever.
-        topic._store._check()
+        topic.context.lifecycle.check()
         with self._lock:
             number = self._checked(sequence)
             self._check_newest(place)
-            writer = topic._writer(place)
+            writer = topic.writer(place)
             offset = None
             while offset is None:
                 try:
                     offset = writer.append_numbered((self._number, self.epoch, number), values, when, size)
                 except SchemaGrew:
-                    writer.change_schema(topic._meta)
+                    writer.change_schema(topic.meta)
                     continue
                 if offset is None:
                     writer.make_room()
@@ -177,15 +175,15 @@ class Producer:
         topic = self._topic
         check_sync(sync)
         if partition is not None:
-            partition = topic._check_partition(partition)
+            partition = topic.check_partition(partition)
         ranges: list[OffsetRange] = []
-        topic._store._check()
+        topic.context.lifecycle.check()
         with self._lock:
             begin = number = self._checked(sequence)
             if partition is not None:
                 self._check_newest(partition)
             try:
-                for batch, timestamps in fitting(data, topic.schema, topic._record_bytes_max):
+                for batch, timestamps in fitting(data, topic.schema, topic.record_bytes_max):
                     if batch.num_rows:
                         ranges += self._append_columns(batch, timestamps, partition, number)
                         number += batch.num_rows
@@ -222,27 +220,27 @@ class Producer:
     def _check_newest(self, partition: int) -> None:
         """Fail where the partition was added since, and may not have heard of a newer session."""
         if partition >= self._partitions:
-            writers = [self._topic._writer(older) for older in range(self._partitions)]
+            writers = [self._topic.writer(older) for older in range(self._partitions)]
             _check_epoch(self.id, self.epoch, _state(writers, self._number)[0])
 
     def _append_columns(
         self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, number: int
     ) -> list[OffsetRange]:
-        topic, now_us = self._topic, self._topic._clock()
-        stamp = topic._meta.timestamp
-        name = topic._meta.key if topic._typed else "key"
+        topic, now_us = self._topic, self._topic.clock()
+        stamp = topic.meta.timestamp
+        name = topic.meta.key if topic.typed else "key"
         column = batch.column(name) if name is not None else None
         if partition is None and (column is None or column.null_count == len(column)):
             partition = self._home
         if partition is None and self._partitions == 1:
             partition = 0
         if partition is not None:
-            pieces = body_pieces(batch, timestamps, stamp, now_us, topic._block_bytes)
+            pieces = body_pieces(batch, timestamps, stamp, now_us, topic.block_bytes)
             numbers = numbered(pieces, number)
             return [append_pieces(topic, partition, self._number, self.epoch, pieces, numbers)]
         body = body_of(batch, timestamps, stamp, now_us)
         # Before the first partition takes its rows.
-        check_records(body, topic._record_bytes_max)
+        check_records(body, topic.record_bytes_max)
         sequences = pa.array(np.arange(number, number + body.num_rows))
         with_numbers = pa.RecordBatch.from_arrays(
             [*body.columns, sequences], schema=body.schema.append(_NUMBER)
@@ -250,7 +248,7 @@ class Producer:
         found = []
         for place, rows in by_partition(with_numbers, column, self._partitions, self._home):
             assert place is not None
-            parts = split(rows, topic._block_bytes)
+            parts = split(rows, topic.block_bytes)
             pieces = [
                 part._replace(batch=pa.RecordBatch.from_arrays(part.batch.columns[:-1], schema=body.schema))
                 for part in parts
@@ -263,13 +261,13 @@ class Producer:
         return f"<Producer {self.id!r} of topic {self._topic.name!r}: epoch {self.epoch}>"
 
 
-def open_producer(topic: Topic, producer_id: str) -> Producer:
+def open_producer(topic: OpenTopic, producer_id: str) -> Producer:
     """Begin a session: its epoch is above every other one's, durably and in every partition; see `Topic.producer`."""
     check_name(producer_id)
-    topic._store._check_writable()
+    topic.context.lifecycle.check_writable()
     number = producer_number(producer_id)
-    with topic._lock:
-        writers = [topic._writer(partition) for partition in range(topic.partitions)]
+    with topic.lock:
+        writers = [topic.writer(partition) for partition in range(topic.partitions)]
         epoch, next_sequence = _state(writers, number)
         if epoch == EPOCH_MAX:
             raise ConfigError(f"producer {producer_id!r} has no epoch left; use another id")
@@ -278,7 +276,9 @@ def open_producer(topic: Topic, producer_id: str) -> Producer:
         return Producer(topic, producer_id, epoch + 1, next_sequence, len(writers))
 
 
-def resume_producer(topic: Topic, producer_id: str, epoch: int, partitions: int | None = None) -> Producer:
+def resume_producer(
+    topic: OpenTopic, producer_id: str, epoch: int, partitions: int | None = None
+) -> Producer:
     """Return a session that was begun before and lives on in another process, which knows its epoch.
 
     Parameters
@@ -296,12 +296,12 @@ def resume_producer(topic: Topic, producer_id: str, epoch: int, partitions: int 
     """
     check_name(producer_id)
     epoch = checked_number("epoch", epoch, EPOCH_MAX)
-    topic._store._check_writable()
-    with topic._lock:
+    topic.context.lifecycle.check_writable()
+    with topic.lock:
         known = topic.partitions if partitions is None else partitions
         if not 1 <= known <= topic.partitions:
             raise ConfigError(f"a session of {known} partitions; topic {topic.name!r} has {topic.partitions}")
-        writers = [topic._writer(partition) for partition in range(topic.partitions)]
+        writers = [topic.writer(partition) for partition in range(topic.partitions)]
         newest, next_sequence = _state(writers, producer_number(producer_id))
     _check_epoch(producer_id, epoch, newest)
     return Producer(topic, producer_id, epoch, next_sequence, known)

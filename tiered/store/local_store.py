@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -12,23 +11,23 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from ..base.keyed_locks import Turns
 from ..base.process_exit import open_stores
 from ..base.ticker import Ticker
 from ..cold.object_store.throttle import Brakes
 from ..cold.upkeep.sweep import SweepReport
+from ..engine.context import StoreContext
 from ..engine.host import Host
 from ..engine.locations import places_of
+from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.topics import remove_topic
-from ..errors import ReadOnly, TieredError, TopicExists, TopicNotFound, again
+from ..errors import ReadOnly, TopicExists, TopicNotFound, as_tiered_error
 from ..format.schema import check_topic_name
 from ..format.topic_meta import TopicMeta, check_partitions, check_same, checked_schema
-from ..hot.partition_writer import PartitionWriter
-from ..hot.recent_blocks import HotMemory
-from ..hot.write_counters import WriteCounters
 from ..monitor.http import Web
 from ..monitor.metrics import registry_for
 from ..monitor.status import StoreStatus
+from ..monitor.status_survey import store_status
+from ..monitor.watched import Watched
 from ..policies.executor import TierReport
 from ..policies.plan import Plan
 from ..reader.tiers import TierAccess
@@ -37,7 +36,6 @@ from ..tiering.deletions import finish_deletions
 from ..tiering.pass_loop import Passes
 from ..tiering.pauses import Pause
 from ..tiering.publisher import Publisher
-from ..tiering.store_survey import told
 from ..tiering.tierer import Tierer
 from ..verify.damage_memory import Memory
 from ..verify.report import VerifyReport
@@ -61,39 +59,28 @@ class Store:
         self, settings: Settings, host: Host, access: TierAccess, catalog: Any, store_id: UUID, url: str,
         *, writer_lock: FileLock | None, read_only: bool,
     ) -> None:  # fmt: skip
-        self._settings = settings
-        self._host = host
-        self._clock = host.clock
-        self._access = access
-        self._catalog = catalog
+        self.context = StoreContext(
+            settings, host, access, catalog, store_id, url, writes=writer_lock is not None
+        )
         self.store_id = store_id
         self.url = url
-        self._writer_lock = writer_lock
+        self.writer_lock = writer_lock
         self._read_only = read_only
-        self._memory = HotMemory(settings.store.hot_bytes)
-        self._write_counters = WriteCounters()
-        self._pinned_producers: set[int] = set()
+        self.lifecycle = self.context.lifecycle
+        self.open_topics = OpenTopics(self.context)
+        self.tierer = Tierer(self.context, self.open_topics)
+        self.context.fencing = self.tierer.claims
+        self.context.publisher = Publisher(self.tierer, pause=self.lifecycle.pause_or_fail)
         self._topics: dict[str, Topic] = {}
-        # Of the dictionaries alone: nobody asks a disk or a bucket while he holds it. What takes long is done under
-        # the turn of one topic's name, or of one partition that is being opened.
-        self._lock = threading.RLock()
-        self._names = Turns()
-        self._partitions = Turns()
-        self._opening: dict[tuple[UUID, int], int] = {}
-        self._fault: TieredError | None = None
-        self._opens_writers = True
-        self._stopping = threading.Event()
-        self._tickers: list[Ticker] = []
-        self._tierer = Tierer(self)
-        self._publisher = Publisher(self._tierer, pause=self._pause_or_fail)
-        self._passes: Passes | None = None
-        self._web: Web | None = None
-        self._servers: list[Server] = []
+        self.tickers: list[Ticker] = []
+        self.passes: Passes | None = None
+        self.web: Web | None = None
+        self.servers: list[Server] = []
         open_stores.add(self)
 
     # -- opening and closing ---------------------------------------------------------------------
 
-    def _use(self, settings: Settings) -> None:
+    def use(self, settings: Settings) -> None:
         """Go by other policies, limits and times of sweeping from the next action on; all else stays as it is.
 
         Raises
@@ -101,36 +88,33 @@ class Store:
         CorruptionError, UnsupportedFormat, OSError
             What the store remembers of its bucket cannot be read: everything stays as it is.
         """
-        root = self._access.places.root
-        if root is not None:
-            self._access.look_again(partial(places_of, root, settings))
+        tiers = self.context.tiers
+        if tiers.places.root is not None:
+            tiers.look_again(partial(places_of, tiers.places.root, settings))
         limits = [
             (item.daemon.upload_bytes_per_second, item.daemon.requests_per_second)
-            for item in (self._settings, settings)
+            for item in (self.context.settings, settings)
         ]
-        self._settings = settings
+        self.context.settings = settings
         Brakes.change_limits(*limits)
 
-    def _writers(self) -> list[PartitionWriter]:
-        with self._lock:
-            return [writer for topic in self._topics.values() for writer in list(topic._writers.values())]
+    def watched(self) -> Watched:
+        """Return what an operator's views are made from."""
+        return Watched(self.context, self.open_topics, self.tierer, self.passes)
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable, in every topic; see `Topic.flush`."""
-        self._check()
-        with self._lock:
-            topics = list(self._topics.values())
+        self.lifecycle.check()
         with ExitStack() as every_one:
-            for topic in topics:
+            for topic in self.open_topics.open_now():
                 every_one.callback(self._flush, topic)
 
-    def _flush(self, topic: Topic) -> None:
+    def _flush(self, topic: OpenTopic) -> None:
         try:
             topic.flush()
         except TopicNotFound:
-            with self._lock:
-                if self._topics.get(topic.name) is topic:
-                    raise  # else it was deleted meanwhile
+            if self.open_topics.is_open(topic):
+                raise  # else it was deleted meanwhile
 
     def close(self) -> None:
         """Flush, as `flush` does, and close; may be called twice.
@@ -182,7 +166,7 @@ class Store:
         ConfigError
             The address is taken, a file does not fit, or other hosts could come in without a token.
         """
-        self._check()
+        self.lifecycle.check()
         server = network().serve(
             self,
             listen,
@@ -191,7 +175,7 @@ class Store:
             tls_key=tls_key,
             allow_remote=allow_remote,
         )
-        self._servers.append(server)
+        self.servers.append(server)
         return server
 
     def __enter__(self) -> Store:
@@ -203,25 +187,7 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Store {self.url}{' (closed)' if self._fault else ''}>"
-
-    def _check(self) -> None:
-        if self._fault is not None:
-            raise again(self._fault)
-
-    def _check_writable(self) -> None:
-        self._check()
-        if self._writer_lock is None:
-            raise ReadOnly(
-                f"the store {self.url} was opened for reading; open the local path without read_only"
-            )
-
-    def _pause(self, seconds: float) -> None:
-        self._stopping.wait(seconds)
-
-    def _pause_or_fail(self, seconds: float) -> None:
-        self._pause(seconds)
-        self._check()
+        return f"<Store {self.url}{' (closed)' if self.lifecycle.ended else ''}>"
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -257,26 +223,28 @@ class Store:
             A topic of that name was deleted here, and the bucket cannot be told so now. In it no two topics of one
             name may live.
         """
-        self._check_writable()
+        self.lifecycle.check_writable()
         check_topic_name(name)
         check_partitions(partitions)
         plain = checked_schema(schema, timestamp, key)
         while True:
-            with self._names.of(name):
-                if name in self._catalog.topics():
+            with self.open_topics.names.of(name):
+                if name in self.context.catalog.topics():
                     found = self.topic(name)
                     if not exist_ok:
                         raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")
                     if schema is not None:
-                        check_same(found._meta, plain, timestamp, key)
+                        check_same(found.opened.meta, plain, timestamp, key)
                     return found
-                if all(deletion.name != name for deletion in deletions(self._catalog.root)):
-                    self._catalog.check_vacant(name)
-                    meta = TopicMeta(name, uuid4(), partitions, (plain,), timestamp, key, self._clock())
-                    self._catalog.write_topic(meta)
+                if all(deletion.name != name for deletion in deletions(self.context.catalog.root)):
+                    self.context.catalog.check_vacant(name)
+                    meta = TopicMeta(
+                        name, uuid4(), partitions, (plain,), timestamp, key, self.context.clock()
+                    )
+                    self.context.catalog.write_topic(meta)
                     return self.topic(name)
             # Which asks the bucket, so under no lock.
-            for error in finish_deletions(self._tierer.claims, self._catalog, name).values():
+            for error in finish_deletions(self.tierer.claims, self.context.catalog, name).values():
                 raise error
 
     def topic(self, name: str) -> Topic:
@@ -286,25 +254,19 @@ class Store:
         ------
         TopicNotFound, InvalidName
         """
-        self._check()
-        check_topic_name(name)
+        opened = self.open_topics.topic(name)
         topic = self._topics.get(name)
-        if topic is not None and self._writer_lock is not None:
+        if topic is not None and topic.opened is opened:
             return topic
-        with self._names.of(name):
-            # Also where it is known: another process may have changed it since.
-            meta = self._catalog.read_topic(name)
-            with self._lock:
-                topic = self._topics.get(name)
-                if topic is None or topic._meta != meta:
-                    topic = self._topics[name] = Topic(self, meta)
-                return topic
+        with self.open_topics.lock:
+            topic = self._topics.get(name)
+            if topic is None or topic.opened is not opened:
+                topic = self._topics[name] = Topic(self, opened)
+            return topic
 
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
-        self._check()
-        names: list[str] = self._catalog.topics()
-        return names
+        return self.open_topics.listed()
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its records in every tier, for good.
@@ -319,14 +281,15 @@ class Store:
         Fenced, ColdStorageError, CorruptionError
             Nothing was done.
         """
-        self._check_writable()
-        topic = self.topic(name)
-        self._tierer.claims.check_may_bury(topic._meta)
+        self.lifecycle.check_writable()
+        topic = self.open_topics.topic(name)
+        self.tierer.claims.check_may_bury(topic.meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
-        while not remove_topic(self, topic, gone):
-            self._pause_or_fail(_DELETION_POLL_SECONDS)
-        finish_deletions(self._tierer.claims, self._catalog, name)
-        self._tierer.forget_deleted()
+        while not remove_topic(topic, gone):
+            self.lifecycle.pause_or_fail(_DELETION_POLL_SECONDS)
+        finish_deletions(self.tierer.claims, self.context.catalog, name)
+        self.tierer.forget_deleted()
+        self._topics.pop(name, None)
 
     # -- tiering ---------------------------------------------------------------------------------
 
@@ -345,8 +308,8 @@ class Store:
         ColdStorageError
             The bucket does not say what it has.
         """
-        self._check()
-        return self._tierer.plan(now)
+        self.lifecycle.check()
+        return self.tierer.plan(now)
 
     def tier(self, now: object = None) -> TierReport:
         """Carry the plan out once: seal, expire, offload, evict, compress, merge, scrub, sweep.
@@ -362,10 +325,10 @@ class Store:
         """
         self._check_may_tier("tier it")
         try:
-            with NoRoom(self._access.places.root):
-                return self._tierer.run(now)
+            with NoRoom(self.context.tiers.places.root):
+                return self.tierer.run(now)
         except OSError as error:
-            raise told(error) from error
+            raise as_tiered_error(error) from error
 
     def pause(self, topic: str | None = None, *, reason: str = "") -> Pause:
         """Let passes leave a topic, or the whole store, alone until `resume`; in every process, and durably.
@@ -379,7 +342,7 @@ class Store:
         self._check_may_tier("pause it")
         if topic is not None:
             self.topic(topic)
-        return self._tierer.pauses.pause(topic, reason)
+        return self.tierer.pauses.pause(topic, reason)
 
     def resume(self, topic: str | None = None) -> bool:
         """End the pause of a topic, or of the whole store; return whether there was one.
@@ -393,11 +356,11 @@ class Store:
         self._check_may_tier("resume it")
         if topic is not None:
             self.topic(topic)
-        return self._tierer.pauses.resume(topic)
+        return self.tierer.pauses.resume(topic)
 
     def _check_may_tier(self, what: str) -> None:
-        self._check()
-        if self._access.places.root is None:
+        self.lifecycle.check()
+        if self.context.tiers.places.root is None:
             raise ReadOnly(f"{self.url} has no local tier; name the local store to {what}")
         if self._read_only:
             raise ReadOnly(f"the store {self.url} was opened for reading; open it with tierer=True to {what}")
@@ -418,15 +381,15 @@ class Store:
         ReadOnly, StoreLocked, Fenced, ConfigError, ColdStorageError
             Nothing was deleted. What stands in the way of single partitions is in the report.
         """
-        self._check()
+        self.lifecycle.check()
         if not dry_run:
             self._check_may_tier("sweep it")
-        return self._tierer.sweep(dry_run=dry_run)
+        return self.tierer.sweep(dry_run=dry_run)
 
     def status(self) -> StoreStatus:
         """Return per topic and partition what each tier holds, and how far the bucket is behind."""
-        self._check()
-        return self._tierer.status()
+        self.lifecycle.check()
+        return store_status(self.watched())
 
     def metrics(self) -> Any:
         """Return a ``prometheus_client.CollectorRegistry`` with this store's metrics, to mount in an application.
@@ -438,8 +401,8 @@ class Store:
         ConfigError
             prometheus-client is not installed; it comes with ``pip install 'tiered[daemon]'``.
         """
-        self._check()
-        return registry_for(self, self._passes)
+        self.lifecycle.check()
+        return registry_for(self.watched())
 
     def verify(self, deep: bool = False) -> VerifyReport:
         """Look whether everything that the store has, on disk and in its bucket, is what it should be.
@@ -455,6 +418,6 @@ class Store:
             Read every byte, validate every value, and compare what lies in two tiers record for record. Else look
             at headers, footers, indexes and manifests, and whether files and objects are there.
         """
-        self._check()
-        memory = None if self._read_only else Memory(self._host.fs, self._clock)
-        return verify_store(self._access, deep=deep, memory=memory)
+        self.lifecycle.check()
+        memory = None if self._read_only else Memory(self.context.fs, self.context.clock)
+        return verify_store(self.context.tiers, deep=deep, memory=memory)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ..engine import topics
 from ..engine.append import append_arrow, append_checked, append_records, checked, make_room
-from ..engine.append_numbered import append_idempotent
+from ..engine.open_topics import OpenTopic
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
-from ..engine.writers import open_writer
-from ..errors import ConfigError
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
-from ..format.schema import RECORD_SCHEMA
 from ..format.timestamps import plain_int, timestamp_us
-from ..format.topic_meta import TopicMeta
-from ..hot.partition_writer import FULL, PartitionWriter
+from ..hot.partition_writer import FULL
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
-from ..hot.row_checks import RowChecker
 from ..reader.lineages import common_end, lineage_of
 from ..reader.query import (
     Offsets,
-    bound,
     check_sync,
     checked_bounds,
     checked_limit,
-    checked_partition,
     chosen_partitions,
     query_of,
 )
@@ -55,29 +46,27 @@ class Topic:
         The topic's own columns; reads add ``topic, partition, offset, timestamp``.
     """
 
-    def __init__(self, store: Store, meta: TopicMeta) -> None:
-        self._store = store
-        self._clock = store._clock
-        self._lock = threading.RLock()  # of changes to the topic itself; no append or flush takes it
-        self._writers: dict[int, PartitionWriter] = {}
-        self._sticky = 0
-        options = store._settings.store
-        self._record_bytes_max = options.max_record_bytes
-        self._block_bytes = options.block_bytes
-        self._waits = options.sync in ("always", "cold")
-        self._publishes = options.sync == "cold"
-        self._use(meta)
+    def __init__(self, store: Store, opened: OpenTopic) -> None:
+        self.store = store  # which is open for as long as somebody has one of its topics
+        self.opened = opened
+        # What the path of every record takes, one attribute away.
+        self._writers = opened.writers
+        self._clock = opened.clock
+        self._typed = opened.typed
+        self._record_bytes_max = opened.record_bytes_max
+        self._waits = opened.waits
 
-    def _use(self, meta: TopicMeta) -> None:
-        self._meta = meta
-        self.name = meta.name
-        self.partitions = meta.partitions
-        self.schema = meta.schema
-        self._typed = not meta.schema.equals(RECORD_SCHEMA)
-        self._check_row = RowChecker(meta.schema) if self._typed else None
-        self._stamp_at, self._key_at = (
-            None if name is None else meta.schema.get_field_index(name) for name in (meta.timestamp, meta.key)
-        )
+    @property
+    def name(self) -> str:
+        return self.opened.name
+
+    @property
+    def partitions(self) -> int:
+        return self.opened.partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.opened.schema
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -124,7 +113,9 @@ class Topic:
         if sync is not None:
             check_sync(sync)
         if self._typed:
-            appended = append_checked(self, checked(self, value, key, headers, timestamp, partition))
+            appended = append_checked(
+                self.opened, checked(self.opened, value, key, headers, timestamp, partition)
+            )
         else:
             if value.__class__ is not bytes:
                 value = value_bytes(value)
@@ -142,26 +133,18 @@ class Topic:
             when = self._clock() if timestamp is None else timestamp_us(timestamp)
             place = partition
             if place is None:
-                place = partition_of(key, self.partitions) if key else self._sticky
+                place = partition_of(key, self.opened.partitions) if key else self.opened.sticky
             elif place.__class__ is not int:
-                place = self._check_partition(place)
-            writer = self._writers.get(place) or self._open_writer(place)
+                place = self.opened.check_partition(place)
+            writer = self._writers.get(place) or self.opened.writer(place)
             offset = writer.append_record(key, value, pairs, when, size)
             while offset == FULL:
-                writer = make_room(self, writer, sticky=partition is None and not key)
+                writer = make_room(self.opened, writer, sticky=partition is None and not key)
                 offset = writer.append_record(key, value, pairs, when, size)
             appended = _new(Appended, (writer.partition, offset))
         if sync if sync is not None else self._waits:
-            self._wait_safe(appended[0], appended[1] + 1, sync)
+            self.opened.wait_safe(appended[0], appended[1] + 1, sync)
         return appended
-
-    def _wait_safe(self, partition: int, end: int, sync: bool | None) -> None:
-        """Wait until everything before `end` is durable here, or, if the mode says so, published."""
-        writer = self._writers[partition]
-        if sync is None and self._publishes:
-            self._store._publisher.wait(self._meta, partition, writer, end)
-        else:
-            writer.sync_to(end)
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, a block at a time; several times as fast as `append` in a loop.
@@ -183,7 +166,7 @@ class Topic:
             A record that does not fit: its value, key, headers, timestamp or partition. Of a list of up to 65,536
             nothing was appended then; longer input is appended that many at a time.
         """
-        ranges = append_records(self, records)
+        ranges = append_records(self.opened, records)
         if self._waits:
             self._wait_ranges(ranges, None)
         return ranges
@@ -220,7 +203,7 @@ class Topic:
         RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
         """
         check_sync(sync)
-        ranges = append_arrow(self, data, partition)
+        ranges = append_arrow(self.opened, data, partition)
         if sync if sync is not None else self._waits:
             self._wait_ranges(ranges, sync)
         return ranges
@@ -240,36 +223,25 @@ class Topic:
         ------
         ConfigError, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
         """
-        return open_producer(self, producer_id)
-
-    # What sinks build on.
-    _append_idempotent = append_idempotent
+        return open_producer(self.opened, producer_id)
 
     def _wait_ranges(self, ranges: list[OffsetRange], sync: bool | None) -> None:
         with naming_what_stayed(ranges):
             for item in ranges:
-                self._wait_safe(item.partition, item.end, sync)
+                self.opened.wait_safe(item.partition, item.end, sync)
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable; raise what stood in the way.
 
         In sync mode ``cold``: once it is published.
         """
-        self._store._check()
-        ends = {partition: writer.end_offset for partition, writer in list(self._writers.items())}
-        # All of them first: what is durable here must not wait for a bucket, nor for a partition that fails.
-        with ExitStack() as every_one:
-            for partition, end in ends.items():
-                every_one.callback(self._writers[partition].sync_to, end)
-        if self._publishes:
-            for partition, end in ends.items():
-                self._wait_safe(partition, end, None)
+        self.opened.flush()
 
     def roll(self) -> None:
         """Seal the active segments that hold records, and begin new ones."""
-        self._store._check_writable()
+        self.opened.context.lifecycle.check_writable()
         for partition in range(self.partitions):
-            self._writer(partition).roll()
+            self.opened.writer(partition).roll()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -307,15 +279,14 @@ class Topic:
             The range begins before the start offset.
         TopicNotFound, SchemaMismatch, ConfigError, CorruptionError, ColdStorageError, StoreClosed
         """
-        refresh(self)
+        refresh(self.opened)
         limit = checked_limit(limit)
-        start, end = checked_bounds(self._meta, start_offset), checked_bounds(self._meta, end_offset)
-        query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
-        found = snapshots(self, chosen_partitions(self._meta, partitions), start, end)
-        return Scan(self._store._access, self._meta, found, query, limit, self._store._check)
-
-    def _check_partition(self, partition: int) -> int:
-        return checked_partition(self._meta, partition)
+        opened = self.opened
+        meta, context = opened.meta, opened.context
+        start, end = checked_bounds(meta, start_offset), checked_bounds(meta, end_offset)
+        query = query_of(meta, start_timestamp, end_timestamp, key, columns)
+        found = snapshots(opened, chosen_partitions(meta, partitions), start, end)
+        return Scan(context.tiers, meta, found, query, limit, context.lifecycle.check)
 
     def read(
         self,
@@ -346,40 +317,28 @@ class Topic:
         # `records` sees by the objects whether there are new columns.
         partition = plain_int(partition)
         known = type(partition) is not int or partition in range(self.partitions)
-        refresh(self, asks_bucket=not known)
-        if partition is None:
-            if self.partitions != 1:
-                raise ConfigError(
-                    f"topic {self.name!r} has {self.partitions} partitions: say which one to read"
-                )
-            partition = 0
-        partition = self._check_partition(partition)
-        offset = bound(checked_bounds(self._meta, {partition: offset}), partition)
-        return self._records(partition, offset, checked_limit(limit), follow)
-
-    def _records(
-        self, partition: int, offset: int | None, limit: int | None, follow: bool
-    ) -> Iterator[Record]:
-        return records(self, partition, offset, limit, follow)
+        refresh(self.opened, asks_bucket=not known)
+        partition, offset = self.opened.check_start(partition, offset)
+        return records(self.opened, partition, offset, checked_limit(limit), follow)
 
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""
-        refresh(self)
-        return offset_ranges(self)
+        refresh(self.opened)
+        return offset_ranges(self.opened)
 
-    def _lineages(self) -> dict[int, int] | None:
+    def lineages(self) -> dict[int, int] | None:
         """Return the epoch of each partition's lineage, as `offsets` has seen it; None where that is not known."""
-        access = self._store._access
-        return {key: lineage_of(access, self._meta, key) for key in range(self.partitions)}
+        tiers, meta = self.opened.context.tiers, self.opened.meta
+        return {key: lineage_of(tiers, meta, key) for key in range(self.partitions)}
 
-    def _common_end(self, partition: int, epoch: int) -> int:
+    def common_end(self, partition: int, epoch: int) -> int:
         """Return the offset below which the log is that of the lineage `epoch`."""
-        return common_end(self._store._access, self._meta, partition, epoch)
+        return common_end(self.opened.context.tiers, self.opened.meta, partition, epoch)
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
         scan = self.scan(partition, start_timestamp=timestamp, columns=["offset"], limit=1)
-        partition = self._check_partition(partition)
+        partition = self.opened.check_partition(partition)
         for batch in scan.to_batches():
             return int(batch.column(0)[0].as_py())
         return scan.offsets[partition][1]
@@ -394,7 +353,7 @@ class Topic:
         OffsetOutOfRange
             The offset is after the end offset.
         """
-        topics.delete_before(self, plain_int(offset), self._check_partition(partition))
+        topics.delete_before(self.opened, plain_int(offset), self.opened.check_partition(partition))
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add nullable columns at the end of a typed topic; older records read them as null.
@@ -403,7 +362,7 @@ class Topic:
         ------
         SchemaMismatch, InvalidName, ReadOnly
         """
-        topics.add_columns(self, columns)
+        topics.add_columns(self.opened, columns)
 
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions to `total`; keys appended from now on spread over all of them.
@@ -412,19 +371,7 @@ class Topic:
         ------
         ConfigError, ReadOnly
         """
-        topics.add_partitions(self, total)
-
-    # -- writers ---------------------------------------------------------------------------------
-
-    def _writer(self, partition: int) -> PartitionWriter:
-        return self._writers.get(partition) or self._open_writer(partition)
-
-    def _open_writer(self, partition: int) -> PartitionWriter:
-        return open_writer(self, self._check_partition(partition))
-
-    def _view(self, partition: int, *, flush: bool = True) -> Any:
-        writer = self._writers.get(partition)
-        return None if writer is None else writer.view(flush=flush)
+        topics.add_partitions(self.opened, total)
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}: {self.partitions} partition{'' if self.partitions == 1 else 's'}>"

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 
-from ..errors import ColdStorageError, Fenced, TieredError, rebuilt
+from ..errors import ColdStorageError, Fenced, TieredError, as_tiered_error, rebuilt
 from ..format.topic_meta import TopicMeta
 from ..warm.catalog import Catalog, Deletion, deletions
 from .claims import Claims
-from .store_survey import told
 
 log = logging.getLogger("tiered.deletions")
 
@@ -50,7 +49,7 @@ def finish_deletions(
             if silent is None and isinstance(error, ColdStorageError) and len(found) > 1:
                 # While the bucket is away it is asked once: each question takes all its retries.
                 silent = None if claims.bucket_answers() else error
-            unfinished[item.name] = _unfinished(item, told(error))
+            unfinished[item.name] = _unfinished(item, as_tiered_error(error))
             log.warning("%s", unfinished[item.name])
     return unfinished
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 from uuid import UUID
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ from ..cold.manifest.partition_manifest import ColdPartition
 from ..cold.parquet.layout import object_schema
 from ..cold.parquet.writer import write_object
 from ..cold.upkeep.check import check_size
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
 from ..engine.writers import writer_at
 from ..errors import ColdStorageError, CorruptionError, Fenced, StoreLocked
 from ..format.codec import ZSTD_LEVEL, Codec
@@ -36,17 +38,15 @@ from ..warm.segment_reader import SegmentFile
 from ..warm.writer_requests import Asked, ask
 from .claims import Claims
 
-if TYPE_CHECKING:
-    from ..store.local_store import Store
-
 
 class TierActions:
     """Seals, compresses, offloads, evicts and expires; every action looks at the state anew first."""
 
-    def __init__(self, store: Store, claims: Claims) -> None:
-        self._store = store
-        self._access = store._access
-        self._fs = store._host.fs
+    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims) -> None:
+        self._context = context
+        self._topics = topics
+        self._access = context.tiers
+        self._fs = context.fs
         self._claims = claims
         self._same = claims.same
 
@@ -58,7 +58,7 @@ class TierActions:
 
     def writer(self, topic: str, partition: int) -> PartitionWriter | None:
         """Return the writer of a partition, where this process has one."""
-        return self._store.topic(topic)._writers.get(partition)
+        return self._topics.writer(topic, partition)
 
     def local(self, meta: TopicMeta, partition: int) -> LocalSegments:
         """Return the segments of a partition, the active one as its writer in this process knows it."""
@@ -83,7 +83,7 @@ class TierActions:
             if writer.active_segment_id == action.segment_id:
                 writer.roll()
             return None
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
 
         def roll(writer: PartitionWriter) -> None:
             if writer.active_segment_id == action.segment_id:
@@ -95,7 +95,7 @@ class TierActions:
 
     def compress(self, action: Compress, /) -> int | None:
         """Re-encode a sealed segment."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         found = self._sealed(meta, action)
         if found is None:
             return 0
@@ -114,7 +114,7 @@ class TierActions:
 
     def offload(self, action: Offload, /) -> int | None:
         """Upload a sealed segment and publish it."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         found = self._sealed(meta, action)
         if found is None or found.facts is None:
             return 0
@@ -130,7 +130,7 @@ class TierActions:
 
     def ship_tail(self, action: ShipTail, /) -> int | None:
         """Publish the durable records that the bucket lacks, as pieces of their segment; see `policies.tails`."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         if action.base_offset == action.end_offset:
             self._publish_start(meta, action.partition, action.end_offset)
             return 0
@@ -295,7 +295,7 @@ class TierActions:
 
     def evict_local(self, action: EvictLocal, /) -> int | None:
         """Remove a local file whose segment is published under its own id, after another look (P5)."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         found = self._sealed(meta, action)
         if found is None:
             return 0
@@ -337,14 +337,14 @@ class TierActions:
 
     def expire(self, action: Expire, /) -> int | None:
         """Move the start offset up in every tier, then remove the local files wholly below it."""
-        topic = self._store.topic(action.topic)
-        meta = topic._meta
+        topic = self._topics.topic(action.topic)
+        meta = topic.meta
         if action.topic_id not in (None, meta.topic_id):
             return 0  # deleted since; offsets of the topic that has its name now are others
         directory = self.directory(meta, action.partition)
         loaded = self._access.cold(meta, action.partition).load() if self._access.has_cold else None
         self._check_lineage(meta, action.partition, loaded.head if loaded else None)
-        writer = topic._writers.get(action.partition)
+        writer = topic.writers.get(action.partition)
         offset = action.end_offset
         only_in_bucket = False
         if writer is not None:
@@ -379,7 +379,7 @@ class TierActions:
         """Do something that only a partition's writer can; False where there is one, in another process: it is asked."""
         with self._access.kept(meta):
             try:
-                writer = writer_at(self._store, meta, partition, wait_seconds=0)
+                writer = writer_at(self._context, meta, partition, wait_seconds=0)
             except StoreLocked:
                 ask(self._fs, self.directory(meta, partition), asked)
                 return False

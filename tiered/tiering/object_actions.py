@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..base.units import to_us
 from ..cold.fetch.local_copies import HeldCopies
@@ -18,37 +16,21 @@ from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredEr
 from ..format.manifest import ObjectEntry
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import ChangeClass, Demote, Merge, Promote, Scrub, Sweep
-from .claims import Claims
 from .local_actions import TierActions
 from .merger import change_class, inputs_of, merge
 from .scrubber import PartitionScrub
 from .store_sweep import StoreSweep
 from .sweep_state import write_swept
 
-if TYPE_CHECKING:
-    from ..store.local_store import Store
-
 log = logging.getLogger("tiered.maintenance")
-
-Partitions = Callable[[], Iterable[tuple[TopicMeta, int]]]
 
 
 class MaintenanceActions(TierActions):
-    """All actions of `policies.executor.ActionPort`.
-
-    Parameters
-    ----------
-    partitions
-        Lists the partitions that the store has now.
-    """
-
-    def __init__(self, store: Store, claims: Claims, partitions: Partitions) -> None:
-        super().__init__(store, claims)
-        self._partitions = partitions
+    """All actions of `policies.executor.ActionPort`."""
 
     def merge(self, action: Merge, /) -> int | None:
         """Write objects as one and publish it in their place."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         committer = self.committer(meta, action.partition)
         entries = inputs_of(committer, action)
         if not entries:
@@ -63,7 +45,7 @@ class MaintenanceActions(TierActions):
 
     def change_class(self, action: ChangeClass, /) -> int | None:
         """Write an object again, in another storage class, and publish it in its place."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         committer = self.committer(meta, action.partition)
         entry = self._named(committer.partition, action)
         if entry is None or not entry.sealed:
@@ -80,7 +62,7 @@ class MaintenanceActions(TierActions):
 
     def promote(self, action: Promote, /) -> int | None:
         """Copy an object to the local disk."""
-        meta = self._store.topic(action.topic)._meta
+        meta = self._topics.meta(action.topic)
         cold, copies = self._access.cold(meta, action.partition), self._access.copies
         entry = self._named(cold, action)
         if entry is None or copies is None:
@@ -94,7 +76,7 @@ class MaintenanceActions(TierActions):
 
     def demote(self, action: Demote, /) -> int | None:
         """Delete the local copy of an object."""
-        meta, copies = self._store.topic(action.topic)._meta, self._access.copies
+        meta, copies = self._topics.meta(action.topic), self._access.copies
         if copies is not None:
             keys = PartitionKeys.of(meta.name, meta.topic_id, action.partition)
             copies.drop(keys.data(action.name))
@@ -110,10 +92,10 @@ class MaintenanceActions(TierActions):
     def tidy_copies(self, meta: TopicMeta, partition: int) -> None:
         """Remove copies that a killed pass left half-written, and counts that ended."""
         if self._access.copies is not None:
-            within = self._store._settings.policy_for(meta.name).promote.within
+            within = self._context.settings.policy_for(meta.name).promote.within
             self._access.copies.tidy(
                 PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix,
-                self._store._clock() - to_us(within),
+                self._context.clock() - to_us(within),
             )
 
     def drop_copies_of_others(self) -> None:
@@ -121,7 +103,7 @@ class MaintenanceActions(TierActions):
         copies = self._access.copies
         found = copies.folders() if copies is not None else []
         if found:
-            ours = {topic_prefix(meta.name, meta.topic_id) for meta, _ in self._partitions()}
+            ours = {topic_prefix(meta.name, meta.topic_id) for meta, _ in self._topics.partitions()}
             for prefix, folder in found:
                 if prefix not in ours:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -134,7 +116,7 @@ class MaintenanceActions(TierActions):
 
     def scrub(self, action: Scrub, /) -> int | None:
         """Look at objects again."""
-        return self._scrub(self._store.topic(action.topic)._meta, action.partition).run(action)
+        return self._scrub(self._topics.meta(action.topic), action.partition).run(action)
 
     def sweep(self, action: Sweep, /) -> int | None:
         """Sweep the bucket; a partition that could not be looked at is this action's failure, once all others are done."""
@@ -151,7 +133,7 @@ class MaintenanceActions(TierActions):
         ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
             Nothing was deleted.
         """
-        report = StoreSweep(self._store, self._claims, self, dry_run=False).run(self._partitions())
+        report = StoreSweep(self._context, self._claims, self, dry_run=False).run(self._topics.partitions())
         self.remember_sweep(now_us)
         return report
 
@@ -166,5 +148,5 @@ class MaintenanceActions(TierActions):
 
     def _scrub(self, meta: TopicMeta, partition: int) -> PartitionScrub:
         cold = ColdPartition(self._access.object_store, meta.name, meta.topic_id, partition)
-        directory, clock = self.directory(meta, partition), self._store._clock
+        directory, clock = self.directory(meta, partition), self._context.clock
         return PartitionScrub(cold, directory, self._fs, clock, lambda: self._access.kept(meta))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
 from ..errors import (
     ColdStorageError,
     CorruptionError,
     Fenced,
     ReadOnly,
-    StoreClosed,
     TieredError,
-    TopicNotFound,
+    as_tiered_error,
 )
 from ..format.topic_meta import TopicMeta
 from ..policies.facts import PartitionFacts, StoreFacts
@@ -30,9 +30,6 @@ from .claims import Claims
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
 from .sweep_state import read_swept
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
 
 log = logging.getLogger("tiered.tierer")
 
@@ -61,9 +58,17 @@ class Looked:
 class Finder:
     """Finds the facts of one open store."""
 
-    def __init__(self, store: Store, claims: Claims, actions: MaintenanceActions, pauses: Pauses) -> None:
-        self._store = store
-        self._access = store._access
+    def __init__(
+        self,
+        context: StoreContext,
+        topics: OpenTopics,
+        claims: Claims,
+        actions: MaintenanceActions,
+        pauses: Pauses,
+    ) -> None:
+        self._context = context
+        self._topics = topics
+        self._access = context.tiers
         self.claims = claims
         self.actions = actions
         self.pauses = pauses
@@ -73,7 +78,7 @@ class Finder:
         """The directory of the local tier; raises `ReadOnly` where there is none."""
         root = self._access.places.root
         if root is None:
-            raise ReadOnly(f"{self._store.url} has no local tier to plan for; name the local store")
+            raise ReadOnly(f"{self._context.url} has no local tier to plan for; name the local store")
         return root
 
     def look(self, problems: list[TieredError], *, fence: bool) -> Looked:
@@ -85,7 +90,7 @@ class Finder:
             There is no local tier.
         """
         _ = self.root  # raises for a bucket
-        paused = self.pauses.among(self._store.topics())
+        paused = self.pauses.among(self._topics.listed())
         known, unknown = self.gather(
             problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
         )
@@ -102,7 +107,7 @@ class Finder:
 
     def store_facts(self, partitions: Iterable[PartitionFacts], now_us: int) -> StoreFacts:
         """Return the facts of the store around those of its partitions."""
-        disk = self._store._host.disk_usage(self.root)
+        disk = self._context.host.disk_usage(self.root)
         url = self._access.places.cold_url if self._access.has_cold else None
         return StoreFacts(
             partitions=tuple(by_the_clock(facts, now_us) for facts in partitions),
@@ -110,7 +115,7 @@ class Finder:
             disk_total_bytes=disk.total,
             has_cold=url is not None,
             now_us=now_us,
-            storage_class=self._store._settings.cold.storage_class,
+            storage_class=self._context.settings.cold.storage_class,
             swept_us=read_swept(self.root),
             has_classes=url is not None and url.startswith(("s3://", "s3a://")),
         )
@@ -134,7 +139,7 @@ class Finder:
             log.warning("%s is left out: %s", topic, error)
             problems.append(error)
 
-        for meta, partition in partitions_of(self._store, unread):
+        for meta, partition in self._topics.partitions(unread):
             if not wanted(meta.name):
                 continue
             try:
@@ -167,10 +172,10 @@ class Finder:
                 )
                 (known if answered else unknown).append(facts)
             except (TieredError, OSError) as error:
-                if is_gone(self._store, meta):
+                if is_gone(self._context, meta):
                     continue
                 log.warning("%s/%d is left out: %s", meta.name, partition, error)
-                problems.append(told(error))
+                problems.append(as_tiered_error(error))
         return known, unknown
 
     def published(
@@ -213,35 +218,3 @@ class Finder:
         reason = read_fence(self.actions.directory(meta, partition))
         if reason is not None:
             raise Fenced(f"partition {partition} of topic {meta.name!r} is fenced: {reason}")
-
-
-def partitions_of(
-    store: Store, trouble: Callable[[str, TieredError], None] | None = None
-) -> Iterator[tuple[TopicMeta, int]]:
-    """Yield the partitions of all topics.
-
-    Parameters
-    ----------
-    trouble
-        Called with the name of a topic whose document cannot be read, and why, which stops no other topic
-        (promise P11); by default it is raised.
-    """
-    for name in store.topics():
-        try:
-            meta = store.topic(name)._meta
-        except TopicNotFound:
-            continue  # deleted since it was listed
-        except StoreClosed:
-            raise
-        except (TieredError, OSError) as error:
-            if trouble is None:
-                raise
-            trouble(name, told(error))
-            continue
-        for partition in range(meta.partitions):
-            yield meta, partition
-
-
-def told(error: TieredError | OSError) -> TieredError:
-    """Return what is wrong with one partition, also where its disk does not read, as the error of a pass."""
-    return error if isinstance(error, TieredError) else TieredError(f"{type(error).__name__}: {error}")

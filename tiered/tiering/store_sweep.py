@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ..cold.manifest.keys import topic_prefix
@@ -21,6 +20,7 @@ from ..cold.upkeep.sweep import (
     sweep_leases,
     sweep_probes,
 )
+from ..engine.context import StoreContext
 from ..engine.writers import is_gone
 from ..errors import CorruptionError, TieredError
 from ..format.topic_meta import TopicMeta
@@ -29,23 +29,20 @@ from .claims import Claims
 from .local_actions import TierActions
 from .pauses import Pauses
 
-if TYPE_CHECKING:
-    from ..store.local_store import Store
-
 log = logging.getLogger("tiered.sweep")
 
 
 class StoreSweep:
     """One run over one open store; whoever runs it holds the tiering lock, unless it is a dry run."""
 
-    def __init__(self, store: Store, claims: Claims, actions: TierActions, *, dry_run: bool) -> None:
-        self._store = store
-        self._access = store._access
-        self._fs = store._host.fs
+    def __init__(self, context: StoreContext, claims: Claims, actions: TierActions, *, dry_run: bool) -> None:
+        self._context = context
+        self._access = context.tiers
+        self._fs = context.fs
         self._claims = claims
         self._actions = actions
         self._dry_run = dry_run
-        self._pauses = Pauses(self._access.places.root, self._fs, store._clock)
+        self._pauses = Pauses(self._access.places.root, self._fs, context.clock)
 
     def run(self, partitions: Iterable[tuple[TopicMeta, int]]) -> SweepReport:
         """Sweep `partitions`, then what is left of topics that were deleted.
@@ -55,7 +52,7 @@ class StoreSweep:
         ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
             The bucket as a whole is not ours, or does not answer.
         """
-        settings = self._store._settings.sweep
+        settings = self._context.settings.sweep
         report = SweepReport(self._dry_run, settings.grace.total_seconds())
         # Before anything is listed: a topic deleted meanwhile is still one of these, and left alone.
         known = list(partitions)
@@ -88,7 +85,7 @@ class StoreSweep:
 
     def _now_seconds(self) -> float:
         if self._dry_run:  # writes nothing, so it goes by this machine's clock: it deletes nothing either
-            return self._store._clock() / 1e6
+            return self._context.clock() / 1e6
         return server_seconds(self._access.object_store)
 
     def _partition(self, meta: TopicMeta, partition: int, rules: SweepRules) -> PartSweep:
@@ -121,7 +118,7 @@ class StoreSweep:
                         write_marks(self._fs, directory, sweeper.marks)
             return sweep_uploads(swept, cold, committer, rules)
         except (TieredError, OSError) as error:
-            if is_gone(self._store, meta):
+            if is_gone(self._context, meta):
                 return PartSweep(meta.name, partition)
             return _problem(meta.name, partition, error)
 

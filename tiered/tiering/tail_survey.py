@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..engine.context import StoreContext
 from ..errors import CorruptionError, Fenced
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
@@ -19,15 +19,12 @@ from .claims import Claims
 from .local_actions import TierActions
 from .reports import Lag
 
-if TYPE_CHECKING:
-    from ..store.local_store import Store
-
 
 class Unpublished:
     """Looks at one partition after the other. Thread-safe."""
 
-    def __init__(self, store: Store, claims: Claims, actions: TierActions) -> None:
-        self._access = store._access
+    def __init__(self, context: StoreContext, claims: Claims, actions: TierActions) -> None:
+        self._access = context.tiers
         self._claims = claims
         self._actions = actions
 

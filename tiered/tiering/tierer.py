@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 from ..cold.upkeep.sweep import SweepReport
+from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
 from ..errors import (
     ColdStorageError,
@@ -25,11 +25,10 @@ from ..errors import (
     StoreLocked,
     TieredError,
     TopicNotFound,
+    as_tiered_error,
 )
 from ..format.timestamps import timestamp_us
 from ..format.topic_meta import TopicMeta
-from ..monitor.status import StoreStatus
-from ..monitor.status_survey import store_status
 from ..policies.actions import Action, Expire, ShipTail
 from ..policies.executor import Executor, Outcome, Stopping, TierReport, joined, report_of
 from ..policies.forecast.simulate import Simulation, simulate
@@ -49,13 +48,10 @@ from .deletions import finish_deletions
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
 from .reports import Lag, TailReport
-from .store_survey import Finder, partitions_of, told
+from .store_survey import Finder
 from .store_sweep import StoreSweep
 from .sweep_state import read_swept
 from .tail_survey import Unpublished
-
-if TYPE_CHECKING:
-    from ..store.local_store import Store
 
 PASSES_LOCK = "passes.lock"
 TIERING_LOCK = "tiering.lock"
@@ -69,22 +65,23 @@ _POLL_SECONDS = 0.01
 class Tierer:
     """Tiering of one open store. The actions are called from several threads, one a partition."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._access = store._access
-        self._fs = store._host.fs
-        self.pauses = Pauses(self._access.places.root, self._fs, store._clock)
+    def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
+        self._context = context
+        self._topics = topics
+        self._access = context.tiers
+        self._fs = context.fs
+        self.pauses = Pauses(self._access.places.root, self._fs, context.clock)
         self._one_full_pass = threading.Lock()
         self._one_tail_pass = threading.Lock()
         self._holders_lock = threading.Lock()
         self._holders = 0
         self._lock: FileLock | None = None
         self._turns: FairLock | None = None
-        same = SameLog(store._pinned_producers)
-        self.claims = Claims(self._access, store.store_id, store._clock, self._fs, same)
-        self._actions = MaintenanceActions(store, self.claims, partial(partitions_of, store))
-        self.finder = Finder(store, self.claims, self._actions, self.pauses)
-        self._unpublished = Unpublished(store, self.claims, self._actions)
+        same = SameLog(context.pinned_producers)
+        self.claims = Claims(self._access, context.store_id, context.clock, self._fs, same)
+        self.actions = MaintenanceActions(context, topics, self.claims)
+        self.finder = Finder(context, topics, self.claims, self.actions, self.pauses)
+        self._unpublished = Unpublished(context, self.claims, self.actions)
         self.running = Running()
         self._shipping = Shipping()
         self.observe_action: Callable[[Outcome], None] = lambda _: None
@@ -149,7 +146,7 @@ class Tierer:
             with self._turn(self._gives_up(should_stop)):
                 self._tidy(untidy)
             if self.pauses.of_store() is None:
-                untidy += finish_deletions(self.claims, self._store._catalog).values()
+                untidy += finish_deletions(self.claims, self._context.catalog).values()
             again = True
             while again:
                 problems: list[TieredError] = []
@@ -158,17 +155,17 @@ class Tierer:
                 report, again = self._carried_out(wanted, should_stop)
                 rounds.append(report)
             if self._access.has_cold and read_swept(self.finder.root) is None:
-                self._actions.remember_sweep(plan.now_us)  # from here on counts when the first is due
+                self.actions.remember_sweep(plan.now_us)  # from here on counts when the first is due
         return joined(rounds), untidy + problems
 
     def _carried_out(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:
         """Carry a plan out, as far as it does not become outdated; return whether it did, and another gets further."""
-        root, usage = self.finder.root, self._store._host.disk_usage
-        total, policy_for = usage(root).total, self._store._settings.policy_for
-        floor = max((floor_bytes(policy_for(name), total) for name in self._store.topics()), default=0)
+        root, usage = self.finder.root, self._context.host.disk_usage
+        total, policy_for = usage(root).total, self._context.settings.policy_for
+        floor = max((floor_bytes(policy_for(name), total) for name in self._topics.listed()), default=0)
         outdated = Outdated(lambda: usage(root).free < floor)
         report = self._executor(lambda: outdated.is_so() or should_stop()).execute(plan)
-        stopping = should_stop() or self._store._stopping.is_set()
+        stopping = should_stop() or self._context.lifecycle.stopping.is_set()
         return report, outdated.found and report.bytes > 0 and not report.failed and not stopping
 
     def tail_pass(
@@ -227,15 +224,15 @@ class Tierer:
 
         found: dict[tuple[str, int], list[ShipTail]] = {}
         under_way = self._shipping.under_way()
-        for meta, partition in partitions_of(self._store, unread) if self._access.has_cold else ():
+        for meta, partition in self._topics.partitions(unread) if self._access.has_cold else ():
             place = meta.name, partition
             if place in under_way or not wanted(*place) or self.pauses.of(meta.name):
                 continue
             try:
                 lags[place], actions = self._unpublished.look(meta, partition)
             except (TieredError, OSError) as error:
-                if not is_gone(self._store, meta):
-                    problems[place] = told(error)
+                if not is_gone(self._context, meta):
+                    problems[place] = as_tiered_error(error)
             else:
                 if actions:
                     found[place] = actions
@@ -263,7 +260,7 @@ class Tierer:
         try:
             return self._publish(meta, partition, wait or _raise)
         except (TieredError, OSError):
-            if is_gone(self._store, meta):
+            if is_gone(self._context, meta):
                 raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
             raise
 
@@ -280,18 +277,16 @@ class Tierer:
             with self._turn(waits):
                 if waited:
                     # Who had the turn may have published this, and has claimed the partition: so no upload is in vain.
-                    self.claims.read_published_end(
-                        meta, partition, self._actions.writer(meta.name, partition)
-                    )
+                    self.claims.read_published_end(meta, partition, self.actions.writer(meta.name, partition))
                     waited = False
-                self._actions.ship_tail(action)
+                self.actions.ship_tail(action)
         return self._proven_end(meta, partition, self.claims.known_end(meta, partition) or 0)
 
     def _proven_end(self, meta: TopicMeta, partition: int, published: int) -> int:
         """Return the end of what the bucket has of *this* log: another copy of the disk may have published the rest."""
-        deleted = read_start_offset(self._actions.directory(meta, partition))
+        deleted = read_start_offset(self.actions.directory(meta, partition))
         if self.claims.same.proven_end(meta, partition) < published > deleted:
-            self._actions.prove(meta, partition)
+            self.actions.prove(meta, partition)
         return max(deleted, self.claims.same.proven_end(meta, partition))
 
     def lags(self) -> list[Lag]:
@@ -299,7 +294,7 @@ class Tierer:
         found = []
         # A topic that cannot be read has no lag that could be told, nor has a store whose topics cannot be listed.
         try:
-            topics = list(partitions_of(self._store, lambda *_: None)) if self._access.has_cold else []
+            topics = list(self._topics.partitions(lambda *_: None)) if self._access.has_cold else []
         except StoreClosed:
             raise
         except (TieredError, OSError):
@@ -322,7 +317,7 @@ class Tierer:
         ------
         Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
         """
-        writer = self._actions.writer(meta.name, partition)
+        writer = self.actions.writer(meta.name, partition)
         published = self.claims.read_published_end(meta, partition, writer) or 0
         return self._proven_end(meta, partition, published)
 
@@ -333,7 +328,7 @@ class Tierer:
             return self._turn(self._gives_up(should_stop, locked_out))
 
         return Executor(
-            self._actions,
+            self.actions,
             # Whoever does not let one action have its turn would let each of the others wait as long.
             should_stop=lambda: locked_out.is_set() or self._stops(should_stop),
             turn=turn,
@@ -356,12 +351,11 @@ class Tierer:
 
     def _deleted_meanwhile(self) -> Callable[[Action], bool]:
         """Return what tells whether the topic of an action, as there is one now, is gone; another may take its name."""
-        with self._store._lock:
-            planned = {name: topic._meta for name, topic in self._store._topics.items()}
+        planned = {topic.name: topic.meta for topic in self._topics.open_now()}
 
         def deleted(action: Action) -> bool:
             meta = planned.get(action.topic)
-            return not action.whole_store and (meta is None or is_gone(self._store, meta))
+            return not action.whole_store and (meta is None or is_gone(self._context, meta))
 
         return deleted
 
@@ -369,13 +363,13 @@ class Tierer:
         """Sweep the bucket, as the one process that tiers; a dry run changes nothing and needs no lock."""
         _ = self.finder.root
         if dry_run:
-            sweep = StoreSweep(self._store, self.claims, self._actions, dry_run=True)
-            return sweep.run(partitions_of(self._store))
+            sweep = StoreSweep(self._context, self.claims, self.actions, dry_run=True)
+            return sweep.run(self._topics.partitions())
         with self._one_full_pass, self._passing(), self._turn(self._gives_up(lambda: False)):
-            return self._actions.swept(self._store._clock())
+            return self.actions.swept(self._context.clock())
 
     def _stops(self, should_stop: Callable[[], bool]) -> bool:
-        return self._store._stopping.is_set() or should_stop()
+        return self._context.lifecycle.stopping.is_set() or should_stop()
 
     def _gives_up(
         self, should_stop: Callable[[], bool], locked_out: threading.Event | None = None
@@ -444,21 +438,21 @@ class Tierer:
         for problem in problems:
             if isinstance(problem, ColdStorageError):
                 raise problem
-        facts = self.finder.store_facts(looked.known, self._store._clock())
-        settings, end_us = self._store._settings, timestamp_us(until)
+        facts = self.finder.store_facts(looked.known, self._context.clock())
+        settings, end_us = self._context.settings, timestamp_us(until)
         every = None if self.pauses.of_store() else settings.sweep.every
         found = simulate(facts, settings.policy_for, end_us, sweep_every=every)
         return replace(found, notes=found.notes + looked.notes)
 
     def _plan(self, now: object, problems: list[TieredError], *, fence: bool = False) -> Plan:
         """Plan for what could be looked at; what stood in the way of the rest is added to `problems`."""
-        now_us = self._store._clock() if now is None else timestamp_us(now)
+        now_us = self._context.clock() if now is None else timestamp_us(now)
         looked = self.finder.look(problems, fence=fence)
         facts = self.finder.store_facts(looked.known, now_us)
-        policy_for = self._store._settings.policy_for
+        policy_for = self._context.settings.policy_for
         # Where nothing of the bucket is known, it does not answer.
         answered = looked.answered and not self.pauses.of_store()
-        every = self._store._settings.sweep.every if answered else None
+        every = self._context.settings.sweep.every if answered else None
         plan = make_plan(facts, policy_for, now_us, sweep_every=every)
         # Records in front of others are in no tier, so that nothing after them is offloaded.
         problems += [CorruptionError(note) for note in plan.notes]
@@ -480,41 +474,36 @@ class Tierer:
     def _tidy(self, problems: list[TieredError]) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
         unread: list[str] = []  # their problems are told by who plans
-        for meta, partition in partitions_of(self._store, lambda topic, _: unread.append(topic)):
-            directory = self._actions.directory(meta, partition)
+        for meta, partition in self._topics.partitions(lambda topic, _: unread.append(topic)):
+            directory = self.actions.directory(meta, partition)
             if not directory.is_dir():
                 continue
             try:
-                self._actions.tidy_copies(meta, partition)
+                self.actions.tidy_copies(meta, partition)
                 remove_half_written(self._fs, directory)
                 for name in list_segments(directory).leftovers:
                     with self._access.kept(meta):
                         remove_leftover(self._fs, directory, name)
             except (TieredError, OSError) as error:
-                if not is_gone(self._store, meta):
-                    problems.append(told(error))
+                if not is_gone(self._context, meta):
+                    problems.append(as_tiered_error(error))
         if not unread:
-            self._actions.drop_copies_of_others()
+            self.actions.drop_copies_of_others()
         self.forget_deleted()
 
     def forget_deleted(self) -> None:
         """Let go of what is kept of deleted topics, also where a pass beside the deletion has brought it back."""
-        known = self._store._topics
         there = None
-        if self._store._writer_lock is None:
+        if not self._context.lifecycle.writes:
             # Deleted by the writer, in another process.
             with suppress(TieredError, OSError):
-                there = set(self._store._catalog.topics())
-        with self._store._lock:
-            for name in known.keys() - (known.keys() if there is None else there):
-                del known[name]
-            topics = [topic._meta for topic in known.values()]
+                there = set(self._context.catalog.topics())
+        with self._topics.lock:
+            if there is not None:
+                self._topics.keep_only(there)
+            topics = [topic.meta for topic in self._topics.open_now()]
             self.claims.forget_others(topics)
         self._access.forget_others(topics)
-
-    def status(self) -> StoreStatus:
-        """Gather what each tier holds; a bucket that does not answer is said, not raised."""
-        return store_status(self._store, self.finder)
 
 
 def _raise(locked: StoreLocked) -> None:

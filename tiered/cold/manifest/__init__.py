@@ -3,5 +3,6 @@
 Other packages import `commit`, `keys`, `leases`, `partition_manifest`, `restore_intent`, `restores` and
 `store_documents`. and
 `store_documents`. and
+`store_documents`. and
 `store_documents`.
 """

@@ -38,17 +38,17 @@ def followed(topic: RemoteTopic, partition: int, offset: int | None, left: int |
     found = wait(topic, partition, 0, seconds=0.0)
     at = _check_there(topic, OffsetRange(partition, found["start"], found["end"]), offset)
     while left is None or left > 0:
-        topic._store._check()
+        topic.store.lifecycle.check()
         found = wait(topic, partition, at)
         # The next server may have a log that was restored to an earlier time.
         _check_there(topic, OffsetRange(partition, found["start"], found["end"]), at)
         if found["end"] == at:
             if not found["waits"]:
-                topic._store._pause(_POLL_SECONDS)
+                topic.store.lifecycle.pause(_POLL_SECONDS)
             continue
         columns = ("offset", "timestamp", *topic.schema.names)
-        ticket = Ticket(topic.name, topic._meta.topic_id, partition, at, found["end"], columns)
-        for batch in coalesce(limited(topic._connection.rows(ticket.encode()), left)):
+        ticket = Ticket(topic.name, topic.opened.meta.topic_id, partition, at, found["end"], columns)
+        for batch in coalesce(limited(topic.connection.rows(ticket.encode()), left)):
             yield from _of(topic, batch, partition)
             left = None if left is None else left - batch.num_rows
         at = found["end"]
@@ -58,9 +58,9 @@ def wait(
     topic: RemoteTopic, partition: int, offset: int, *, seconds: float = _FOLLOW_SECONDS
 ) -> dict[str, Any]:
     """Wait a little for records from an offset on; return what is durable, and whether the server can wait for more."""
-    values = {**named(topic._meta), "partition": partition, "offset": offset, "seconds": seconds}
-    found = topic._connection.action("wait", values)
-    topic._grow(found)
+    values = {**named(topic.opened.meta), "partition": partition, "offset": offset, "seconds": seconds}
+    found = topic.connection.action("wait", values)
+    topic.grow(found)
     return found
 
 
@@ -84,4 +84,6 @@ def _check_there(topic: RemoteTopic, log: OffsetRange, offset: int | None) -> in
 
 
 def _of(topic: RemoteTopic, batch: pa.RecordBatch, partition: int) -> Iterator[Record]:
-    return records_of(batch, topic.name, partition, typed=topic._typed, key_column=topic._meta.key)
+    return records_of(
+        batch, topic.name, partition, typed=topic.opened.typed, key_column=topic.opened.meta.key
+    )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RemoteProducer(Producer):
     """A `Producer` behind a server. Each append waits for the server's answer. Thread-safe."""
 
-    _topic: RemoteTopic
+    _topic: RemoteTopic  # type: ignore[assignment]  # its appends are requests
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class RemoteProducer(Producer):
         """Append one record under a number, as `Producer.append` does."""
         topic = self._topic
         # First: in a forked child the lock may be held for ever.
-        topic._store._check_writable()
+        topic.store.lifecycle.check_writable()
         check_sync(sync)
-        record = checked(topic, value, key, headers, timestamp, partition)
+        record = checked(topic.opened, value, key, headers, timestamp, partition)
         pile = Pile(record.partition, sync)
-        pile.size = record.size + topic._row_bytes
+        pile.size = record.size + topic.opened.row_bytes
         pile.rows.append((record.timestamp_us, *record.values))
         with self._lock:
             number = self._checked(sequence)
@@ -79,17 +79,17 @@ class RemoteProducer(Producer):
     ) -> list[OffsetRange]:
         """Append Arrow data under numbers, as `Producer.append_batch` does."""
         topic = self._topic
-        topic._store._check_writable()
+        topic.store.lifecycle.check_writable()
         check_sync(sync)
         if partition is not None:
-            partition = topic._check_partition(partition)
+            partition = topic.opened.check_partition(partition)
         ranges: list[OffsetRange] = []
         with self._lock:
             begin = number = self._checked(sequence)
             try:
-                limit = topic._record_bytes_max
+                limit = topic.opened.record_bytes_max
                 for batch, timestamps in fitting(data, topic.schema, limit):
-                    body = topic._body(batch, timestamps)
+                    body = topic.body(batch, timestamps)
                     # Before the first piece of it is sent.
                     check_records(body, limit)
                     for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):
@@ -105,5 +105,5 @@ class RemoteProducer(Producer):
 
     def _appended(self, pile: Pile, number: int) -> list[OffsetRange]:
         pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
-        self._topic._appender.add_batch(pile)
+        self._topic.appender.add_batch(pile)
         return list(pile.ranges())

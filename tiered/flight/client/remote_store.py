@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ...base.process_exit import open_stores
 from ...engine.host import Host
+from ...engine.lifecycle import Lifecycle
 from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
 from ...format.schema import check_topic_name
 from ...format.topic_meta import TopicMeta
@@ -28,6 +29,22 @@ from .remote_topic import RemoteTopic
 _CONNECT_SECONDS = 10.0
 
 
+class RemoteLifecycle(Lifecycle):
+    """The state of a connection, in its own words."""
+
+    def check_writable(self) -> None:
+        self.check()
+        if not self.writes:
+            raise ReadOnly(f"the store {self.url} is open for reading only")
+
+    def abandon(self) -> TieredError:
+        super().abandon()
+        self.fault = StoreClosed(
+            f"the store {self.url} was opened before this process was forked; start processes by spawn to use it there"
+        )
+        return self.fault
+
+
 class RemoteStore(Store):
     """A `Store` behind a server; ``tiered.open("grpc://host:port")`` makes one. Thread-safe; also a context manager.
 
@@ -38,7 +55,7 @@ class RemoteStore(Store):
 
     def __init__(self, connection: Connection, settings: Settings, host: Host, read_only: bool) -> None:
         facts = connection.action("server", {}, seconds=_CONNECT_SECONDS, retry=False)
-        self._connection = connection
+        self.connection = connection
         self.url = connection.location
         try:
             self.store_id = UUID(facts["store_id"])
@@ -48,13 +65,11 @@ class RemoteStore(Store):
             theirs = {name: facts[name] for name in ("sync", "max_record_bytes", "block_bytes")}
         except (KeyError, ValueError, TypeError, AttributeError):
             raise ConfigError(f"{self.url} is no tiered server, or one of another release") from None
-        self._settings = settings.model_copy(update={"store": settings.store.model_copy(update=theirs)})
-        self._host = host
-        self._clock = host.clock
-        self._topics: dict[str, Topic] = {}
+        self.settings = settings.model_copy(update={"store": settings.store.model_copy(update=theirs)})
+        self.clock = host.clock
+        self.lifecycle = RemoteLifecycle(self.url, writes=not self.read_only)
+        self._topics: dict[str, RemoteTopic] = {}  # type: ignore[assignment]  # those of the server
         self._lock = threading.RLock()
-        self._fault: TieredError | None = None
-        self._stopping = threading.Event()
         self._closing = threading.Lock()
         open_stores.add(self)
 
@@ -69,49 +84,41 @@ class RemoteStore(Store):
             What stood in the way of records that were appended; everything is closed all the same.
         """
         with self._closing:
-            if self._fault is not None:
+            if self.lifecycle.ended:
                 return
             error: TieredError | None = None
             for topic in self._used():
-                failed = topic._close()
+                failed = topic.close()
                 error = error or failed
-            self._fault = StoreClosed(f"the store {self.url} is closed")
-            self._stopping.set()
+            self.lifecycle.end()
+            self.lifecycle.stopping.set()
             open_stores.discard(self)
-            self._connection.close()
+            self.connection.close()
         if error is not None:
             raise error
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable, in every topic."""
-        self._check()
+        self.lifecycle.check()
         if self.read_only:
             return
         with ExitStack() as every_one:
-            every_one.callback(self._connection.action, "flush", {}, seconds=None)
+            every_one.callback(self.connection.action, "flush", {}, seconds=None)
             for topic in self._used():
-                every_one.callback(topic._finish)
+                every_one.callback(topic.finish)
 
     def _used(self) -> list[RemoteTopic]:
         with self._lock:
-            return [topic for topic in self._topics.values() if isinstance(topic, RemoteTopic)]
+            return list(self._topics.values())
 
     def _abandon(self) -> None:
-        self._fault = StoreClosed(
-            f"the store {self.url} was opened before this process was forked; start processes by spawn to use it there"
-        )
+        fault = self.lifecycle.abandon()
         self._lock = threading.RLock()
         self._closing = threading.Lock()
         for topic in self._topics.values():
-            topic._lock = threading.RLock()
-            if isinstance(topic, RemoteTopic):
-                topic._appender.abandon(self._fault)
-        self._connection.abandon()
-
-    def _check_writable(self) -> None:
-        self._check()
-        if self.read_only:
-            raise ReadOnly(f"the store {self.url} is open for reading only")
+            topic.lock = threading.RLock()
+            topic.appender.abandon(fault)
+        self.connection.abandon()
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -126,7 +133,7 @@ class RemoteStore(Store):
         exist_ok: bool = False,
     ) -> Topic:
         """Create a topic, as `Store.create_topic` does."""
-        self._check_writable()
+        self.lifecycle.check_writable()
         check_topic_name(name)
         if not isinstance(schema, pa.Schema | None):
             raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
@@ -138,7 +145,7 @@ class RemoteStore(Store):
             "key": key,
             "exist_ok": exist_ok,
         }
-        self._connection.action("create_topic", values, retry=False)
+        self.connection.action("create_topic", values, retry=False)
         return self.topic(name)
 
     def topic(self, name: str) -> Topic:
@@ -148,43 +155,43 @@ class RemoteStore(Store):
         ------
         TopicNotFound, InvalidName, ServerUnavailable
         """
-        self._check()
+        self.lifecycle.check()
         check_topic_name(name)
-        meta = self._describe(name)
+        meta = self.describe(name)
         with self._lock:
             topic = self._topics.get(name)
-            if topic is not None and topic._meta.topic_id == meta.topic_id:
-                with topic._lock:
-                    topic._use(meta)
+            if topic is not None and topic.opened.meta.topic_id == meta.topic_id:
+                with topic.lock:
+                    topic.opened.use(meta)
                 return topic
-            if isinstance(topic, RemoteTopic):
-                topic._close()
+            if topic is not None:
+                topic.close()
             topic = self._topics[name] = RemoteTopic(self, meta)
             return topic
 
-    def _describe(self, name: str) -> TopicMeta:
-        found = self._connection.action("describe_topic", {"topic": name})
+    def describe(self, name: str) -> TopicMeta:
+        found = self.connection.action("describe_topic", {"topic": name})
         return TopicMeta.from_json(found["topic"], where="the server's answer")
 
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""
-        self._check()
-        return [str(name) for name in self._connection.action("topics", {})["topics"]]
+        self.lifecycle.check()
+        return [str(name) for name in self.connection.action("topics", {})["topics"]]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, as `Store.delete_topic` does."""
-        self._check_writable()
+        self.lifecycle.check_writable()
         check_topic_name(name)
-        self._connection.action("delete_topic", {"topic": name}, seconds=None, retry=False)
+        self.connection.action("delete_topic", {"topic": name}, seconds=None, retry=False)
         with self._lock:
             topic = self._topics.pop(name, None)
-        if isinstance(topic, RemoteTopic):
-            topic._appender.fail(TopicNotFound(f"topic {name!r} was deleted"))
+        if topic is not None:
+            topic.appender.fail(TopicNotFound(f"topic {name!r} was deleted"))
 
     def status(self) -> StoreStatus:
         """Return per topic and partition what each tier of the server's store holds."""
-        self._check()
-        found = self._connection.action("status", {}, seconds=None)
+        self.lifecycle.check()
+        found = self.connection.action("status", {}, seconds=None)
         partitions = []
         for item in found["partitions"]:
             tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
@@ -200,14 +207,13 @@ class RemoteStore(Store):
     # -- what is done where the store lies -------------------------------------------------------
 
     def _not_here(self, *_: Any, **__: Any) -> Never:
-        self._check()
+        self.lifecycle.check()
         raise ReadOnly(f"this is done where the store lies, not through its server {self.url}")
 
     plan = tier = pause = resume = sweep = metrics = verify = serve = _not_here
 
-    @property
-    def _access(self) -> Never:  # type: ignore[override]
-        self._not_here()
+    # These are of the server's process.
+    context = open_topics = tierer = property(_not_here)
 
 
 def connect(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from ...engine.append import Checked, checked, checked_records
 from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, values_batch
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
+from ...engine.topic_shape import TopicShape
 from ...engine.topics import beyond_the_log
 from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...format.block_pieces import split_batch
@@ -29,6 +31,7 @@ from ...reader.query import (
     within_64_bits,
 )
 from ...reader.scan import Scan
+from ...settings.sections import StoreSettings
 from ...store.local_producer import Producer
 from ...store.local_topic import Topic
 from ..wire.messages import ScanCommand
@@ -46,6 +49,26 @@ if TYPE_CHECKING:
 _CHUNK_ROWS = 1 << 16
 
 
+class RemoteShape(TopicShape):
+    """The shape of a topic behind a server: asks it again where a partition is not known."""
+
+    def __init__(
+        self, meta: TopicMeta, options: StoreSettings, clock: Callable[[], int], refresh: Callable[[], None]
+    ) -> None:
+        self._refresh = refresh
+        super().__init__(meta, options, clock)
+
+    def use(self, meta: TopicMeta) -> None:
+        super().use(meta)
+        self.row_bytes = row_bytes(body_schema(meta.schema))
+
+    def check_partition(self, partition: int) -> int:
+        partition = plain_int(partition)
+        if type(partition) is int and partition >= self.partitions:
+            self._refresh()  # others may have added it
+        return super().check_partition(partition)
+
+
 class RemoteTopic(Topic):
     """A topic behind a server; get it from the `Store` that ``tiered.open("grpc://…")`` returns. Thread-safe.
 
@@ -54,19 +77,21 @@ class RemoteTopic(Topic):
     the next `flush` or close, as for a background flush.
     """
 
-    _store: RemoteStore
+    opened: RemoteShape  # type: ignore[assignment]  # a topic of the server has no writers here
 
     def __init__(self, store: RemoteStore, meta: TopicMeta) -> None:
-        super().__init__(store, meta)
-        self._connection = store._connection
+        self.store: RemoteStore = store  # the connection to it
+        self.opened = RemoteShape(meta, store.settings.store, store.clock, self.refresh)
+        self.lock = threading.RLock()
+        self.connection = store.connection
         self._seen_lineages: dict[int, int] | None = None
-        self._appender = Appender(
-            self._connection, lambda: self._meta, self._refresh, self._waits, self._block_bytes
+        self.appender = Appender(
+            self.connection,
+            lambda: self.opened.meta,
+            self.refresh,
+            self.opened.waits,
+            self.opened.block_bytes,
         )
-
-    def _use(self, meta: TopicMeta) -> None:
-        super()._use(meta)
-        self._row_bytes = row_bytes(body_schema(meta.schema))
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -87,10 +112,10 @@ class RemoteTopic(Topic):
         Appended
             Where nothing is waited for, one whose offset comes with the server's answer.
         """
-        self._store._check_writable()
+        self.store.lifecycle.check_writable()
         check_sync(sync)
-        pile, place = self._add(checked(self, value, key, headers, timestamp, partition), sync)
-        if sync if sync is not None else self._waits:
+        pile, place = self._add(checked(self.opened, value, key, headers, timestamp, partition), sync)
+        if sync if sync is not None else self.opened.waits:
             assert pile.partition is not None
             return Appended(pile.partition, pile.offset_of(place))
         return OnItsWay(pile, place)
@@ -98,24 +123,24 @@ class RemoteTopic(Topic):
     def _add(self, record: Checked, sync: bool | None) -> tuple[Pile, int]:
         place, placing = record.partition, record.placing
         if place is None:
-            place = partition_of(placing, self.partitions) if placing else self._sticky
+            place = partition_of(placing, self.partitions) if placing else self.opened.sticky
         row = (record.timestamp_us, *record.values)
-        pile, at = self._appender.add(place, row, record.size + self._row_bytes, sync)
-        if record.partition is None and not placing and pile.size > self._block_bytes:
-            self._sticky = (place + 1) % self.partitions
+        pile, at = self.appender.add(place, row, record.size + self.opened.row_bytes, sync)
+        if record.partition is None and not placing and pile.size > self.opened.block_bytes:
+            self.opened.sticky = (place + 1) % self.partitions
         return pile, at
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, as `Topic.append_many` does; they are sent as few batches."""
-        self._store._check_writable()
+        self.store.lifecycle.check_writable()
         ranges: list[OffsetRange] = []
         with naming_what_stayed(ranges):
             for chunk in chunked(records, _CHUNK_ROWS):
-                if not self._typed and set(map(type, chunk)) == {bytes}:
-                    check_record_size(max(map(len, chunk)), self._record_bytes_max)
+                if not self.opened.typed and set(map(type, chunk)) == {bytes}:
+                    check_record_size(max(map(len, chunk)), self.opened.record_bytes_max)
                     self._append_columns(values_batch(chunk, self.schema), None, None, None, ranges)
                 else:
-                    self._append_checked(checked_records(self, chunk), ranges)
+                    self._append_checked(checked_records(self.opened, chunk), ranges)
         return merged_ranges(ranges)
 
     def _append_checked(self, records: Iterable[Checked], ranges: list[OffsetRange]) -> None:
@@ -130,13 +155,13 @@ class RemoteTopic(Topic):
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
     ) -> list[OffsetRange]:
         """Append Arrow data, as `Topic.append_batch` does; pieces of some MiB are under way at a time."""
-        self._store._check_writable()
+        self.store.lifecycle.check_writable()
         check_sync(sync)
         if partition is not None:
-            partition = self._check_partition(partition)
+            partition = self.opened.check_partition(partition)
         ranges: list[OffsetRange] = []
         with naming_what_stayed(ranges):
-            for batch, timestamps in fitting(data, self.schema, self._record_bytes_max):
+            for batch, timestamps in fitting(data, self.schema, self.opened.record_bytes_max):
                 if batch.num_rows:
                     self._append_columns(batch, timestamps, partition, sync, ranges)
         return merged_ranges(ranges)
@@ -145,10 +170,10 @@ class RemoteTopic(Topic):
         self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None,
         ranges: list[OffsetRange],
     ) -> None:  # fmt: skip
-        body = self._body(batch, timestamps)
+        body = self.body(batch, timestamps)
         # Before the first piece of it is sent.
-        check_records(body, self._record_bytes_max)
-        name = self._meta.key if self._typed else "key"
+        check_records(body, self.opened.record_bytes_max)
+        name = self.opened.key_column
         keys = batch.column(name) if name is not None else None
         some_keyed, some_keyless = keyed(keys)
         parts: list[tuple[int | None, pa.RecordBatch]]
@@ -158,23 +183,23 @@ class RemoteTopic(Topic):
             parts = [(None, body)]
         else:
             # Rows without a key all to one: those of a partition keep their order.
-            parts = list(by_partition(body, keys, self.partitions, self._sticky))
+            parts = list(by_partition(body, keys, self.partitions, self.opened.sticky))
             if some_keyless:
-                self._sticky = (self._sticky + 1) % self.partitions
+                self.opened.sticky = (self.opened.sticky + 1) % self.partitions
         piles = []
         for place, rows in parts:
             for piece in split_batch(rows, PILE_BYTES_MAX, reckoned_bytes):
                 if place is None:
-                    target = self._sticky
-                    self._sticky = (target + 1) % self.partitions
+                    target = self.opened.sticky
+                    self.opened.sticky = (target + 1) % self.partitions
                 else:
                     target = place
                 piles.append(Pile.of_batch(target, sync, piece))
-                self._appender.add_batch(piles[-1])
+                self.appender.add_batch(piles[-1])
         _wait_for((pile.ranges for pile in piles), ranges)
 
     @staticmethod
-    def _body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
+    def body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
         """Put the record timestamps in front; where they are null, the server's clock says them."""
         stamps = pa.nulls(batch.num_rows, TIMESTAMP) if timestamps is None else timestamps
         schema = pa.schema([pa.field("timestamp", TIMESTAMP), *batch.schema])
@@ -182,9 +207,9 @@ class RemoteTopic(Topic):
 
     def producer(self, producer_id: str) -> Producer:
         """Begin a session of an idempotent producer at the server, as `Topic.producer` does."""
-        self._store._check_writable()
-        values = {**named(self._meta), "id": producer_id}
-        found = self._connection.action("producer", values, seconds=None)
+        self.store.lifecycle.check_writable()
+        values = {**named(self.opened.meta), "id": producer_id}
+        found = self.connection.action("producer", values, seconds=None)
         return RemoteProducer(
             self,
             producer_id,
@@ -195,15 +220,15 @@ class RemoteTopic(Topic):
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable; raise what stood in the way."""
-        self._store._check()
-        if not self._store.read_only:
-            self._appender.flush()
+        self.store.lifecycle.check()
+        if not self.store.read_only:
+            self.appender.flush()
 
     def roll(self) -> None:
         """Seal the active segments that hold records, and begin new ones."""
-        self._store._check_writable()
-        self._appender.drain()
-        self._connection.action("roll", named(self._meta), seconds=None)
+        self.store.lifecycle.check_writable()
+        self.appender.drain()
+        self.connection.action("roll", named(self.opened.meta), seconds=None)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -246,122 +271,127 @@ class RemoteTopic(Topic):
         *,
         split_bytes: int | None = None,
     ) -> RemoteScan:
-        self._store._check()
+        self.store.lifecycle.check()
         limit = checked_limit(limit)
         partitions = plain_int(partitions)
         if type(partitions) is int:
-            self._check_partition(partitions)
-        start, end = checked_bounds(self._meta, start_offset), checked_bounds(self._meta, end_offset)
-        query = query_of(self._meta, start_timestamp, end_timestamp, key, columns)
-        chosen = None if partitions is None else tuple(chosen_partitions(self._meta, partitions))
-        self._appender.drain()
+            self.opened.check_partition(partitions)
+        start, end = (
+            checked_bounds(self.opened.meta, start_offset),
+            checked_bounds(self.opened.meta, end_offset),
+        )
+        query = query_of(self.opened.meta, start_timestamp, end_timestamp, key, columns)
+        chosen = None if partitions is None else tuple(chosen_partitions(self.opened.meta, partitions))
+        self.appender.drain()
         command = ScanCommand(
             self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
-            query.key, query.columns, limit, split_bytes, self._meta.topic_id,
+            query.key, query.columns, limit, split_bytes, self.opened.meta.topic_id,
         )  # fmt: skip
-        scan = RemoteScan(self._connection, command, self._store._check)
+        scan = RemoteScan(self.connection, command, self.store.lifecycle.check)
         self._take_over(scan.plan.meta)
         return scan
 
-    def _records(
-        self, partition: int, offset: int | None, limit: int | None, follow: bool
+    def read(
+        self,
+        partition: int | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+        follow: bool = False,
     ) -> Iterator[Record]:
-        if follow:
-            return followed(self, partition, offset, limit)
-        return records(self, partition, offset, limit)
+        """Yield records of one partition from `offset` on, in order, as `Topic.read` does."""
+        self.store.lifecycle.check()
+        partition, offset = self.opened.check_start(plain_int(partition), offset)
+        limit = checked_limit(limit)
+        return followed(self, partition, offset, limit) if follow else records(self, partition, offset, limit)
 
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""
-        self._store._check()
-        self._appender.drain()
-        found = self._connection.action("offsets", named(self._meta), seconds=None)
-        self._grow(found)
+        self.store.lifecycle.check()
+        self.appender.drain()
+        found = self.connection.action("offsets", named(self.opened.meta), seconds=None)
+        self.grow(found)
         # A server of an earlier release does not say.
         said = found.get("lineages", {})
         self._seen_lineages = {int(key): int(epoch) for key, epoch in said.items()} or None
         return {int(key): OffsetRange(int(key), *ends) for key, ends in found["offsets"].items()}
 
-    def _lineages(self) -> dict[int, int] | None:
+    def lineages(self) -> dict[int, int] | None:
         return self._seen_lineages
 
-    def _common_end(self, partition: int, epoch: int) -> int:
-        values = {**named(self._meta), "partition": partition, "lineage": epoch}
-        return int(self._connection.action("common_end", values, seconds=None)["offset"])
+    def common_end(self, partition: int, epoch: int) -> int:
+        values = {**named(self.opened.meta), "partition": partition, "lineage": epoch}
+        return int(self.connection.action("common_end", values, seconds=None)["offset"])
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
-        partition = self._check_partition(partition)
-        self._store._check()
-        self._appender.drain()
-        values = {**named(self._meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
-        return int(self._connection.action("offset_at", values, seconds=None)["offset"])
+        partition = self.opened.check_partition(partition)
+        self.store.lifecycle.check()
+        self.appender.drain()
+        values = {**named(self.opened.meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
+        return int(self.connection.action("offset_at", values, seconds=None)["offset"])
 
     # -- administration --------------------------------------------------------------------------
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
         """Move the start offset up, as `Topic.delete_before` does."""
-        partition, offset = self._check_partition(partition), plain_int(offset)
-        self._store._check_writable()
+        partition, offset = self.opened.check_partition(partition), plain_int(offset)
+        self.store.lifecycle.check_writable()
         if type(offset) is not int or within_64_bits(offset) != offset:
             # A message would not hold it as it is.
             found = self.offsets()[partition]
             raise beyond_the_log(self.name, partition, offset, found.start, found.end)
-        self._appender.drain()
-        values = {**named(self._meta), "offset": offset, "partition": partition}
-        self._connection.action("delete_before", values, seconds=None)
+        self.appender.drain()
+        values = {**named(self.opened.meta), "offset": offset, "partition": partition}
+        self.connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add nullable columns at the end of a typed topic; older records read them as null."""
-        self._store._check_writable()
+        self.store.lifecycle.check_writable()
         if not isinstance(columns, pa.Schema):
             raise SchemaMismatch(f"columns are given as a pyarrow.Schema, not {type(columns).__name__}")
         self._change("add_columns", {"schema": encode_schema(columns)})
 
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions to `total`."""
-        self._store._check_writable()
+        self.store.lifecycle.check_writable()
         self._change("add_partitions", {"total": total})
 
     def _change(self, action: str, values: dict[str, Any]) -> None:
-        self._appender.drain()
-        found = self._connection.action(action, {**named(self._meta), **values}, seconds=None, retry=False)
-        with self._lock:
-            self._use(TopicMeta.from_json(found["topic"], where="the server's answer"))
+        self.appender.drain()
+        found = self.connection.action(
+            action, {**named(self.opened.meta), **values}, seconds=None, retry=False
+        )
+        with self.lock:
+            self.opened.use(TopicMeta.from_json(found["topic"], where="the server's answer"))
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Take over what others changed of the topic."""
-        self._take_over(self._store._describe(self.name))
+        self._take_over(self.store.describe(self.name))
 
     def _take_over(self, meta: TopicMeta) -> None:
-        with self._lock:
-            if meta.topic_id == self._meta.topic_id and meta != self._meta:
-                self._use(meta)
+        with self.lock:
+            if meta.topic_id == self.opened.meta.topic_id and meta != self.opened.meta:
+                self.opened.use(meta)
 
-    def _grow(self, found: Mapping[str, Any]) -> None:
+    def grow(self, found: Mapping[str, Any]) -> None:
         """Take over what others changed, where an answer tells that there is something."""
-        if found["partitions"] > self.partitions or found["schema_id"] > self._meta.schema_id:
-            self._refresh()
+        if found["partitions"] > self.partitions or found["schema_id"] > self.opened.meta.schema_id:
+            self.refresh()
 
-    def _check_partition(self, partition: int) -> int:
-        partition = plain_int(partition)
-        if type(partition) is int and partition >= self.partitions:
-            self._refresh()  # others may have added it
-        return super()._check_partition(partition)
-
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Send and flush what is left here, and raise what went wrong."""
-        if self._appender.unsettled:
-            self._appender.flush()
-        self._appender.raise_failed()
+        if self.appender.unsettled:
+            self.appender.flush()
+        self.appender.raise_failed()
 
-    def _close(self) -> TieredError | None:
+    def close(self) -> TieredError | None:
         """Send and flush what is left; return what went wrong."""
         failed: TieredError | None = None
         try:
-            self._finish()
+            self.finish()
         except TieredError as error:
             failed = error
-        self._appender.close()
+        self.appender.close()
         return failed
 
 

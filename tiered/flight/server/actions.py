@@ -30,7 +30,7 @@ _WAIT_SECONDS_MAX = 2.0
 
 def _server(store: Store, _: Values) -> dict[str, Any]:
     """Return what a client has to know: the sync mode and limits by which appends go."""
-    options, root = store._settings.store, store._access.places.root
+    options, root = store.context.settings.store, store.context.tiers.places.root
     return {
         "store_id": str(store.store_id),
         "directory_id": None if root is None else directory_id(root),
@@ -38,7 +38,7 @@ def _server(store: Store, _: Values) -> dict[str, Any]:
         "sync": options.sync,
         "max_record_bytes": options.max_record_bytes,
         "block_bytes": options.block_bytes,
-        "read_only": store._writer_lock is None,
+        "read_only": store.writer_lock is None,
         "durable_on_scan": options.sync != "never",
     }
 
@@ -97,15 +97,15 @@ def _roll(store: Store, values: Values) -> dict[str, Any]:
 def _offsets(store: Store, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     found = {str(partition): [item.start, item.end] for partition, item in topic.offsets().items()}
-    lineages = {str(partition): epoch for partition, epoch in (topic._lineages() or {}).items()}
+    lineages = {str(partition): epoch for partition, epoch in (topic.lineages() or {}).items()}
     return {"offsets": found, "lineages": lineages, **_size(topic)}
 
 
 def _common_end(store: Store, values: Values) -> dict[str, Any]:
     """Return the offset below which a partition's log is that of a lineage."""
     topic, partition = _topic(store, values), count(values["partition"])
-    topic._check_partition(partition)
-    return {"offset": topic._common_end(partition, whole(values["lineage"]))}
+    topic.opened.check_partition(partition)
+    return {"offset": topic.common_end(partition, whole(values["lineage"]))}
 
 
 def _offset_at(store: Store, values: Values) -> dict[str, Any]:
@@ -121,13 +121,17 @@ def _delete_before(store: Store, values: Values) -> dict[str, Any]:
 def _wait(store: Store, values: Values) -> dict[str, Any]:
     """Wait a little until a partition has durable records from an offset on; say what it has. Nothing is flushed."""
     topic, partition = _topic(store, values), count(values["partition"])
-    topic._check_partition(partition)
+    topic.opened.check_partition(partition)
     seconds = values.get("seconds", 0.0)
-    writer = topic._writers.get(partition)
+    writer = topic.opened.writers.get(partition)
     if writer is not None and isinstance(seconds, int | float) and seconds > 0:
         writer.wait_beyond(whole(values["offset"]), min(float(seconds), _WAIT_SECONDS_MAX))
     found = snapshot_partition(
-        store._access, topic._meta, partition, view=topic._view(partition, flush=False), end_offset=0
+        store.context.tiers,
+        topic.opened.meta,
+        partition,
+        view=topic.opened.view(partition, flush=False),
+        end_offset=0,
     )
     waits = writer is not None and writer.fault is None
     return {"start": found.start_offset, "end": found.end_offset, "waits": waits, **_size(topic)}
@@ -139,7 +143,7 @@ def _status(store: Store, _: Values) -> dict[str, Any]:
 
 def _producer(store: Store, values: Values) -> dict[str, Any]:
     """Begin a session of an idempotent producer."""
-    found = open_producer(_topic(store, values), text(values["id"]))
+    found = open_producer(_topic(store, values).opened, text(values["id"]))
     return {"epoch": found.epoch, "next_sequence": found._next, "partitions": found._partitions}
 
 
@@ -188,8 +192,8 @@ def _topic(store: Store, values: Values) -> Topic:
 
 def _size(topic: Topic) -> dict[str, Any]:
     """Return what tells a client that the topic grew."""
-    return {"partitions": topic.partitions, "schema_id": topic._meta.schema_id}
+    return {"partitions": topic.partitions, "schema_id": topic.opened.meta.schema_id}
 
 
 def _described(topic: Topic) -> dict[str, Any]:
-    return {"topic": topic._meta.to_json()}
+    return {"topic": topic.opened.meta.to_json()}

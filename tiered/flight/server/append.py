@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from ...engine.append_numbered import append_idempotent
 from ...engine.records import OffsetRange
 from ...errors import SchemaMismatch, ServerUnavailable, TieredError
 from ...store.local_producer import Producer, resume_producer
@@ -50,7 +51,7 @@ def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, w
                 info = BatchInfo.decode(metadata)
                 ack = _appended(topic, batch, info, sessions)
             except TieredError as error:
-                ack = Ack(error=error, partitions=topic.partitions, schema_id=topic._meta.schema_id)
+                ack = Ack(error=error, partitions=topic.partitions, schema_id=topic.opened.meta.schema_id)
             if not answered(writer, ack.encode()):
                 return
         if ack.error is not None and info is not None and info.producer is not None:
@@ -115,8 +116,14 @@ def _appended(
             else:
                 assert info.partition is not None
                 ranges = [
-                    topic._append_idempotent(
-                        batch, info.partition, info.producer, info.epoch, info.sequence, sync=info.sync
+                    append_idempotent(
+                        topic.opened,
+                        batch,
+                        info.partition,
+                        info.producer,
+                        info.epoch,
+                        info.sequence,
+                        sync=info.sync,
                     )
                 ]
         else:
@@ -125,7 +132,7 @@ def _appended(
         tuple((item.partition, item.start, item.end) for item in ranges),
         None,
         topic.partitions,
-        topic._meta.schema_id,
+        topic.opened.meta.schema_id,
     )
 
 
@@ -133,5 +140,5 @@ def _producer(topic: Topic, session: Session, sessions: dict[Session, Producer])
     found = sessions.get(session)
     if found is None:
         sessions.clear()  # a client has few, and a stream must not gather them
-        found = sessions[session] = resume_producer(topic, *session)
+        found = sessions[session] = resume_producer(topic.opened, *session)
     return found

@@ -90,7 +90,7 @@ def ticket_of(topic: Topic, scan: Scan, command: ScanCommand) -> Ticket:
     query = scan._query
     return Ticket(
         topic.name,
-        topic._meta.topic_id,
+        topic.opened.meta.topic_id,
         0,
         0,
         0,
@@ -105,10 +105,10 @@ def ticket_of(topic: Topic, scan: Scan, command: ScanCommand) -> Ticket:
 
 def plan_info(store: Store, topic: Topic, scan: Scan) -> PlanInfo:
     """Return what holds for all splits."""
-    places = store._access.places
+    places = store.context.tiers.places
     options = places.cold_options
     return PlanInfo(
-        topic._meta,
+        topic.opened.meta,
         scan.offsets,
         tuple(scan.schema.names),
         places.cold_url,

@@ -29,7 +29,7 @@ def topic_of(store: Store, ticket: Ticket) -> Topic:
         It is gone, or another one has its name.
     """
     topic = store.topic(ticket.topic)
-    if topic._meta.topic_id != ticket.topic_id:
+    if topic.opened.meta.topic_id != ticket.topic_id:
         raise TopicNotFound(
             f"topic {ticket.topic!r} was deleted and created again since the scan was planned"
         )
@@ -43,8 +43,8 @@ def ticket_schema(topic: Topic, ticket: Ticket) -> pa.Schema:
     ------
     SchemaMismatch, TopicNotFound, ConfigError
     """
-    topic._check_partition(ticket.partition)
-    known = query_of(topic._meta, None, None, ticket.key, None).key_column
+    topic.opened.check_partition(ticket.partition)
+    known = query_of(topic.opened.meta, None, None, ticket.key, None).key_column
     if ticket.key_column != known:
         raise SchemaMismatch(f"the key of topic {ticket.topic!r} is {known!r}, not {ticket.key_column!r}")
     return row_schema(topic.schema, list(ticket.columns))
@@ -64,10 +64,10 @@ def ticket_rows(
     CorruptionError, ColdStorageError, StoreClosed
     """
     found = snapshot_partition(
-        store._access,
-        topic._meta,
+        store.context.tiers,
+        topic.opened.meta,
         ticket.partition,
-        view=topic._view(ticket.partition, flush=False),
+        view=topic.opened.view(ticket.partition, flush=False),
         start_offset=ticket.start_offset,
         end_offset=ticket.end_offset,
     )
@@ -79,6 +79,11 @@ def ticket_rows(
             end=found.end_offset,
         )
     rows = read_splits(
-        store._access, topic._meta, found.splits, ticket.query, check=check, eager=ticket.limit is None
+        store.context.tiers,
+        topic.opened.meta,
+        found.splits,
+        ticket.query,
+        check=check,
+        eager=ticket.limit is None,
     )
     yield from coalesce(limited(rows, ticket.limit))

@@ -36,11 +36,11 @@ def serve(
     ------
     ConfigError
     """
-    flight = store._settings.flight
+    flight = store.context.settings.flight
     tls_certificate = tls_certificate or flight.tls_certificate
     tls_key = tls_key or flight.tls_key
     options = ServeOptions(
-        chosen_token(store._settings, token),
+        chosen_token(store.context.settings, token),
         read_file(tls_certificate, "flight.tls_certificate"),
         read_file(tls_key, "flight.tls_key"),
         allow_remote,
@@ -48,10 +48,10 @@ def serve(
     if tls_certificate is not None and tls_key is not None:
         _check_pair(tls_certificate, tls_key)
     server = FlightServer.open(store, listen or flight.listen or DEFAULT_LISTEN, options)
-    if store._web is None:
+    if store.web is None:
         try:
             # As long as the store is open: its metrics are not of this server alone.
-            store._web = answer_over_http(store, store._passes, "flight.metrics", flight.metrics)
+            store.web = answer_over_http(store.watched(), "flight.metrics", flight.metrics)
         except BaseException:
             server.close()
             raise

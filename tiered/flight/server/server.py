@@ -84,7 +84,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
         """Raise `StoreClosed` once the server ends."""
         if self.ending:
             raise StoreClosed("the server is shutting down")
-        self.store._check()
+        self.store.lifecycle.check()
 
     @contextmanager
     def _call(self) -> Iterator[None]:
@@ -221,7 +221,7 @@ class FlightServer:
         address = Address.to_listen(listen, tls=options.tls_certificate is not None)
         options.check(address.host)
         _check_free(address)
-        if store._writer_lock is not None:
+        if store.writer_lock is not None:
             # What an earlier server had decided on is in the log before anybody looks.
             stage_of(store).recover()
         try:

@@ -57,7 +57,7 @@ def stage_of(store: Store) -> Staging:
     with _lock:
         found = _stages.get(store)
         if found is None:
-            found = _stages[store] = Staging(store)
+            found = _stages[store] = Staging(store.context, store.open_topics)
         return found
 
 

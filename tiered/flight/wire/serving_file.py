@@ -130,15 +130,15 @@ def post_notice(store: Store, location: str, instance: Instance) -> Posting | No
 
     Without effect for a store that is open for reading: its server shows no more than readers see themselves.
     """
-    root = store._access.places.root
-    if root is None or store._writer_lock is None:
+    root = store.context.tiers.places.root
+    if root is None or store.writer_lock is None:
         return None
     with _posting:
         before = _posted.pop(store, None)
         if before is not None:
             before.withdraw()
             before.release()
-        posting = Posting.post(store._host.fs, root, store.store_id, location, instance)
+        posting = Posting.post(store.context.fs, root, store.store_id, location, instance)
         if posting is not None:
             _posted[store] = posting
         return posting

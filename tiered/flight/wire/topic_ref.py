@@ -27,6 +27,6 @@ def same_topic(store: Store, name: str, topic_id: UUID | None) -> Topic:
         It is gone, or another one has its name.
     """
     topic = store.topic(name)
-    if topic_id is not None and topic._meta.topic_id != topic_id:
+    if topic_id is not None and topic.opened.meta.topic_id != topic_id:
         raise TopicNotFound(f"topic {name!r} was deleted and created again; get it anew by store.topic()")
     return topic

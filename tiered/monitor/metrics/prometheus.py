@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...base.histogram import Distribution
 from ...errors import ConfigError
-from ...tiering.pass_loop import Passes
+from ..watched import Watched
 from .catalogue import COUNTER, HISTOGRAM, METRICS, Metric
 from .samples import Sample, samples
 
-if TYPE_CHECKING:
-    from ...store.local_store import Store
 
-
-def registry_for(store: Store, passes: Passes | None = None) -> Any:
+def registry_for(watched: Watched) -> Any:
     """Return a ``prometheus_client.CollectorRegistry`` with the metrics of an open store.
 
     They are collected when it is scraped, from what this process has counted and from a look at the local disk;
@@ -37,7 +34,7 @@ def registry_for(store: Store, passes: Passes | None = None) -> Any:
     except ModuleNotFoundError as error:
         raise ConfigError(f"metrics need prometheus-client ({error}): pip install 'tiered[daemon]'") from None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(store, passes))
+    registry.register(_Collector(watched))
     return registry
 
 
@@ -59,9 +56,8 @@ def exposition(registry: Any) -> tuple[bytes, str]:
 class _Collector:
     """Makes one family a metric that has values; called by the library at each scrape."""
 
-    def __init__(self, store: Store, passes: Passes | None) -> None:
-        self._store = store
-        self._passes = passes
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
 
     def describe(self) -> list[Any]:
         """Return nothing: names are looked at when they are collected, not when this is registered."""
@@ -69,7 +65,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         by_name: dict[str, list[Sample]] = {}
-        for sample in samples(self._store, self._passes):
+        for sample in samples(self._watched):
             by_name.setdefault(sample.name, []).append(sample)
         for metric in METRICS:
             if metric.name in by_name:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from ...base.histogram import Distribution
 from ...errors import TieredError
@@ -14,9 +13,7 @@ from ...policies.cost import S3_PRICES, S3_STANDARD, Requests, estimate
 from ...tiering.pass_loop import Passes
 from ...version import VERSION
 from ..figures import PartitionFigures, look
-
-if TYPE_CHECKING:
-    from ...store.local_store import Store
+from ..watched import Watched
 
 TIERS = ("hot", "warm", "cold")
 _GIB = 1 << 30
@@ -31,24 +28,24 @@ class Sample:
     labels: tuple[str, ...] = ()
 
 
-def samples(store: Store, passes: Passes | None = None) -> Iterator[Sample]:
+def samples(watched: Watched) -> Iterator[Sample]:
     """Yield every value that is known; a store that is closed meanwhile has its counters alone."""
     try:
-        partitions = look(store, passes)
+        partitions = look(watched)
     except TieredError:
         partitions = []
-    yield Sample("tiered_info", 1, (VERSION, store.url))
+    yield Sample("tiered_info", 1, (VERSION, watched.context.url))
     for topic, found in groupby(partitions, key=lambda item: item.topic):
         yield from _topic(topic, list(found))
-    yield from _disk(store)
-    yield from _writing(store)
-    yield from _reading(store)
-    yield from _bucket(store, partitions)
+    yield from _disk(watched)
+    yield from _writing(watched)
+    yield from _reading(watched)
+    yield from _bucket(watched, partitions)
     lags = [item.lag.seconds for item in partitions if item.lag is not None]
     if lags:
         yield Sample("tiered_oldest_unpublished_seconds", max(lags))
-    if passes is not None:
-        yield from _passes(passes)
+    if watched.passes is not None:
+        yield from _passes(watched.passes)
     paused = {item.topic for item in partitions if item.paused}
     yield Sample("tiered_paused_topics", len(paused))
 
@@ -82,8 +79,8 @@ def _topic(topic: str, partitions: list[PartitionFigures]) -> Iterator[Sample]:
     yield Sample("tiered_scrub_last_completed_timestamp_seconds", scrubbed_us / 1e6, (topic,))
 
 
-def _disk(store: Store) -> Iterator[Sample]:
-    root = store._access.places.root
+def _disk(watched: Watched) -> Iterator[Sample]:
+    root = watched.context.tiers.places.root
     if root is not None:
         try:
             disk = shutil.disk_usage(root)
@@ -93,8 +90,8 @@ def _disk(store: Store) -> Iterator[Sample]:
         yield Sample("tiered_disk_size_bytes", disk.total)
 
 
-def _writing(store: Store) -> Iterator[Sample]:
-    counters = store._write_counters
+def _writing(watched: Watched) -> Iterator[Sample]:
+    counters = watched.context.write_counters
     for topic, partition, counts in counters.partitions():
         yield Sample("tiered_appended_records_total", counts.records, (topic, str(partition)))
         yield Sample("tiered_appended_bytes_total", counts.bytes, (topic, str(partition)))
@@ -102,8 +99,8 @@ def _writing(store: Store) -> Iterator[Sample]:
     yield Sample("tiered_fsync_seconds", counters.syncs.counted)
 
 
-def _reading(store: Store) -> Iterator[Sample]:
-    counts = store._access.fetch_counters.counts
+def _reading(watched: Watched) -> Iterator[Sample]:
+    counts = watched.context.tiers.fetch_counters.counts
     for tier, splits in counts.splits.items():
         yield Sample("tiered_read_splits_total", splits, (tier,))
     yield Sample("tiered_cache_hits_total", counts.memory_hits, ("memory",))
@@ -115,10 +112,10 @@ def _reading(store: Store) -> Iterator[Sample]:
     yield Sample("tiered_cache_damaged_total", counts.damaged)
 
 
-def _bucket(store: Store, partitions: Iterable[PartitionFigures]) -> Iterator[Sample]:
-    if not store._access.has_cold:
+def _bucket(watched: Watched, partitions: Iterable[PartitionFigures]) -> Iterator[Sample]:
+    if not watched.context.tiers.has_cold:
         return
-    counts = store._access.bucket_counts
+    counts = watched.context.tiers.bucket_counts
     for operation, requests in counts.requests.items():
         yield Sample("tiered_cold_requests_total", requests, (operation,))
     for (operation, kind), errors in counts.failures.items():
@@ -126,7 +123,7 @@ def _bucket(store: Store, partitions: Iterable[PartitionFigures]) -> Iterator[Sa
     yield Sample("tiered_cold_throttles_total", counts.throttled)
     yield Sample("tiered_cold_sent_bytes_total", counts.bytes_up)
     yield Sample("tiered_cold_received_bytes_total", counts.bytes_down)
-    storage_class = store._settings.cold.storage_class
+    storage_class = watched.context.settings.cold.storage_class
     held = sum(item.bytes_in("cold") or 0 for item in partitions)
     cost = estimate(Requests.of(counts.requests), held, storage_class)
     retrieved = S3_PRICES.get(storage_class, S3_STANDARD).retrieved_gib_usd * counts.bytes_down / _GIB

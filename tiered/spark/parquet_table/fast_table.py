@@ -155,7 +155,9 @@ class _Pinned:
 def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) -> _Pinned:
     # A server is asked where the bucket is by a plan, which is made again once there is a lease.
     bucket = (
-        _bucket_of(pinned_scan(topic, read, ["offset"]), read) if _is_remote(topic) else topic._store._access
+        _bucket_of(pinned_scan(topic, read, ["offset"]), read)
+        if _is_remote(topic)
+        else topic.opened.context.tiers
     )
     url = bucket.places.cold_url if bucket.has_cold else None
     connector = find_connector(spark, url, bucket.places.cold_options) if url is not None else None
@@ -184,7 +186,7 @@ def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) ->
     if leased is not None and not plan.cold:
         leased.let_go()
         leased = None
-    return _Pinned(topic._meta.topic_id, topic.schema, query_of(scan), plan, connector, leased, splits)
+    return _Pinned(topic.opened.meta.topic_id, topic.schema, query_of(scan), plan, connector, leased, splits)
 
 
 def _with_tail(
@@ -241,7 +243,7 @@ def _cold_first(topic: Topic, access: TierAccess, splits: Sequence[Split]) -> li
         bounds[split.partition] = start, split.end_offset
     local = {split.partition for split in splits if not isinstance(split.source, ColdSource)}
     published = {
-        partition: _sealed(published_extents(access, topic._meta, partition, *bounds[partition]))
+        partition: _sealed(published_extents(access, topic.opened.meta, partition, *bounds[partition]))
         for partition in sorted(local)
     }
     return cold_first(topic.name, splits, published)

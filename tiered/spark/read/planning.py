@@ -57,7 +57,7 @@ def open_source(options: SourceOptions) -> Store:
     store = open_store(path, cold=options.cold, settings=settings, read_only=True)
     if isinstance(store, RemoteStore):
         return store
-    url = store._access.places.cold_url
+    url = store.context.tiers.places.cold_url
     if url is not None and url.startswith("memory:"):
         store.close()
         raise ConfigError(f"{url} lies in the memory of one process, and Spark reads from others")
@@ -73,7 +73,7 @@ def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) ->
         Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
     ConfigError, TopicNotFound, CorruptionError, ColdStorageError
     """
-    partitions = chosen_partitions(topic._meta, options.partitions)
+    partitions = chosen_partitions(topic.opened.meta, options.partitions)
     starts = expand(topic, options.starting, partitions, "starting", options.without_match)
     ends = expand(topic, options.ending, partitions, "ending", "latest")
     for attempt in range(_ATTEMPTS):
@@ -140,13 +140,13 @@ def expand(
     TopicNotFound
         The offsets are those of a topic that was deleted; another one has its name.
     """
-    if position.topic_id not in (None, topic._meta.topic_id):
+    if position.topic_id not in (None, topic.opened.meta.topic_id):
         raise TopicNotFound(
             f"topic {topic.name!r} was deleted and created again since its offsets were taken"
         )
     if isinstance(position.value, Mapping) and position.lineages is not None:
         log = topic.offsets()
-        common = in_common(topic, position.value, position.lineages, topic._lineages())
+        common = in_common(topic, position.value, position.lineages, topic.lineages())
         for key, end in common.items():
             if end < position.value[key]:
                 message = f"{undone(topic.name, log[key], position.value[key], end)}; leave {LINEAGES} out to start there"
@@ -185,7 +185,7 @@ def in_common(topic: Topic, offsets: Mapping[int, int], lineages: Lineages, now:
         for key in found.keys() & now.keys():
             epoch = lineages.get(key, FIRST_LINEAGE)
             if epoch != now[key]:
-                found[key] = min(found[key], topic._common_end(key, epoch))
+                found[key] = min(found[key], topic.common_end(key, epoch))
     return found
 
 
@@ -219,7 +219,7 @@ def _check_within(name: str, scan: Scan, starts: Mapping[int, int], ends: Mappin
 
 def key_column_of(topic: Topic) -> str | None:
     """Return the column that is the key, if there is one."""
-    return topic._meta.key if topic._typed else "key"
+    return topic.opened.meta.key if topic.opened.typed else "key"
 
 
 def _key(topic: Topic, text: str) -> Any:

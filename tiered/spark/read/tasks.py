@@ -71,8 +71,8 @@ def tasks_of(
 ) -> list[InputPartition]:
     """Return a pinned scan as tasks; none where there is nothing to read."""
     query = narrowing.query(query_of(scan), key_column_of(topic))
-    places = RemotePlaces.of(scan, options) if isinstance(scan, RemoteScan) else store._access.places
-    plan = ReadPlan(places, topic._meta, query, projection, options.fail_on_data_loss)
+    places = RemotePlaces.of(scan, options) if isinstance(scan, RemoteScan) else store.context.tiers.places
+    plan = ReadPlan(places, topic.opened.meta, query, projection, options.fail_on_data_loss)
     splits = narrowing.splits(scan.splits())
     return [
         TieredPartition(plan, task) for task in plan_tasks(splits, options.split_bytes, options.tasks_min)

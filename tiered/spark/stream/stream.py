@@ -109,7 +109,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with ShortErrors():
             options, topic = self._options, self._topic()
-            partitions = chosen_partitions(topic._meta, options.partitions)
+            partitions = chosen_partitions(topic.opened.meta, options.partitions)
             wanted = expand(topic, options.starting, partitions, "starting", options.without_match)
             # Seen anew, for what is looked at next must not be older than the start.
             log = self._look(fresh=True)
@@ -284,7 +284,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except TopicNotFound as gone:
             self._report(str(gone), gone)
             return []
-        if topic_id not in (None, topic._meta.topic_id):
+        if topic_id not in (None, topic.opened.meta.topic_id):
             self._report_another()
             return []
         # Where the micro-batch went back, that was said when it was planned.
@@ -361,13 +361,13 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _seen(self) -> _Log:
         topic = self._topic()
-        return _Log(topic, topic._meta.topic_id, topic.offsets(), topic._lineages())
+        return _Log(topic, topic.opened.meta.topic_id, topic.offsets(), topic.lineages())
 
     def _look_seconds(self) -> float:
         store = self._store
         if store is None or isinstance(store, RemoteStore):
             return _LOOK_SECONDS_REMOTE
-        return _LOOK_SECONDS_BUCKET if store._access.places.root is None else _LOOK_SECONDS_LOCAL
+        return _LOOK_SECONDS_BUCKET if store.context.tiers.places.root is None else _LOOK_SECONDS_LOCAL
 
     def stop(self) -> None:
         """Close the store."""
