@@ -1,0 +1,139 @@
+"""Actions that come too late, twice, or for what is another's by now: they change nothing, and are no failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import tiered
+from tests.conftest import Clock
+from tests.store.helpers import (
+    COMPRESS_US,
+    EVICT_US,
+    OFFLOAD_US,
+    evict_all,
+    local_segments,
+    stepwise,
+    tier,
+    values,
+)
+from tests.store.watched import WatchedBucket, open_at
+from tiered.policies.actions import Action, Offload, Seal, ShipTail
+
+AHEAD_US = {"compress": COMPRESS_US, "offload": OFFLOAD_US, "evict_local": EVICT_US}
+
+
+@pytest.fixture
+def bucket() -> WatchedBucket:
+    return WatchedBucket()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock, bucket: WatchedBucket) -> Iterator[tiered.Store]:
+    """One sealed segment, and an active one."""
+    with open_at(tmp_path / "data", bucket, clock, settings=stepwise()) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"%d" % number for number in range(5)])
+        topic.roll()
+        topic.append(b"5", sync=True)
+        yield store
+
+
+def planned(store: tiered.Store, clock: Clock, kind: str) -> Action:
+    """The action of a kind on the sealed segment, once what comes before it is done."""
+    for name, ahead_us in AHEAD_US.items():
+        if name == kind:
+            plan = store.plan((clock() + ahead_us) // 1000)
+            [action] = [action for action in plan.actions if action.kind == kind]
+            return action
+        tier(store, clock, ahead_us)
+    raise AssertionError(kind)
+
+
+def files(store: tiered.Store) -> dict[str, int]:
+    root = Path(store.url)
+    return {name: (root / "topics" / "t" / "0" / name).stat().st_ino for name in local_segments(root, "t")}
+
+
+def call(store: tiered.Store, action: Any) -> int | None:
+    done: int | None = getattr(store.tierer.actions, action.kind)(action)
+    return done
+
+
+@pytest.mark.parametrize("kind", AHEAD_US)
+def test_an_action_on_another_segment_changes_nothing(
+    store: tiered.Store, clock: Clock, bucket: WatchedBucket, kind: str
+) -> None:
+    """As where a topic was deleted, and created again, since it was planned."""
+    action = replace(planned(store, clock, kind), segment_id=uuid4())  # type: ignore[call-arg]
+    before, objects = files(store), dict(bucket.objects)
+    assert call(store, action) == 0
+    assert (files(store), bucket.objects) == (before, objects)
+
+
+@pytest.mark.parametrize("kind", AHEAD_US)
+def test_an_action_on_a_file_that_is_gone_is_no_failure(
+    store: tiered.Store, clock: Clock, bucket: WatchedBucket, kind: str
+) -> None:
+    """Another process was faster."""
+    action = planned(store, clock, kind)
+    evict_all(store, clock)
+    before, objects = files(store), dict(bucket.objects)
+    assert call(store, action) == 0
+    assert (files(store), bucket.objects) == (before, objects)
+    assert values(store.topic("t")) == [b"%d" % number for number in range(6)]
+
+
+def test_a_whole_that_is_published_already_is_not_uploaded_again(
+    store: tiered.Store, clock: Clock, bucket: WatchedBucket
+) -> None:
+    action = planned(store, clock, "offload")
+    assert isinstance(action, Offload)
+    assert call(store, action)
+    objects = dict(bucket.objects)
+    assert call(store, action) == 0
+    assert bucket.objects == objects
+
+
+def test_a_tail_that_is_published_already_is_not_uploaded_again(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket
+) -> None:
+    """Its end is known from then on, without another look."""
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1", sync=True)
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+            [(action, size)] = beside.tierer.tail_pass().report.done
+            assert isinstance(action, ShipTail)
+            assert size
+        store.tierer.actions.committer(topic.opened.meta, 0)
+        data = {key for key in bucket.objects if key.endswith(".parquet")}
+        assert call(store, action) == 0
+        assert {key for key in bucket.objects if key.endswith(".parquet")} == data
+        assert store.tierer.claims.known_end(topic.opened.meta, 0) == 1
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["by its writer", "by a tierer where nobody writes"])
+def test_a_segment_is_sealed_that_was_meant_and_no_other(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, *, own: bool
+) -> None:
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        store.create_topic("t").append(b"1", sync=True)
+        active = store.topic("t").opened.writer(0).active_segment_id
+    with open_at(tmp_path / "data", bucket, clock, tierer=not own) as store:
+        if own:
+            store.topic("t").opened.writer(0)
+        action = Seal(
+            topic="t", partition=0, segment_id=active, base_offset=0, end_offset=1, bytes=0, reason=""
+        )
+        call(store, replace(action, segment_id=uuid4()))
+        assert len(local_segments(tmp_path / "data", "t")) == 1
+        call(store, action)
+        assert len(local_segments(tmp_path / "data", "t")) == 2
+        call(store, action)
+        assert len(local_segments(tmp_path / "data", "t")) == 2
