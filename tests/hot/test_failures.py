@@ -22,7 +22,7 @@ from tests.hot.writers import (
     writing,
 )
 from tests.warm.disks import BrokenDisk, FailingDisk, FullDisk, Killed, MortalDisk
-from tiered.errors import DiskFull, PartitionPoisoned
+from tiered.errors import DiskFull, Fenced, PartitionPoisoned
 from tiered.hot.partition_writer import FULL, PartitionWriter
 from tiered.warm.file_lock import FileLock
 from tiered.warm.partition_directory import list_segments
@@ -51,6 +51,34 @@ def test_appends_stop_at_a_full_disk_and_go_on_afterwards(tmp_path: Path) -> Non
         disk.full = False
         assert disk.refused > 10
     assert list(read_partition(tmp_path).values()) == accepted
+
+
+def test_a_close_on_a_full_disk_needs_no_mark_where_everything_is_durable(tmp_path: Path) -> None:
+    """The mark only tells a torn tail from damage."""
+    disk = FullDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    writer.flush()
+    disk.full = True
+    writer.close()
+    assert list(read_partition(tmp_path).values()) == [b"a"]
+    FileLock.acquire(tmp_path / "lock", "it").release()
+
+
+def test_a_fenced_partition_is_not_rolled_by_its_age_either(tmp_path: Path) -> None:
+    """Where the clock was ahead, a roll seals also what is empty, and begins the next file."""
+    times = {"now_us": 36_000_000_000, "monotonic": 0}
+    writer = open_writer(tmp_path, clock=lambda: times["now_us"], monotonic=lambda: float(times["monotonic"]))
+    append(writer, b"a")
+    writer.flush()
+    times["now_us"] = 0
+    writer.roll_if_old()
+    times["monotonic"] = 4_000
+    writer.fence("another owns it")
+    with pytest.raises(Fenced):
+        writer.roll_if_old()
+    writer.close()
+    assert len(list_segments(tmp_path).segments) == 1
 
 
 def test_a_batch_that_finds_no_room_leaves_no_hole(tmp_path: Path) -> None:

@@ -169,6 +169,82 @@ def test_locks_that_were_released_leave_nothing_in_memory(tmp_path: Path) -> Non
     assert [take() for _ in range(3)] == [first] * 3
 
 
+FORK_BEHIND = """
+import ctypes, sys
+from contextlib import ExitStack
+from pathlib import Path
+from tiered.warm.file_lock import FileLock, directory_lock
+folder, how = Path(sys.argv[1]), sys.argv[2]
+with ExitStack() as held:
+    if how == "file":
+        held.callback(FileLock.acquire(folder / "lock", "it").release)
+    else:
+        held.enter_context(directory_lock(folder, wait_seconds=0))
+    libc = ctypes.CDLL(None)
+    child = libc.fork()
+    if child == 0:
+        libc.pause()
+print(child, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["file", "directory"])
+def test_a_copy_of_the_descriptor_of_which_python_knows_nothing_keeps_no_released_lock(
+    how: str, tmp_path: Path
+) -> None:
+    """As in a process that a library in C has forked."""
+    parent = forked.Popen(
+        [sys.executable, "-c", FORK_BEHIND, str(tmp_path), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        if how == "file":
+            FileLock.acquire(tmp_path / "lock", "it").release()
+        else:
+            with directory_lock(tmp_path, wait_seconds=0):
+                pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdin.close()
+        parent.wait()
+        parent.stdout.close()
+
+
+def test_nothing_is_left_of_what_a_longer_holder_said(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("x" * 4000)
+    lock = FileLock.acquire(tmp_path / "lock", "it", facts={"url": "here"})
+    assert (facts_of_holder(tmp_path / "lock") or {}).get("url") == "here"
+    lock.release()
+
+
+@pytest.mark.parametrize(("folder", "mode"), [(0o770, 0o660), (0o700, 0o600), (0o750, 0o600)])
+def test_a_lock_is_for_those_who_may_write_beside_it(folder: int, mode: int, tmp_path: Path) -> None:
+    tmp_path.chmod(folder)
+    FileLock.acquire(tmp_path / "lock", "it").release()
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == mode
+
+
+def test_a_lock_is_given_up_on_a_disk_that_became_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    lock = FileLock.acquire(tmp_path / "lock", "it")
+    with monkeypatch.context() as patch:
+        patch.setattr("tiered.warm.file_lock.os.ftruncate", fail)
+        lock.release()
+    assert not lock.held
+    FileLock.acquire(tmp_path / "lock", "it").release()
+
+
 def test_waiting_for_a_holder_that_lets_go(tmp_path: Path) -> None:
     """A short-lived holder is waited for, as long as one is willing to."""
     path = tmp_path / "lock"
