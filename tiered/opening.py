@@ -84,7 +84,8 @@ def open_store(
             raise ConfigError(
                 f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"
             )
-        return network().connect(text, settings, host, read_only=read_only, token=token)
+        served: Store = network().connect(text, settings, host, read_only=read_only, token=token)
+        return served
     if "://" in text:
         return _open_bucket(text, settings, host)
     if read_only and (tierer or daemon):

@@ -28,8 +28,8 @@ from tiered.cold.manifest.keys import (
 from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.cold.object_store.connect import open_object_store
-from tiered.cold.parquet.inspect import rebuild_entry, verify_object
 from tiered.cold.parquet.writer import write_object
+from tiered.cold.upkeep.inspect import rebuild_entry, verify_object
 from tiered.errors import (
     ColdStorageError,
     ConfigError,

@@ -28,9 +28,9 @@ from tiered.cold.fetch.object_reader import read_object
 from tiered.cold.object_store.protocol import ObjectInfo
 from tiered.cold.object_store.ranges import SparseFile, coalesce
 from tiered.cold.parquet.footer import FooterCache
-from tiered.cold.parquet.inspect import read_facts, rebuild_entry, verify_object
 from tiered.cold.parquet.layout import column_chunks, object_schema
 from tiered.cold.parquet.writer import write_object
+from tiered.cold.upkeep.inspect import read_facts, rebuild_entry, verify_object
 from tiered.errors import ColdStorageError, CorruptionError, SchemaMismatch
 from tiered.format.manifest import ObjectEntry
 from tiered.format.manifest_checks import check_object

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tiered
 from tests.format.manifest_values import entry
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, OffsetOutOfRange, TieredError
-from tiered.flight.server.staging import StageClient
+from tiered.flight.client.staging import StageClient
 from tiered.flight.wire.errors import decode_error, encode_error
 from tiered.flight.wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
 from tiered.flight.wire.options import ConnectOptions

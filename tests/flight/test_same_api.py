@@ -146,10 +146,10 @@ def test_following_a_partition_that_fails_does_not_hurry(slow: tiered.Store) -> 
     topic.append(b"0", sync=True)
     with slow.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
         there = remote.topic("orders")
-        assert remote_reads.wait(there, 0, 0)["waits"]
+        assert remote_reads.wait(there.opened, 0, 0)["waits"]
         writer = topic.opened.writers[0]
         writer.fault = tiered.Fenced("by the test")
-        assert not remote_reads.wait(there, 0, 1)["waits"]
+        assert not remote_reads.wait(there.opened, 0, 1)["waits"]
         writer.fault = None
 
 

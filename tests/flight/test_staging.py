@@ -18,10 +18,11 @@ import pytest
 
 import tiered
 from tiered.errors import ConfigError, ServerUnavailable
+from tiered.flight.client import staging as module
+from tiered.flight.client.staging import StageClient
 from tiered.flight.server import safe_batch
-from tiered.flight.server import staging as module
 from tiered.flight.server.server import FlightServer
-from tiered.flight.server.staging import StageClient, stage_stream
+from tiered.flight.server.staging import stage_stream
 from tiered.flight.wire.options import ConnectOptions, ServeOptions
 from tiered.flight.wire.put_messages import PutCommand
 

@@ -29,8 +29,8 @@ from tests.fuzz.mutations import mutate, mutate_json
 from tests.fuzz.repair import repair_block, repair_document, repair_object, repair_segment
 from tiered.cold.fetch import object_reader
 from tiered.cold.parquet.footer import parse_footer
-from tiered.cold.parquet.inspect import read_facts, rebuild_entry, verify_object
 from tiered.cold.parquet.layout import column_chunks, facts_of, object_schema
+from tiered.cold.upkeep.inspect import read_facts, rebuild_entry, verify_object
 from tiered.errors import CorruptionError, UnsupportedFormat
 from tiered.format.block import decode_body, decode_header, verify_chunks
 from tiered.format.codec import Codec, compress, decompress

@@ -16,7 +16,7 @@ import tiered
 from tests.conftest import Clock
 from tests.store.test_passes import Loop
 from tests.store.watched import URL, WatchedBucket, host, open_at, published, settings
-from tiered.cold.parquet.inspect import read_facts_of_entry
+from tiered.cold.upkeep.inspect import read_facts_of_entry
 from tiered.daemon.health import Health
 from tiered.daemon.pass_watch import WatchedWork
 from tiered.engine.host import Host

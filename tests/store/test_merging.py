@@ -18,8 +18,8 @@ from tiered.cli.verify import _access
 from tiered.cold.manifest.partition_manifest import ColdPartition
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.cold.object_store.connect import open_object_store
-from tiered.cold.parquet.inspect import read_facts, read_facts_of_entry
 from tiered.cold.parquet.writer import write_object
+from tiered.cold.upkeep.inspect import read_facts, read_facts_of_entry
 from tiered.cold.upkeep.merge import merge_objects
 from tiered.cold.upkeep.rebuild import plan_rebuild, publish_rebuilt, rebuild_page
 from tiered.engine.host import Host

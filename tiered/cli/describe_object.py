@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.ranges import SparseFile
 from ..cold.parquet.footer import Footer, parse_footer
-from ..cold.parquet.inspect import read_tail
 from ..cold.parquet.layout import FACTS_KEY, column_chunks, facts_of
 from ..cold.parquet.page_memory import decode, reckon
+from ..cold.upkeep.inspect import read_tail
 from ..errors import ConfigError, CorruptionError
 from ..format.manifest import PIECE_BYTES_MAX
 from .describe import Description, Row, columns_of, segment_facts

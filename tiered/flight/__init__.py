@@ -3,7 +3,7 @@
 Importing this gives `Store.serve` and ``tiered.open("grpc://…")`` what they need. pyarrow's Flight is loaded at the first
 use of either: some builds of pyarrow lack it, and most processes never speak it.
 
-Other packages import `client`, `server` and `wire`.
+Other packages import `client` and `wire`.
 """
 
 from __future__ import annotations

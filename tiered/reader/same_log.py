@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.partition_manifest import ColdPartition
-from ..cold.parquet.inspect import read_facts_of_entry
 from ..cold.parquet.layout import object_schema
+from ..cold.upkeep.inspect import read_facts_of_entry
 from ..errors import CorruptionError, ObjectNotFound
 from ..format.compare import aligned, same_records
 from ..format.manifest import Head, ObjectEntry

@@ -41,7 +41,7 @@ from ..cold.manifest.keys import parse_object_name, topic_key
 from ..cold.manifest.partition_manifest import ColdPartition
 from ..cold.manifest.restore_intent import LINEAGE
 from ..cold.manifest.store_documents import DELETED, Bucket
-from ..cold.parquet.inspect import read_facts, rebuild_entry
+from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.lineages import WHOLLY, shared_end
 from ..format.manifest import Head, ObjectEntry, Origin

@@ -47,7 +47,7 @@ from ..cold.manifest.restores import Restoring
 from ..cold.manifest.store_documents import DELETED, Bucket
 from ..cold.object_store.options import check_url
 from ..cold.object_store.probe import check_conditional_writes
-from ..cold.parquet.inspect import read_facts_of_entry
+from ..cold.upkeep.inspect import read_facts_of_entry
 from ..engine.host import Host
 from ..engine.locations import cold_options
 from ..errors import ColdStorageError, ConfigError, CorruptionError, Fenced, SchemaMismatch, StoreLocked

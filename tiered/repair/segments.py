@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.manifest.partition_manifest import ColdPartition
-from ..cold.parquet.inspect import read_facts
+from ..cold.upkeep.inspect import read_facts
 from ..errors import CorruptionError
 from ..format.block import encode_header
 from ..format.block_pieces import encode_blocks, split_batch

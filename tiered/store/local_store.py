@@ -20,7 +20,7 @@ from ..engine.host import Host
 from ..engine.locations import places_of
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.topics import remove_topic
-from ..errors import ReadOnly, TopicExists, TopicNotFound, as_tiered_error
+from ..errors import ColdStorageError, ReadOnly, TieredError, TopicExists, TopicNotFound, as_tiered_error
 from ..format.schema import check_topic_name
 from ..format.topic_meta import TopicMeta, check_partitions, check_same, checked_schema
 from ..monitor.http import Web
@@ -43,7 +43,6 @@ from ..verify.verifier import verify_store
 from ..warm.catalog import deletions
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import NoRoom
-from . import closing
 from .local_topic import Topic
 from .network import Server, network
 
@@ -128,11 +127,68 @@ class Store:
         ColdStorageError
             With ``sync="cold"``: some records are durable here, and not published. Everything is closed.
         """
-        closing.close(self)
+        lifecycle, topics = self.lifecycle, self.open_topics
+        if lifecycle.ended:
+            return
+        if self.passes is not None:
+            self.passes.stop()
+        error: Exception | None = self._published()
+        topics.begin_closing()
+        for writer in topics.writers():
+            try:
+                writer.close()
+            except Exception as failed:  # noqa: BLE001
+                # Whatever it is, the partitions after it must reach the disk.
+                error = error or failed
+        if error is not None and any(writer.fault is None for writer in topics.writers()):
+            lifecycle.reopen()
+            if self.passes is not None:
+                self.passes.start()
+            raise error
+        lifecycle.stopping.set()
+        if self.web is not None:
+            self.web.close()
+        for server in self.servers:
+            server.close()
+        for ticker in self.tickers:
+            ticker.stop()
+        lifecycle.end()
+        open_stores.discard(self)
+        self.context.tiers.close()
+        if self.writer_lock is not None:
+            self.writer_lock.release()
+        if error is not None:
+            raise error
+
+    def _published(self) -> TieredError | None:
+        """With ``sync="cold"``: publish what appends did not wait for; return what stood in the way."""
+        error: TieredError | None = None
+        if self.context.settings.store.sync == "cold":
+            for topic in self.open_topics.open_now():
+                for partition, writer in list(topic.writers.items()):
+                    try:
+                        if writer.fault is None:  # else it was said before
+                            topic.wait_safe(partition, writer.end_offset, None)
+                    except TieredError as failed:
+                        error = error or failed
+                    except RuntimeError as failed:
+                        # At exit no thread can be started any more, for the parts of a large object, say.
+                        error = error or ColdStorageError(f"not published at exit: {failed}", retryable=True)
+        return error
 
     def _abandon(self) -> None:
         """In a forked child: this store is the parent's."""
-        closing.abandon(self)
+        fault = self.lifecycle.abandon()
+        self.open_topics.abandon()
+        for writer in self.open_topics.writers():
+            writer.abandon(fault)
+        if self.writer_lock is not None:
+            self.writer_lock.abandon()
+        self.tierer.abandon()
+        if self.web is not None:
+            self.web.abandon()
+        for server in self.servers:
+            server.abandon()
 
     def serve(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,9 +28,6 @@ from ..reader.query import (
 from ..reader.scan import Scan
 from .local_producer import Producer, open_producer
 
-if TYPE_CHECKING:
-    from .local_store import Store
-
 # A named tuple's own constructor is a Python function: this skips it, on the path of every record.
 _new = tuple.__new__
 
@@ -46,7 +43,7 @@ class Topic:
         The topic's own columns; reads add ``topic, partition, offset, timestamp``.
     """
 
-    def __init__(self, store: Store, opened: OpenTopic) -> None:
+    def __init__(self, store: object, opened: OpenTopic) -> None:
         self.store = store  # which is open for as long as somebody has one of its topics
         self.opened = opened
         # What the path of every record takes, one attribute away.

@@ -8,12 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Any, Protocol, Self
 
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    from .local_store import Store
 
 
 class Server(Protocol):
@@ -46,7 +43,7 @@ class Network:
     """How to serve a store, and how to connect to one; see `tiered.flight`."""
 
     serve: Callable[..., Server]
-    connect: Callable[..., Store]
+    connect: Callable[..., Any]
 
 
 _network: list[Network] = []

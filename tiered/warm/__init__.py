@@ -1,6 +1,5 @@
 """The warm tier: segment files on the local disk. Written, read, sealed and recovered here.
 
 Other packages import `bucket_binding`, `catalog`, `ends`, `fair_lock`, `file_lock`, `filesystem`, `mount_check`,
-`open_commits`, `partition_directory`, `reencode`, `segment_reader`, `segment_writer` and `writer_requests`. and
-`writer_requests`.
+`open_commits`, `partition_directory`, `reencode`, `segment_reader`, `segment_writer` and `writer_requests`.
 """

@@ -1,4 +1,4 @@
 """A segment as one Parquet object: layout, footer, writing, inspection.
 
-Other packages import `footer`, `inspect`, `layout`, `page_memory` and `writer`.
+Other packages import `footer`, `layout`, `page_memory` and `writer`.
 """

@@ -24,9 +24,9 @@ from ...format.segment_facts import SegmentFacts
 from ..fetch.object_reader import read_object
 from ..manifest.partition_manifest import ColdPartition
 from ..parquet.footer import FooterCache
-from ..parquet.inspect import read_facts_of_entry
 from ..parquet.layout import object_schema
 from ..parquet.writer import write_object
+from .inspect import read_facts_of_entry
 
 
 def merge_objects(

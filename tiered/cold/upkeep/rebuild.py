@@ -23,7 +23,7 @@ from ...format.segment_facts import SegmentFacts
 from ..manifest.commit import FIRST_LINEAGE, Committer
 from ..manifest.keys import ObjectName, parse_object_name
 from ..manifest.partition_manifest import ColdPartition
-from ..parquet.inspect import rebuild_object
+from .inspect import rebuild_object
 
 ASIDE_FOLDER = ".damaged"
 

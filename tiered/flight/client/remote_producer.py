@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...engine.append import checked
 from ...engine.ingest import check_records, fitting
@@ -18,19 +18,17 @@ from ...store.local_producer import Producer
 from ..wire.put_messages import Session
 from .appender import PILE_BYTES_MAX
 from .pending_batch import Pile
-
-if TYPE_CHECKING:
-    from .remote_topic import RemoteTopic
+from .topic_state import TopicState, body_of_rows
 
 
 class RemoteProducer(Producer):
     """A `Producer` behind a server. Each append waits for the server's answer. Thread-safe."""
 
-    _topic: RemoteTopic  # type: ignore[assignment]  # its appends are requests
+    _topic: TopicState  # type: ignore[assignment]  # its appends are requests
 
     def __init__(
         self,
-        topic: RemoteTopic,
+        topic: TopicState,
         producer_id: str,
         epoch: int,
         next_sequence: int | None,
@@ -57,11 +55,11 @@ class RemoteProducer(Producer):
         """Append one record under a number, as `Producer.append` does."""
         topic = self._topic
         # First: in a forked child the lock may be held for ever.
-        topic.store.lifecycle.check_writable()
+        topic.lifecycle.check_writable()
         check_sync(sync)
-        record = checked(topic.opened, value, key, headers, timestamp, partition)
+        record = checked(topic, value, key, headers, timestamp, partition)
         pile = Pile(record.partition, sync)
-        pile.size = record.size + topic.opened.row_bytes
+        pile.size = record.size + topic.row_bytes
         pile.rows.append((record.timestamp_us, *record.values))
         with self._lock:
             number = self._checked(sequence)
@@ -79,17 +77,17 @@ class RemoteProducer(Producer):
     ) -> list[OffsetRange]:
         """Append Arrow data under numbers, as `Producer.append_batch` does."""
         topic = self._topic
-        topic.store.lifecycle.check_writable()
+        topic.lifecycle.check_writable()
         check_sync(sync)
         if partition is not None:
-            partition = topic.opened.check_partition(partition)
+            partition = topic.check_partition(partition)
         ranges: list[OffsetRange] = []
         with self._lock:
             begin = number = self._checked(sequence)
             try:
-                limit = topic.opened.record_bytes_max
+                limit = topic.record_bytes_max
                 for batch, timestamps in fitting(data, topic.schema, limit):
-                    body = topic.body(batch, timestamps)
+                    body = body_of_rows(batch, timestamps)
                     # Before the first piece of it is sent.
                     check_records(body, limit)
                     for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):

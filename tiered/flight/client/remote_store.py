@@ -15,7 +15,6 @@ from ...engine.host import Host
 from ...engine.lifecycle import Lifecycle
 from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
 from ...format.schema import check_topic_name
-from ...format.topic_meta import TopicMeta
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
 from ...store.local_store import Store
@@ -25,6 +24,7 @@ from ..wire.serving_file import Notice
 from ..wire.values import encode_schema
 from .connection import Connection
 from .remote_topic import RemoteTopic
+from .topic_state import TopicState, describe
 
 _CONNECT_SECONDS = 10.0
 
@@ -116,7 +116,7 @@ class RemoteStore(Store):
         self._lock = threading.RLock()
         self._closing = threading.Lock()
         for topic in self._topics.values():
-            topic.lock = threading.RLock()
+            topic.opened.lock = threading.RLock()
             topic.appender.abandon(fault)
         self.connection.abandon()
 
@@ -157,21 +157,19 @@ class RemoteStore(Store):
         """
         self.lifecycle.check()
         check_topic_name(name)
-        meta = self.describe(name)
+        meta = describe(self.connection, name)
         with self._lock:
             topic = self._topics.get(name)
             if topic is not None and topic.opened.meta.topic_id == meta.topic_id:
-                with topic.lock:
+                with topic.opened.lock:
                     topic.opened.use(meta)
                 return topic
             if topic is not None:
                 topic.close()
-            topic = self._topics[name] = RemoteTopic(self, meta)
+            topic = self._topics[name] = RemoteTopic(
+                self, TopicState(meta, self.settings.store, self.clock, self.connection, self.lifecycle)
+            )
             return topic
-
-    def describe(self, name: str) -> TopicMeta:
-        found = self.connection.action("describe_topic", {"topic": name})
-        return TopicMeta.from_json(found["topic"], where="the server's answer")
 
     def topics(self) -> list[str]:
         """Return the names of the topics, sorted."""

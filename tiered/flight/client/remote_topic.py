@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from ...engine.append import Checked, checked, checked_records
 from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, values_batch
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
-from ...engine.topic_shape import TopicShape
 from ...engine.topics import beyond_the_log
 from ...errors import ConfigError, SchemaMismatch, TieredError
 from ...format.block_pieces import split_batch
 from ...format.record import Headers, check_record_size, partition_of
-from ...format.schema import TIMESTAMP, body_schema
-from ...format.sizes import reckoned_bytes, row_bytes
+from ...format.sizes import reckoned_bytes
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
 from ...reader.query import (
@@ -31,42 +28,19 @@ from ...reader.query import (
     within_64_bits,
 )
 from ...reader.scan import Scan
-from ...settings.sections import StoreSettings
 from ...store.local_producer import Producer
 from ...store.local_topic import Topic
 from ..wire.messages import ScanCommand
 from ..wire.topic_ref import named
 from ..wire.values import encode_schema
-from .appender import PILE_BYTES_MAX, Appender
-from .follow import followed, records
+from .appender import PILE_BYTES_MAX
+from .follow import check_there, followed, records_in
 from .pending_batch import OnItsWay, Pile
 from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan
-
-if TYPE_CHECKING:
-    from .remote_store import RemoteStore
+from .topic_state import TopicState, body_of_rows
 
 _CHUNK_ROWS = 1 << 16
-
-
-class RemoteShape(TopicShape):
-    """The shape of a topic behind a server: asks it again where a partition is not known."""
-
-    def __init__(
-        self, meta: TopicMeta, options: StoreSettings, clock: Callable[[], int], refresh: Callable[[], None]
-    ) -> None:
-        self._refresh = refresh
-        super().__init__(meta, options, clock)
-
-    def use(self, meta: TopicMeta) -> None:
-        super().use(meta)
-        self.row_bytes = row_bytes(body_schema(meta.schema))
-
-    def check_partition(self, partition: int) -> int:
-        partition = plain_int(partition)
-        if type(partition) is int and partition >= self.partitions:
-            self._refresh()  # others may have added it
-        return super().check_partition(partition)
 
 
 class RemoteTopic(Topic):
@@ -77,21 +51,15 @@ class RemoteTopic(Topic):
     the next `flush` or close, as for a background flush.
     """
 
-    opened: RemoteShape  # type: ignore[assignment]  # a topic of the server has no writers here
+    opened: TopicState  # type: ignore[assignment]  # a topic of the server has no writers here
 
-    def __init__(self, store: RemoteStore, meta: TopicMeta) -> None:
-        self.store: RemoteStore = store  # the connection to it
-        self.opened = RemoteShape(meta, store.settings.store, store.clock, self.refresh)
-        self.lock = threading.RLock()
-        self.connection = store.connection
+    def __init__(self, store: object, state: TopicState) -> None:
+        self.store = store  # which is open for as long as somebody has one of its topics
+        self.opened = state
+        self.lifecycle = state.lifecycle
+        self.connection = state.connection
+        self.appender = state.appender
         self._seen_lineages: dict[int, int] | None = None
-        self.appender = Appender(
-            self.connection,
-            lambda: self.opened.meta,
-            self.refresh,
-            self.opened.waits,
-            self.opened.block_bytes,
-        )
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -112,7 +80,7 @@ class RemoteTopic(Topic):
         Appended
             Where nothing is waited for, one whose offset comes with the server's answer.
         """
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         check_sync(sync)
         pile, place = self._add(checked(self.opened, value, key, headers, timestamp, partition), sync)
         if sync if sync is not None else self.opened.waits:
@@ -132,7 +100,7 @@ class RemoteTopic(Topic):
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         """Append many records, as `Topic.append_many` does; they are sent as few batches."""
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         ranges: list[OffsetRange] = []
         with naming_what_stayed(ranges):
             for chunk in chunked(records, _CHUNK_ROWS):
@@ -155,7 +123,7 @@ class RemoteTopic(Topic):
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
     ) -> list[OffsetRange]:
         """Append Arrow data, as `Topic.append_batch` does; pieces of some MiB are under way at a time."""
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         check_sync(sync)
         if partition is not None:
             partition = self.opened.check_partition(partition)
@@ -170,7 +138,7 @@ class RemoteTopic(Topic):
         self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None,
         ranges: list[OffsetRange],
     ) -> None:  # fmt: skip
-        body = self.body(batch, timestamps)
+        body = body_of_rows(batch, timestamps)
         # Before the first piece of it is sent.
         check_records(body, self.opened.record_bytes_max)
         name = self.opened.key_column
@@ -198,20 +166,13 @@ class RemoteTopic(Topic):
                 self.appender.add_batch(piles[-1])
         _wait_for((pile.ranges for pile in piles), ranges)
 
-    @staticmethod
-    def body(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
-        """Put the record timestamps in front; where they are null, the server's clock says them."""
-        stamps = pa.nulls(batch.num_rows, TIMESTAMP) if timestamps is None else timestamps
-        schema = pa.schema([pa.field("timestamp", TIMESTAMP), *batch.schema])
-        return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=schema)
-
     def producer(self, producer_id: str) -> Producer:
         """Begin a session of an idempotent producer at the server, as `Topic.producer` does."""
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         values = {**named(self.opened.meta), "id": producer_id}
         found = self.connection.action("producer", values, seconds=None)
         return RemoteProducer(
-            self,
+            self.opened,
             producer_id,
             found["epoch"],
             found["next_sequence"],
@@ -220,13 +181,13 @@ class RemoteTopic(Topic):
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable; raise what stood in the way."""
-        self.store.lifecycle.check()
-        if not self.store.read_only:
+        self.lifecycle.check()
+        if self.lifecycle.writes:
             self.appender.flush()
 
     def roll(self) -> None:
         """Seal the active segments that hold records, and begin new ones."""
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         self.appender.drain()
         self.connection.action("roll", named(self.opened.meta), seconds=None)
 
@@ -271,7 +232,7 @@ class RemoteTopic(Topic):
         *,
         split_bytes: int | None = None,
     ) -> RemoteScan:
-        self.store.lifecycle.check()
+        self.lifecycle.check()
         limit = checked_limit(limit)
         partitions = plain_int(partitions)
         if type(partitions) is int:
@@ -287,8 +248,8 @@ class RemoteTopic(Topic):
             self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
             query.key, query.columns, limit, split_bytes, self.opened.meta.topic_id,
         )  # fmt: skip
-        scan = RemoteScan(self.connection, command, self.store.lifecycle.check)
-        self._take_over(scan.plan.meta)
+        scan = RemoteScan(self.connection, command, self.lifecycle.check)
+        self.opened.take_over(scan.plan.meta)
         return scan
 
     def read(
@@ -299,17 +260,30 @@ class RemoteTopic(Topic):
         follow: bool = False,
     ) -> Iterator[Record]:
         """Yield records of one partition from `offset` on, in order, as `Topic.read` does."""
-        self.store.lifecycle.check()
+        self.lifecycle.check()
         partition, offset = self.opened.check_start(plain_int(partition), offset)
         limit = checked_limit(limit)
-        return followed(self, partition, offset, limit) if follow else records(self, partition, offset, limit)
+        return (
+            followed(self.opened, partition, offset, limit)
+            if follow
+            else self._records(partition, offset, limit)
+        )
+
+    def _records(self, partition: int, offset: int | None, limit: int | None) -> Iterator[Record]:
+        if limit == 0:
+            return
+        end = offset + limit if offset is not None and limit is not None else None
+        check_there(self.opened, self.offsets()[partition], offset)
+        columns = ["offset", "timestamp", *self.schema.names]
+        for batch in self.scan(partition, offset, end, columns=columns, limit=limit).to_batches():
+            yield from records_in(self.opened, batch, partition)
 
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; what is about to be shown is flushed first."""
-        self.store.lifecycle.check()
+        self.lifecycle.check()
         self.appender.drain()
         found = self.connection.action("offsets", named(self.opened.meta), seconds=None)
-        self.grow(found)
+        self.opened.grow(found)
         # A server of an earlier release does not say.
         said = found.get("lineages", {})
         self._seen_lineages = {int(key): int(epoch) for key, epoch in said.items()} or None
@@ -325,7 +299,7 @@ class RemoteTopic(Topic):
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
         partition = self.opened.check_partition(partition)
-        self.store.lifecycle.check()
+        self.lifecycle.check()
         self.appender.drain()
         values = {**named(self.opened.meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
         return int(self.connection.action("offset_at", values, seconds=None)["offset"])
@@ -335,7 +309,7 @@ class RemoteTopic(Topic):
     def delete_before(self, offset: int, partition: int = 0) -> None:
         """Move the start offset up, as `Topic.delete_before` does."""
         partition, offset = self.opened.check_partition(partition), plain_int(offset)
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         if type(offset) is not int or within_64_bits(offset) != offset:
             # A message would not hold it as it is.
             found = self.offsets()[partition]
@@ -346,14 +320,14 @@ class RemoteTopic(Topic):
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add nullable columns at the end of a typed topic; older records read them as null."""
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         if not isinstance(columns, pa.Schema):
             raise SchemaMismatch(f"columns are given as a pyarrow.Schema, not {type(columns).__name__}")
         self._change("add_columns", {"schema": encode_schema(columns)})
 
     def add_partitions(self, total: int) -> None:
         """Raise the number of partitions to `total`."""
-        self.store.lifecycle.check_writable()
+        self.lifecycle.check_writable()
         self._change("add_partitions", {"total": total})
 
     def _change(self, action: str, values: dict[str, Any]) -> None:
@@ -361,22 +335,8 @@ class RemoteTopic(Topic):
         found = self.connection.action(
             action, {**named(self.opened.meta), **values}, seconds=None, retry=False
         )
-        with self.lock:
+        with self.opened.lock:
             self.opened.use(TopicMeta.from_json(found["topic"], where="the server's answer"))
-
-    def refresh(self) -> None:
-        """Take over what others changed of the topic."""
-        self._take_over(self.store.describe(self.name))
-
-    def _take_over(self, meta: TopicMeta) -> None:
-        with self.lock:
-            if meta.topic_id == self.opened.meta.topic_id and meta != self.opened.meta:
-                self.opened.use(meta)
-
-    def grow(self, found: Mapping[str, Any]) -> None:
-        """Take over what others changed, where an answer tells that there is something."""
-        if found["partitions"] > self.partitions or found["schema_id"] > self.opened.meta.schema_id:
-            self.refresh()
 
     def finish(self) -> None:
         """Send and flush what is left here, and raise what went wrong."""

@@ -1,4 +1,1 @@
-"""The server of a store over Arrow Flight.
-
-Other packages import `staging`.
-"""
+"""The server of a store over Arrow Flight."""

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from ...errors import ConfigError, SchemaMismatch, TieredError
-from ...flight.server.staging import StageClient
+from ...flight.client.staging import StageClient
 from ...flight.wire.options import connect_options
 from ...format.schema import SYSTEM_FIELDS
 from ...format.topic_meta import TopicMeta

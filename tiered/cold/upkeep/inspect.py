@@ -16,9 +16,9 @@ from ...format.segment_facts import SegmentFacts
 from ..fetch.plan import Piece, read_piece, tail_piece
 from ..object_store.protocol import ObjectInfo, ObjectStore
 from ..object_store.second_look import sound
-from ..upkeep.check import check_piece, check_size, pieces
-from .footer import Footer, FooterCache, parse_footer
-from .layout import MAGIC, ObjectFacts, as_in_manifest, column_chunks, facts_of, make_entry
+from ..parquet.footer import Footer, FooterCache, parse_footer
+from ..parquet.layout import MAGIC, ObjectFacts, as_in_manifest, column_chunks, facts_of, make_entry
+from .check import check_piece, check_size, pieces
 
 _TAIL_BYTES = 64 * 1024
 _READ_BYTES = 16 * 1024 * 1024

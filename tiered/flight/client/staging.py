@@ -1,0 +1,162 @@
+"""The client's side of staging: rows are sent, and committed by another call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from ...errors import Backpressure, ServerUnavailable, TieredError
+from ...format.block_pieces import split_batch
+from ...format.sizes import reckoned_bytes
+from ...format.topic_meta import TopicMeta
+from ...staging.stage_file import Staged
+from ..wire.flight_errors import client_errors
+from ..wire.options import ConnectOptions
+from ..wire.put_messages import PutCommand
+from ..wire.values import count, decode_answer
+from .connection import Connection
+
+# A batch of some thousand large rows goes in pieces, so that neither end holds much of it.
+_PIECE_BYTES = 8 << 20
+_PIECES_KEPT = 4
+
+
+class _Replayed:
+    """Pieces, to be iterated over again as long as few were taken: a stream that is refused is so before it has many.
+
+    Attributes
+    ----------
+    complete
+        Whether all pieces that were taken can be had again.
+    """
+
+    def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
+        self._rest = pieces
+        self._taken: list[pa.RecordBatch] = []
+        self.complete = True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield from tuple(self._taken)
+        for piece in self._rest:
+            if self.complete and len(self._taken) < _PIECES_KEPT:
+                self._taken.append(piece)
+            else:
+                self.complete = False
+                self._taken.clear()
+            yield piece
+
+
+class StageClient:
+    """Stages and commits at a server; also a context manager.
+
+    Every call can be made again: rows that nobody commits are swept, and a commit that is there already is no error.
+    """
+
+    def __init__(self, location: str, options: ConnectOptions) -> None:
+        self._connection = Connection(location, options)
+        self.location = self._connection.location
+
+    def describe(self, topic: str) -> TopicMeta:
+        """Return what a topic is.
+
+        Raises
+        ------
+        TopicNotFound, ServerUnavailable, ConfigError
+        """
+        answer = self._connection.action("describe_topic", {"topic": topic})
+        return TopicMeta.from_json(answer["topic"], where=self.location)
+
+    def stage(
+        self, meta: TopicMeta, query: str, attempt: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> Staged:
+        """Send the rows of one attempt; durable at the server when it returns, and in nobody's sight.
+
+        Raises
+        ------
+        SchemaMismatch, RecordTooLarge, DiskFull, TopicNotFound, ServerUnavailable, Backpressure
+            Nothing that could be committed is there; try again under another name.
+        """
+        pieces = _Replayed(
+            piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES, reckoned_bytes)
+        )
+        command = PutCommand(
+            meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}
+        )
+        return self._connection.retried(
+            lambda: self._sent(command, attempt, schema, pieces),
+            lambda error: isinstance(error, Backpressure) and pieces.complete,
+        )
+
+    def _sent(
+        self, command: PutCommand, attempt: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
+    ) -> Staged:
+        sent = 0
+        writer, reader = self._connection.put(command.encode(), schema)
+        try:
+            # An error of the batches themselves is the caller's own, whatever its kind.
+            for piece in pieces:
+                with self._stream_errors(writer):
+                    writer.write_batch(piece)
+                sent += piece.num_rows
+            with self._stream_errors(writer):
+                writer.done_writing()
+                answer = reader.read()
+                writer.close()
+        except BaseException:
+            with suppress(pa.ArrowException, OSError):
+                writer.close()
+            raise
+        if answer is None:
+            raise ServerUnavailable(f"{self.location} ended without an answer")
+        values = decode_answer(answer)
+        if values.get("rows") != sent:
+            raise TieredError(f"{self.location} staged {values.get('rows')} rows of {sent}")
+        return Staged(attempt, sent, count(values["bytes"]))
+
+    @contextmanager
+    def _stream_errors(self, writer: Any) -> Iterator[None]:
+        """Raise what the server answers to a stream that broke: the write says only that it broke."""
+        with client_errors(self.location):
+            try:
+                yield
+            except (pa.ArrowException, OSError):
+                writer.close()
+                raise
+
+    def commit(self, topic: str, query: str, batch: int, staged: Sequence[Staged]) -> bool:
+        """Put staged rows into the log; see `Staging.commit`. A connection that is lost is tried again.
+
+        Raises
+        ------
+        ServerUnavailable
+            Whether the batch is there is unknown; the same commit again is right in any case.
+        TieredError
+        """
+        body = {
+            "topic": topic,
+            "query": query,
+            "batch": batch,
+            "staged": [item.to_json() for item in staged],
+        }
+        return bool(self._connection.action("commit", body, seconds=None)["appended"])
+
+    def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
+        """Let staged rows go."""
+        body = {"topic": topic, "query": query, "attempts": list(attempts)}
+        self._connection.action("abort", body)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

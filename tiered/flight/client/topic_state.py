@@ -1,0 +1,90 @@
+"""What a client knows of a topic that is served elsewhere, and how it asks for more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from ...engine.lifecycle import Lifecycle
+from ...engine.topic_shape import TopicShape
+from ...format.schema import TIMESTAMP, body_schema
+from ...format.sizes import row_bytes
+from ...format.timestamps import plain_int
+from ...format.topic_meta import TopicMeta
+from ...settings.sections import StoreSettings
+from .appender import Appender
+from .connection import Connection
+
+
+class TopicState(TopicShape):
+    """The shape of a topic behind a server, its connection, and what waits to be sent. Thread-safe.
+
+    Attributes
+    ----------
+    lifecycle
+        Of the store that was connected to.
+    lock
+        Of changes to the shape.
+    row_bytes
+        What a row of nulls takes in a message.
+    """
+
+    def __init__(
+        self,
+        meta: TopicMeta,
+        options: StoreSettings,
+        clock: Callable[[], int],
+        connection: Connection,
+        lifecycle: Lifecycle,
+    ) -> None:
+        super().__init__(meta, options, clock)
+        self.connection = connection
+        self.lifecycle = lifecycle
+        self.lock = threading.RLock()
+        self.appender = Appender(connection, lambda: self.meta, self.refresh, self.waits, self.block_bytes)
+
+    def use(self, meta: TopicMeta) -> None:
+        super().use(meta)
+        self.row_bytes = row_bytes(body_schema(meta.schema))
+
+    def refresh(self) -> None:
+        """Take over what others changed of the topic."""
+        self.take_over(describe(self.connection, self.name))
+
+    def take_over(self, meta: TopicMeta) -> None:
+        """Go by the topic's document as a server has it, unless it is another topic by now."""
+        with self.lock:
+            if meta.topic_id == self.meta.topic_id and meta != self.meta:
+                self.use(meta)
+
+    def grow(self, found: Mapping[str, Any]) -> None:
+        """Take over what others changed, where an answer tells that there is something."""
+        if found["partitions"] > self.partitions or found["schema_id"] > self.meta.schema_id:
+            self.refresh()
+
+    def check_partition(self, partition: int) -> int:
+        partition = plain_int(partition)
+        if type(partition) is int and partition >= self.partitions:
+            self.refresh()  # others may have added it
+        return super().check_partition(partition)
+
+
+def describe(connection: Connection, name: str) -> TopicMeta:
+    """Ask for the document of a topic.
+
+    Raises
+    ------
+    TopicNotFound, ServerUnavailable, CorruptionError
+    """
+    found = connection.action("describe_topic", {"topic": name})
+    return TopicMeta.from_json(found["topic"], where="the server's answer")
+
+
+def body_of_rows(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
+    """Put the record timestamps in front; where they are null, the server's clock says them."""
+    stamps = pa.nulls(batch.num_rows, TIMESTAMP) if timestamps is None else timestamps
+    schema = pa.schema([pa.field("timestamp", TIMESTAMP), *batch.schema])
+    return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=schema)
