@@ -101,7 +101,7 @@ def test_using_an_object_name_again(operations, monkeypatch, exclusive: bool) ->
 
         def publish(self):
             self._spool.seek(0)
-            self._store._fs.pipe_file(self._store._path(self._key), self._spool.read())
+            self._store.fs.pipe_file(self._store.path(self._key), self._spool.read())
 
         monkeypatch.setattr(_SpooledUpload, "_publish", publish)
     with found("does not recover" if exclusive else "used for two contents|gone or damaged"):

@@ -46,7 +46,7 @@ class RecentBlocks:
 
     def __init__(self, memory: HotMemory) -> None:
         self._memory = memory
-        self._blocks: deque[RecentBlock] = deque()
+        self.blocks: deque[RecentBlock] = deque()
 
     def add(self, block: RecentBlock) -> None:
         """Keep a block; the store's oldest ones go where the budget is exceeded."""
@@ -58,7 +58,7 @@ class RecentBlocks:
 
     def clear(self) -> None:
         """Forget every block."""
-        if self._blocks:
+        if self.blocks:
             self._memory.remove(self)
 
 
@@ -74,19 +74,19 @@ class HotMemory:
     def add(self, owner: RecentBlocks, block: RecentBlock) -> None:
         """Add a block of `owner`, the newest of all."""
         with self._lock:
-            if owner._blocks and owner._blocks[-1].end_offset != block.base_offset:
+            if owner.blocks and owner.blocks[-1].end_offset != block.base_offset:
                 # Blocks in between were not kept: those of a bulk load, or one that Ctrl-C came after.
                 self._remove(owner)
-            owner._blocks.append(block)
+            owner.blocks.append(block)
             self._order.append(owner)
             self.bytes += block.bytes
             while self.bytes > self._bytes_max and self._order:
-                self.bytes -= self._order.popleft()._blocks.popleft().bytes
+                self.bytes -= self._order.popleft().blocks.popleft().bytes
 
     def copy(self, owner: RecentBlocks) -> tuple[RecentBlock, ...]:
         """Return `owner`'s blocks as they are now."""
         with self._lock:
-            return tuple(owner._blocks)
+            return tuple(owner.blocks)
 
     def remove(self, owner: RecentBlocks) -> None:
         """Forget `owner` and give back what it held."""
@@ -95,5 +95,5 @@ class HotMemory:
 
     def _remove(self, owner: RecentBlocks) -> None:
         self._order = deque(item for item in self._order if item is not owner)
-        self.bytes -= sum(block.bytes for block in owner._blocks)
-        owner._blocks.clear()
+        self.bytes -= sum(block.bytes for block in owner.blocks)
+        owner.blocks.clear()

@@ -111,7 +111,7 @@ class Scan:
         self._access = access
         self._meta = meta
         self._snapshots = snapshots
-        self._query = query
+        self.query = query
         self._limit = limit
         self._check = check
         self.schema = row_schema(meta.schema, None if query.columns is None else list(query.columns))
@@ -146,7 +146,7 @@ class Scan:
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one of `splits`."""
         self._check()
-        return read_splits(self._access, self._meta, [split], self._query, check=self._check)
+        return read_splits(self._access, self._meta, [split], self.query, check=self._check)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of some thousand, holding no more than a few in memory.
@@ -157,7 +157,7 @@ class Scan:
         """
         self._check()
         rows = read_splits(
-            self._access, self._meta, self.splits(), self._query, check=self._check, eager=self._limit is None
+            self._access, self._meta, self.splits(), self.query, check=self._check, eager=self._limit is None
         )
         return coalesce(limited(rows, self._limit))
 

@@ -427,10 +427,10 @@ def revive_topic(bucket: Bucket, topic: TopicAt, lineage: int, now_us: int) -> N
     def change(current: dict[str, Any] | None) -> dict[str, Any]:
         if current is None:
             raise CorruptionError("topic.json vanished", where=f"{bucket.store.url}/{key}")
-        bucket._check_lineage(key, current, lineage)
+        bucket.check_lineage(key, current, lineage)
         return {name: value for name, value in current.items() if name != DELETED} | {LINEAGE: lineage}
 
     if topic.deleted:
-        bucket._update(key, change)
+        bucket.update(key, change)
     for rival in topic.rivals:
         bucket.tombstone(topic.meta.name, rival, deleted_us=now_us, lineage=lineage)

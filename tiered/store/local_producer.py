@@ -53,9 +53,9 @@ class Producer:
         self._topic = topic
         self._number = producer_number(producer_id)
         # Where a key belongs must not change while a repeat of it can come.
-        self._partitions = partitions
-        self._home = partition_of(producer_id.encode(), self._partitions)
-        self._next = next_sequence
+        self.partitions = partitions
+        self._home = partition_of(producer_id.encode(), self.partitions)
+        self.next_number = next_sequence
         self._lock = threading.Lock()
 
     @property
@@ -65,7 +65,7 @@ class Producer:
         After a crash, a topic of several partitions can lack lower numbers: what was not acknowledged by a flush is to
         be appended again from the first such number on, and what is there already is recognised.
         """
-        return self._next or 0
+        return self.next_number or 0
 
     def append(
         self,
@@ -113,7 +113,7 @@ class Producer:
         if not topic.typed:
             size += RECORD_OVERHEAD_BYTES
         if place is None:
-            place = partition_of(placing, self._partitions) if placing else self._home
+            place = partition_of(placing, self.partitions) if placing else self._home
         # First: in a forked child the lock may be held for ever.
         topic.context.lifecycle.check()
         with self._lock:
@@ -129,7 +129,7 @@ class Producer:
                     continue
                 if offset is None:
                     writer.make_room()
-            self._next = max(self._next or 0, number + 1)
+            self.next_number = max(self.next_number or 0, number + 1)
         wait_for_ranges(topic, [OffsetRange(place, offset, offset + 1)], sync)
         return Appended(place, offset)
 
@@ -204,23 +204,23 @@ class Producer:
     def _checked(self, sequence: int | None) -> int:
         """Return the number of what is to be appended; the caller holds the lock."""
         if sequence is None:
-            return self._next or 0
+            return self.next_number or 0
         sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
-        if self._next is not None and sequence > self._next:
+        if self.next_number is not None and sequence > self.next_number:
             raise OutOfOrderSequence(
                 f"producer {self.id!r} appends number {sequence} to topic {self._topic.name!r}, and the next is "
-                f"{self._next}: what lies between was not appended, or lost with a crash; append it first"
+                f"{self.next_number}: what lies between was not appended, or lost with a crash; append it first"
             )
         return sequence
 
     def _count(self, begin: int, end: int) -> None:
         if end > begin:
-            self._next = max(self._next or 0, end)
+            self.next_number = max(self.next_number or 0, end)
 
     def _check_newest(self, partition: int) -> None:
         """Fail where the partition was added since, and may not have heard of a newer session."""
-        if partition >= self._partitions:
-            writers = [self._topic.writer(older) for older in range(self._partitions)]
+        if partition >= self.partitions:
+            writers = [self._topic.writer(older) for older in range(self.partitions)]
             _check_epoch(self.id, self.epoch, _state(writers, self._number)[0])
 
     def _append_columns(
@@ -232,7 +232,7 @@ class Producer:
         column = batch.column(name) if name is not None else None
         if partition is None and (column is None or column.null_count == len(column)):
             partition = self._home
-        if partition is None and self._partitions == 1:
+        if partition is None and self.partitions == 1:
             partition = 0
         if partition is not None:
             pieces = body_pieces(batch, timestamps, stamp, now_us, topic.block_bytes)
@@ -246,7 +246,7 @@ class Producer:
             [*body.columns, sequences], schema=body.schema.append(_NUMBER)
         )
         found = []
-        for place, rows in by_partition(with_numbers, column, self._partitions, self._home):
+        for place, rows in by_partition(with_numbers, column, self.partitions, self._home):
             assert place is not None
             parts = split(rows, topic.block_bytes)
             pieces = [

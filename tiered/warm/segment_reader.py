@@ -92,7 +92,7 @@ class SegmentFile:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             where = str(path)
-            if earlier is not None and not earlier._is_prefix_of(fd):
+            if earlier is not None and not earlier.is_prefix_of(fd):
                 earlier = None
             header = earlier.header if earlier else _read_header(fd, where)
             size = os.fstat(fd).st_size
@@ -113,7 +113,7 @@ class SegmentFile:
             if header.generation > 0:
                 # Re-encoded files get their name once they are sealed.
                 raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
-            if earlier is not None and earlier._ends_at_room(fd):
+            if earlier is not None and earlier.ends_at_room(fd):
                 return earlier
             scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
             # After the scan, for what its writer adds while it goes on.
@@ -133,7 +133,7 @@ class SegmentFile:
         finally:
             os.close(fd)
 
-    def _is_prefix_of(self, fd: int) -> bool:
+    def is_prefix_of(self, fd: int) -> bool:
         """Whether the last block that this look found is still where it was."""
         if self.scan is None:
             return False
@@ -149,7 +149,7 @@ class SegmentFile:
             == (self.index.base_offsets[last], self.index.lengths[last], self.index.record_counts[last])
         )
 
-    def _ends_at_room(self, fd: int) -> bool:
+    def ends_at_room(self, fd: int) -> bool:
         """Whether nothing was written after the last block that this look found, or nothing that is complete.
 
         Behind a header of zeros may lie blocks that are being written, or that a crash left behind: as long as it is

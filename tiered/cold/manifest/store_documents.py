@@ -93,7 +93,7 @@ class Bucket:
                 )
             intent = intent_of(current, known)
             if intent is None or intent.of != lineage:
-                self._check_lineage(STORE_KEY, current, lineage)
+                self.check_lineage(STORE_KEY, current, lineage)
                 return current
             if not intent.under_way:
                 return current
@@ -122,7 +122,7 @@ class Bucket:
         def changed(current: dict[str, Any] | None) -> dict[str, Any]:
             return change(current, 0 if current is None else self._lineage(STORE_KEY, current))
 
-        return self._lineage(STORE_KEY, self._update(STORE_KEY, changed))
+        return self._lineage(STORE_KEY, self.update(STORE_KEY, changed))
 
     def read_intent(self) -> Intent | None:
         """Return what ``store.json`` says of a restore, by one GET; None where it says nothing.
@@ -164,13 +164,13 @@ class Bucket:
                 return _with_lineage(topic, lineage)
             if DELETED in current:
                 raise TopicNotFound(f"topic {topic['name']!r} ({topic['id']}) was deleted in the bucket")
-            self._check_lineage(key, current, lineage)
+            self.check_lineage(key, current, lineage)
             known, ours = current.get("schemas", []), topic["schemas"]
             if current.get("partitions", 0) > topic["partitions"] or known != ours[: len(known)]:
                 raise Fenced(f"{self._where(key)} has partitions or schemas that this store does not know")
             return _with_lineage(topic, lineage)
 
-        self._update(key, change)
+        self.update(key, change)
 
     def adopt_topic(self, name: str, topic_id: UUID, lineage: int) -> dict[str, Any]:
         """Make a topic that of a new lineage, unless it is deleted, and return its document.
@@ -189,10 +189,10 @@ class Bucket:
             self._check_of(current, name, topic_id)
             if DELETED in current:
                 return current
-            self._check_lineage(key, current, lineage)
+            self.check_lineage(key, current, lineage)
             return _with_lineage(current, lineage)
 
-        return self._update(key, change)
+        return self.update(key, change)
 
     def topics(self) -> dict[str, dict[str, Any]]:
         """Return the document of every topic by name, deleted ones left out: one listing a name.
@@ -267,7 +267,7 @@ class Bucket:
         """
         topic = self.read_topic(name, topic_id)
         if topic is not None and DELETED not in topic:
-            self._check_lineage(topic_key(name, topic_id), topic, lineage)
+            self.check_lineage(topic_key(name, topic_id), topic, lineage)
 
     def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int, lineage: int = 1) -> None:
         """Mark a topic as deleted, before any object of it is; a repeat keeps the first time.
@@ -286,10 +286,10 @@ class Bucket:
             if current is None:
                 current = {"name": name, "id": str(topic_id)}
             if DELETED not in current:
-                self._check_lineage(key, current, lineage)
+                self.check_lineage(key, current, lineage)
             return {DELETED: deleted_us, **current}
 
-        self._update(key, change)
+        self.update(key, change)
 
     def names(self) -> list[str]:
         """Return the names of all topics that have a folder, deleted ones too."""
@@ -303,7 +303,7 @@ class Bucket:
                     f"store.json is missing beside topic {name!r}", where=self._where(STORE_KEY)
                 )
 
-    def _update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> dict[str, Any]:
+    def update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> dict[str, Any]:
         """Compare and swap one document. A lost answer is settled by reading: equal content is success."""
         failure: ColdStorageError | None = None
         for attempt in range(_ATTEMPTS):
@@ -363,7 +363,7 @@ class Bucket:
             raise CorruptionError(f"{value!r} is no lineage", where=self._where(key))
         return value
 
-    def _check_lineage(self, key: str, values: dict[str, Any], lineage: int) -> None:
+    def check_lineage(self, key: str, values: dict[str, Any], lineage: int) -> None:
         known = self._lineage(key, values)
         if known > lineage:
             raise Fenced(

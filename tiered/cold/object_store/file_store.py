@@ -66,15 +66,15 @@ class FileStore:
 
     def __init__(self, root: Path, options: ColdOptions | None = None, fs: FileSystem | None = None) -> None:
         self._root = root
-        self._options = options or ColdOptions()
-        self._fs = fs or OsFileSystem()
+        self.options = options or ColdOptions()
+        self.fs = fs or OsFileSystem()
         self._internal = root / RESERVED
         self._temporary = self._internal / "temporary"
         self._tidied = False
         self._durable: set[tuple[Path, int]] = set()  # directories whose names were synced
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileStore, (self._root, self._options)
+        return FileStore, (self._root, self.options)
 
     def __repr__(self) -> str:
         return f"FileStore({self.url!r})"
@@ -91,7 +91,7 @@ class FileStore:
             if found.st_size > GET_BYTES_MAX:
                 raise too_large(f"{self.url}/{key}", found.st_size)
             data = _read(fd, 0, found.st_size)
-            self._fs.sync_directory(path.parent)
+            self.fs.sync_directory(path.parent)
             return Versioned(data, _etag(found))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -119,10 +119,10 @@ class FileStore:
         """See `ObjectStore.put`."""
         path = self._path(key)
         check_conditions(if_match, if_none_match)
-        with translated("put", key, self.url, _KINDS), self._new_file() as (fd, temporary):
-            self._fs.write(fd, 0, [data])
-            self._fs.sync(fd)
-            return self._publish(fd, temporary, path, if_match, if_none_match).etag
+        with translated("put", key, self.url, _KINDS), self.new_file() as (fd, temporary):
+            self.fs.write(fd, 0, [data])
+            self.fs.sync(fd)
+            return self.publish(fd, temporary, path, if_match, if_none_match).etag
 
     def upload(self, key: str) -> Upload:
         """See `ObjectStore.upload`; an object that is there already is never replaced."""
@@ -152,10 +152,10 @@ class FileStore:
             self._make_internal(self._internal)
             with self._locked():
                 for path in present:
-                    self._fs.unlink(path)
+                    self.fs.unlink(path)
                 directories = {path.parent for path in present}
                 for directory in directories:
-                    self._fs.sync_directory(directory)
+                    self.fs.sync_directory(directory)
                 # Only then: an empty one takes those above it along, which may be among these.
                 for directory in directories:
                     self._remove_empty(directory)
@@ -191,7 +191,7 @@ class FileStore:
         lock = FileLock.acquire(
             self._internal / "lock",
             f"{self.url}",
-            wait_seconds=self._options.read_timeout_seconds,
+            wait_seconds=self.options.read_timeout_seconds,
             nameless=True,  # a deletion makes room
         )
         try:
@@ -200,7 +200,7 @@ class FileStore:
             lock.release()
 
     @contextmanager
-    def _new_file(self) -> Iterator[tuple[int, Path]]:
+    def new_file(self) -> Iterator[tuple[int, Path]]:
         """Yield a new temporary file, locked; it goes unless it was renamed."""
         self._make_internal(self._temporary)
         self._tidy()
@@ -209,23 +209,23 @@ class FileStore:
             try:
                 yield fd, path
             finally:
-                self._fs.unlink(path)
+                self.fs.unlink(path)
         finally:
-            self._fs.close(fd)
+            self.fs.close(fd)
 
     def _create_locked(self) -> tuple[int, Path]:
         while True:
             path = self._temporary / uuid4().hex
-            fd = self._fs.create(path)
+            fd = self.fs.create(path)
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd, path
             # Another process tidied it away between its creation and its locking.
-            self._fs.close(fd)
+            self.fs.close(fd)
 
     def _make_internal(self, directory: Path) -> None:
-        self._fs.make_root(self._root)
-        self._fs.make_directory(directory)
+        self.fs.make_root(self._root)
+        self.fs.make_directory(directory)
 
     def _tidy(self) -> None:
         """Remove, once, what killed writers left: a file that nobody has locked."""
@@ -236,18 +236,18 @@ class FileStore:
             if path.is_symlink() or not path.is_file():
                 continue  # none of ours
             try:
-                fd = self._fs.open(path)
+                fd = self.fs.open(path)
             except FileNotFoundError:
                 continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._fs.unlink(path)
+                self.fs.unlink(path)
             except BlockingIOError:
                 continue
             finally:
-                self._fs.close(fd)
+                self.fs.close(fd)
 
-    def _publish(
+    def publish(
         self, fd: int, temporary: Path, path: Path, if_match: str | None, if_none_match: bool
     ) -> ObjectInfo:
         """Give a synced temporary file its name, if the condition holds, durably."""
@@ -260,8 +260,8 @@ class FileStore:
             os.utime(fd)
             if replaced:
                 _date_after(fd, replaced)
-            self._fs.rename(temporary, path)
-            self._fs.sync_directory(path.parent)
+            self.fs.rename(temporary, path)
+            self.fs.sync_directory(path.parent)
             return _info(str(path.relative_to(self._root)), os.fstat(fd))
 
     def _make_directories(self, directory: Path) -> None:
@@ -269,19 +269,19 @@ class FileStore:
 
         One that exists already may have been made by a writer that was killed before it synced.
         """
-        self._fs.make_directory(directory)
+        self.fs.make_directory(directory)
         while directory != self._root.parent:
             # By inode: another process may remove an empty directory and make it again.
             name = (directory, directory.stat().st_ino)
             directory = directory.parent
             if name not in self._durable and os.access(directory, os.R_OK):
-                self._fs.sync_directory(directory)
+                self.fs.sync_directory(directory)
                 self._durable.add(name)
 
     def _remove_empty(self, directory: Path) -> None:
         while directory != self._root:
             try:
-                self._fs.remove_directory(directory)
+                self.fs.remove_directory(directory)
             except FileNotFoundError:
                 pass
             except OSError as error:
@@ -300,10 +300,10 @@ class _FileUpload:
         self._path = path
         self._size = 0
         self._crc = 0
-        self._brakes = Brakes.shared(store.url, store._options.upload_bytes_per_second)
+        self._brakes = Brakes.shared(store.url, store.options.upload_bytes_per_second)
         self._open = ExitStack()
         with self._translated():
-            self._fd, self._temporary = self._open.enter_context(store._new_file())
+            self._fd, self._temporary = self._open.enter_context(store.new_file())
         self._ended = False
 
     def write(self, data: Bytes) -> int:
@@ -311,7 +311,7 @@ class _FileUpload:
         self._check_open()
         self._brakes.before_bytes(memoryview(data).nbytes)
         with self._translated():
-            written: int = self._store._fs.write(self._fd, self._size, [data])
+            written: int = self._store.fs.write(self._fd, self._size, [data])
         self._crc = crc32c(data, self._crc)
         self._size += written
         return written
@@ -321,9 +321,9 @@ class _FileUpload:
         self._check_open()
         try:
             with self._translated():
-                self._store._fs.sync(self._fd)
+                self._store.fs.sync(self._fd)
                 self._verify()
-                return self._store._publish(self._fd, self._temporary, self._path, None, True)
+                return self._store.publish(self._fd, self._temporary, self._path, None, True)
         finally:
             self.abort()
 

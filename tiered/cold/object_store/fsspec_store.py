@@ -75,8 +75,8 @@ class FsspecStore:
 
     def get(self, key: str) -> Versioned:
         """See `ObjectStore.get`."""
-        with self._doing("get", check_key(key)):
-            data = bytes(self._fs.cat_file(self._path(key)))
+        with self.doing("get", check_key(key)):
+            data = bytes(self.fs.cat_file(self.path(key)))
         return Versioned(data, _hash(data))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -85,16 +85,16 @@ class FsspecStore:
 
     def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
         """See `ObjectStore.get_ranges`; concurrent where the driver is."""
-        path = self._path(check_key(key))
+        path = self.path(check_key(key))
         wanted = list(ranges)
         for start, length in wanted:
             check_range(start, length)
         asked = [(start, length) for start, length in wanted if length]
         starts, ends = [start for start, _ in asked], [start + length for start, length in asked]
         answers: list[bytes] = []
-        with self._doing("get", key):
+        with self.doing("get", key):
             if asked:
-                for answer in self._fs.cat_ranges([path] * len(asked), starts, ends):
+                for answer in self.fs.cat_ranges([path] * len(asked), starts, ends):
                     if isinstance(answer, BaseException):
                         raise answer
                     answers.append(bytes(answer))
@@ -124,7 +124,7 @@ class FsspecStore:
                     'set cold.conditional_writes = "off" and run exactly one tierer, or use s3:// or file://'
                 )
             with self._reading_first:
-                require(f"{self._url}/{key}", self._current(key), if_match, if_none_match)
+                require(f"{self._url}/{key}", self.current(key), if_match, if_none_match)
                 self._write(key, body)
         else:
             self._write(key, body)
@@ -136,8 +136,8 @@ class FsspecStore:
 
     def stat(self, key: str) -> ObjectInfo:
         """See `ObjectStore.stat`."""
-        with self._doing("stat", check_key(key)):
-            return self._object(key, self._info(key))
+        with self.doing("stat", check_key(key)):
+            return self._object(key, self.info(key))
 
     def folders(self, prefix: str) -> list[str]:
         """See `ObjectStore.folders`."""
@@ -152,8 +152,8 @@ class FsspecStore:
         kept: list[ColdStorageError] = []
         for key in dict.fromkeys(keys):
             try:
-                with self._doing("delete", check_key(key)):
-                    self._fs.rm_file(self._path(key))
+                with self.doing("delete", check_key(key)):
+                    self.fs.rm_file(self.path(key))
             except ColdStorageError as error:
                 if error.retryable:
                     raise
@@ -167,10 +167,10 @@ class FsspecStore:
         self._by_process.pop(os.getpid(), None)
 
     @property
-    def _fs(self) -> Any:
+    def fs(self) -> Any:
         return self._connected()[0]
 
-    def _path(self, key: str) -> str:
+    def path(self, key: str) -> str:
         root = self._connected()[1]
         return f"{root}/{key}" if root or self._in_memory else key
 
@@ -190,48 +190,48 @@ class FsspecStore:
         return self._by_process[process]
 
     @property
-    def _brakes(self) -> Brakes:
+    def brakes(self) -> Brakes:
         options = self._options
         return Brakes.shared(self._url, options.upload_bytes_per_second, options.requests_per_second)
 
     @contextmanager
-    def _doing(self, operation: str, key: str) -> Iterator[None]:
-        self._brakes.before_request(free=operation == "get")
+    def doing(self, operation: str, key: str) -> Iterator[None]:
+        self.brakes.before_request(free=operation == "get")
         with _MEMORY if self._in_memory else nullcontext(), translated(operation, key, self._url):
             yield
 
-    def _current(self, key: str) -> str | None:
+    def current(self, key: str) -> str | None:
         try:
             return self.get(key).etag
         except ObjectNotFound:
             return None
 
     def _write(self, key: str, body: bytes) -> None:
-        with self._doing("put", key):
-            self._fs.pipe_file(self._path(key), body)
-            self._fs.invalidate_cache()
+        with self.doing("put", key):
+            self.fs.pipe_file(self.path(key), body)
+            self.fs.invalidate_cache()
 
-    def _info(self, key: str) -> Any:
-        self._fs.invalidate_cache()
-        info = self._fs.info(self._path(key))
+    def info(self, key: str) -> Any:
+        self.fs.invalidate_cache()
+        info = self.fs.info(self.path(key))
         if info["type"] != "file":
             raise FileNotFoundError(key)
         return info
 
     def _object(self, key: str, info: Any) -> ObjectInfo:
         if self._in_memory:
-            etag = _hash(self._fs.cat_file(self._path(key)))
+            etag = _hash(self.fs.cat_file(self.path(key)))
         else:
             etag = str(info.get("etag") or info.get("ETag") or info.get("generation") or "")
         return ObjectInfo(key, int(info["size"]), etag, _modified_seconds(info, f"{self._url}/{key}"))
 
     def _children(self, prefix: str) -> Children:
-        folder = self._path(prefix[:-1]) if prefix else self._connected()[1]
+        folder = self.path(prefix[:-1]) if prefix else self._connected()[1]
         children: Children = []
-        with self._doing("list", prefix):
-            self._fs.invalidate_cache()
+        with self.doing("list", prefix):
+            self.fs.invalidate_cache()
             try:
-                found = self._fs.ls(folder, detail=True)
+                found = self.fs.ls(folder, detail=True)
             except FileNotFoundError:
                 return children
             for info in found:
@@ -284,7 +284,7 @@ class _SpooledUpload:
         """See `Upload.write`."""
         self._check_open()
         # Not when the driver sends: nobody can look into that.
-        self._store._brakes.before_bytes(memoryview(data).nbytes)
+        self._store.brakes.before_bytes(memoryview(data).nbytes)
         with translated("upload", self._key, self._store.url):
             written = self._spool.write(data)
         self._crc = crc32c(data, self._crc)
@@ -295,7 +295,7 @@ class _SpooledUpload:
         """See `Upload.commit`; where the driver reports no CRC32C the object is read again."""
         self._check_open()
         try:
-            with self._store._doing("upload", self._key):
+            with self._store.doing("upload", self._key):
                 self._spool.flush()
                 self._publish()
             info = self._store.stat(self._key)
@@ -323,19 +323,19 @@ class _SpooledUpload:
         self.abort()
 
     def _publish(self) -> None:
-        path = self._store._path(self._key)
+        path = self._store.path(self._key)
         if self._store.conditional_writes:
-            require(f"{self._store.url}/{self._key}", self._store._current(self._key), None, True)
+            require(f"{self._store.url}/{self._key}", self._store.current(self._key), None, True)
             self._spool.seek(0)
             # Put in at once; put_file would show a growing object.
-            self._store._fs.pipe_file(path, self._spool.read())
+            self._store.fs.pipe_file(path, self._spool.read())
         else:
-            self._store._fs.put_file(self._spool.name, path)
-        self._store._fs.invalidate_cache()
+            self._store.fs.put_file(self._spool.name, path)
+        self._store.fs.invalidate_cache()
 
     def _arrived(self) -> bool:
-        with self._store._doing("upload", self._key):
-            reported = self._store._info(self._key).get("crc32c")
+        with self._store.doing("upload", self._key):
+            reported = self._store.info(self._key).get("crc32c")
         if reported:
             return bool(reported == base64.b64encode(self._crc.to_bytes(4, "big")).decode())
         # Once more where it is not: the answer may have been changed on its way.

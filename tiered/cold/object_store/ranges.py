@@ -33,12 +33,12 @@ class SparseFile:
         self._size = size
         self._parts = sorted(((span, memoryview(data)) for span, data in parts), key=lambda part: part[0])
         self._starts = [span[0] for span, _ in self._parts]
-        self._at = 0
+        self.at = 0
 
     def reopen(self) -> SparseFile:
         """Return another file of the same bytes, with a position of its own."""
         other = copy(self)
-        other._at = 0
+        other.at = 0
         return other
 
     def slice(self, start: int, length: int) -> memoryview:
@@ -58,19 +58,19 @@ class SparseFile:
 
     def read(self, length: int = -1) -> memoryview:
         """Return the next bytes, as every file object does."""
-        length = max(0, self._size - self._at if length < 0 else min(length, self._size - self._at))
-        data = self.slice(self._at, length)
-        self._at += length
+        length = max(0, self._size - self.at if length < 0 else min(length, self._size - self.at))
+        data = self.slice(self.at, length)
+        self.at += length
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Move, and return the position."""
-        self._at = (0, self._at, self._size)[whence] + offset
-        return self._at
+        self.at = (0, self.at, self._size)[whence] + offset
+        return self.at
 
     def tell(self) -> int:
         """Return the position."""
-        return self._at
+        return self.at
 
     def readable(self) -> bool:
         """Whether it can be read."""

@@ -195,62 +195,62 @@ class OnItsWay(Appended):
         """The offset, provisional until the record is durable; raises where the append failed."""
         return operator.index(tuple.__getitem__(self, 1))
 
-    def _known(self) -> Appended:
+    def known(self) -> Appended:
         return Appended(self.partition, self.offset)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._known())
+        return iter(self.known())
 
     def __getitem__(self, index: Any) -> Any:
-        return self._known()[index]
+        return self.known()[index]
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._known() == _plain(other))
+        return bool(self.known() == _plain(other))
 
     def __ne__(self, other: object) -> bool:
-        return bool(self._known() != _plain(other))
+        return bool(self.known() != _plain(other))
 
     def __lt__(self, other: Any) -> bool:
-        return bool(self._known() < _plain(other))
+        return bool(self.known() < _plain(other))
 
     def __le__(self, other: Any) -> bool:
-        return bool(self._known() <= _plain(other))
+        return bool(self.known() <= _plain(other))
 
     def __gt__(self, other: Any) -> bool:
-        return bool(self._known() > _plain(other))
+        return bool(self.known() > _plain(other))
 
     def __ge__(self, other: Any) -> bool:
-        return bool(self._known() >= _plain(other))
+        return bool(self.known() >= _plain(other))
 
     def __contains__(self, item: object) -> bool:
-        return item in self._known()
+        return item in self.known()
 
     def __add__(self, other: Any) -> Any:
-        return self._known() + _plain(other)
+        return self.known() + _plain(other)
 
     def index(self, *arguments: Any) -> int:
         """Return the place of a value, as of any tuple."""
-        return self._known().index(*arguments)
+        return self.known().index(*arguments)
 
     def count(self, value: Any) -> int:
         """Return how often a value is there, as of any tuple."""
-        return self._known().count(value)
+        return self.known().count(value)
 
     def _asdict(self) -> dict[str, Any]:
-        return self._known()._asdict()
+        return self.known()._asdict()
 
     def _replace(self, **values: Any) -> Appended:  # type: ignore[override]
-        return self._known()._replace(**values)
+        return self.known()._replace(**values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Appended, tuple(self)
 
     def __hash__(self) -> int:
-        return hash(self._known())
+        return hash(self.known())
 
     def __repr__(self) -> str:
         return f"Appended(partition={self.partition}, offset={tuple.__getitem__(self, 1)!r})"
 
 
 def _plain(other: Any) -> Any:
-    return other._known() if isinstance(other, OnItsWay) else other
+    return other.known() if isinstance(other, OnItsWay) else other

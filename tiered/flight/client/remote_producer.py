@@ -37,8 +37,8 @@ class RemoteProducer(Producer):
         self.id = producer_id
         self.epoch = epoch
         self._topic = topic
-        self._partitions = partitions
-        self._next = next_sequence
+        self.partitions = partitions
+        self.next_number = next_sequence
         self._lock = threading.Lock()
 
     def append(
@@ -102,6 +102,6 @@ class RemoteProducer(Producer):
         return merged_ranges(ranges)
 
     def _appended(self, pile: Pile, number: int) -> list[OffsetRange]:
-        pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
+        pile.number, pile.session = number, Session(self.id, self.epoch, self.partitions)
         self._topic.appender.add_batch(pile)
         return list(pile.ranges())

@@ -144,7 +144,7 @@ def _status(store: Store, _: Values) -> dict[str, Any]:
 def _producer(store: Store, values: Values) -> dict[str, Any]:
     """Begin a session of an idempotent producer."""
     found = open_producer(_topic(store, values).opened, text(values["id"]))
-    return {"epoch": found.epoch, "next_sequence": found._next, "partitions": found._partitions}
+    return {"epoch": found.epoch, "next_sequence": found.next_number, "partitions": found.partitions}
 
 
 ACTIONS: dict[str, Action] = {

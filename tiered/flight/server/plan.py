@@ -87,7 +87,7 @@ def plan_flight(store: Store, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
 
 def ticket_of(topic: Topic, scan: Scan, command: ScanCommand) -> Ticket:
     """Return the ticket that all splits of a scan have in common."""
-    query = scan._query
+    query = scan.query
     return Ticket(
         topic.name,
         topic.opened.meta.topic_id,

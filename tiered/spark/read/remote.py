@@ -144,7 +144,7 @@ def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, 
 def query_of(scan: Scan) -> Query:
     """Return what a scan, here or at a server, filters and narrows by."""
     if not isinstance(scan, RemoteScan):
-        return scan._query
+        return scan.query
     splits = scan.splits()
     first = splits[0] if splits else None
     return first.source.base.query if isinstance(first, RemoteSplit) else Query()
