@@ -6,6 +6,7 @@ import errno
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +26,8 @@ from tests.warm.disks import BrokenDisk, FailingDisk, FullDisk, Killed, MortalDi
 from tiered.errors import DiskFull, Fenced, PartitionPoisoned
 from tiered.hot.partition_writer import FULL, PartitionWriter
 from tiered.warm.file_lock import FileLock
-from tiered.warm.partition_directory import list_segments
+from tiered.warm.filesystem import OsFileSystem
+from tiered.warm.partition_directory import list_segments, write_fence
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -79,6 +81,19 @@ def test_a_fenced_partition_is_not_rolled_by_its_age_either(tmp_path: Path) -> N
         writer.roll_if_old()
     writer.close()
     assert len(list_segments(tmp_path).segments) == 1
+
+
+def test_what_waits_is_not_written_once_another_process_has_fenced_the_partition(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    write_fence(OsFileSystem(), tmp_path, "another owns it")
+    disk.calls.clear()
+    with pytest.raises(Fenced, match="another owns it"):
+        writer.write_pending()
+    assert "write" not in disk.calls
+    with suppress(Fenced):
+        writer.close()
 
 
 def test_a_batch_that_finds_no_room_leaves_no_hole(tmp_path: Path) -> None:

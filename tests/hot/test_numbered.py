@@ -127,6 +127,14 @@ def test_a_newer_epoch_is_known_after_a_crash_and_the_older_one_refused(tmp_path
         assert add(writer, 1, 1, epoch=4) == 1
 
 
+def test_a_view_knows_an_epoch_that_began_without_a_record(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        add(writer, 1, 0)
+        writer.flush()
+        writer.begin_epoch(1, 4)
+        assert [(state.epoch, state.last_sequence) for state in writer.view().producers] == [(4, 0)]
+
+
 def test_an_epoch_that_finds_no_room_does_not_begin(tmp_path: Path) -> None:
     disk = FullDisk()
     with writing(tmp_path, fs=disk) as writer:

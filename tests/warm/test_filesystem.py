@@ -178,19 +178,19 @@ def test_room_is_reserved_beyond_what_32_bits_count(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_size == (5 << 30) + 100
 
 
+@pytest.mark.parametrize("made", ["above", "above/root"])
 def test_a_root_that_another_process_makes_just_now_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
-    looks, really = [], Path.is_dir
+    really = Path.is_dir
 
     def look(path: Path) -> bool:
-        looks.append(path)
         there = really(path)
-        if len(looks) == 1:
-            path.mkdir()
+        if path == tmp_path / made and not there:
+            path.mkdir(parents=True)
         return there
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "is_dir", look)
-        FS.make_root(tmp_path / "root")
-    assert (tmp_path / "root").is_dir()
+        FS.make_root(tmp_path / "above" / "root")
+    assert (tmp_path / "above" / "root").is_dir()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -227,6 +229,23 @@ def test_a_source_with_a_hole_is_refused_and_its_records_get_no_other_offsets(tm
     assert found.value.where == str(path)
     assert [item.name for item in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == holed
+
+
+def test_files_change_place_while_the_topic_is_kept(tmp_path: Path) -> None:
+    """A topic that is deleted meanwhile has no directory for the copy."""
+    disk, steps = FailingDisk(), []
+
+    @contextmanager
+    def kept() -> Iterator[None]:
+        steps.append("kept")
+        yield
+        steps.append("free")
+
+    path = write_segment(tmp_path / "0", BLOCKS, seal=True)
+    disk.before = lambda name, _: steps.append(name)
+    rewrite_segment(disk, path, Codec.ZSTD, 3, kept=kept)
+    assert steps[steps.index("kept") :] == ["kept", "rename", "sync_directory", "unlink", "free"]
+    assert "rename" not in steps[: steps.index("kept")]
 
 
 def test_a_copy_that_came_out_wrong_is_thrown_away(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.warm.disks import BrokenDisk
+from tests.warm.disks import BrokenDisk, FailingDisk
 from tests.warm.segments import body_of, header_of, write_segment
-from tiered.format.block import HEADER_BYTES, Numbers
+from tiered.format.block import HEADER_BYTES, Numbers, encode_header
 from tiered.format.codec import Codec
 from tiered.format.producers import PRODUCER_AGE_US
 from tiered.format.segment import ContentHash
@@ -82,3 +83,122 @@ def test_no_sync_succeeds_after_one_that_failed(tmp_path: Path) -> None:
             call()
     assert writer.synced_through <= SegmentFile.open(writer.path).index.positions[0]
     assert SegmentFile.open(writer.path).facts is None
+
+
+def test_of_two_threads_that_sync_at_once_the_second_hears_of_the_failure_too(tmp_path: Path) -> None:
+    """A roll and a commit may come at the same time; the system tells one of them."""
+    heard: list[object] = []
+    first = [True]
+
+    def sync() -> None:
+        try:
+            writer.sync()
+        except OSError as error:
+            heard.append(error)
+        else:
+            heard.append("durable")
+
+    def before(name: str, what: object) -> None:
+        if name == "sync" and first[0]:
+            first[0] = False
+            second.start()
+            second.join(0.05)
+            raise OSError(5, "Input/output error (injected)")
+
+    disk = FailingDisk()
+    writer = SegmentWriter.create(disk, tmp_path, header_of())
+    writer.append([body_of([b"a"])], 7_000)
+    second = threading.Thread(target=sync)
+    disk.before = before
+    sync()
+    second.join(60)
+    assert [type(item) for item in heard] == [OSError, OSError]
+
+
+class CountingDisk(FailingDisk):
+    """Knows which descriptors are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_ones: set[int] = set()
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self.open_ones.add(fd)
+        return fd
+
+    def open(self, path: Path) -> int:
+        fd = super().open(path)
+        self.open_ones.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_ones.remove(fd)
+        super().close(fd)
+
+
+@pytest.mark.parametrize("name", ["close", "abandon"])
+def test_a_writer_lets_go_of_its_file_once(tmp_path: Path, name: str) -> None:
+    disk = CountingDisk()
+    writer = SegmentWriter.create(disk, tmp_path, header_of())
+    assert len(disk.open_ones) == 1
+    for _ in range(2):
+        getattr(writer, name)()
+        assert disk.open_ones == set()
+
+
+@pytest.mark.parametrize("name", ["sync", "truncate"])
+def test_a_writer_that_cannot_go_on_lets_go_of_the_file(tmp_path: Path, name: str) -> None:
+    path = write_segment(tmp_path, BLOCKS, seal=False)
+    with path.open("ab") as file:
+        file.write(b"torn")
+    disk = CountingDisk()
+
+    def fail(what: str, _: object) -> None:
+        if what == name:
+            raise OSError(5, "Input/output error (injected)")
+
+    disk.before = fail
+    segment = SegmentFile.open(path)
+    assert segment.scan is not None
+    with pytest.raises(OSError, match="injected"):
+        SegmentWriter.resume(disk, path, segment.header, segment.scan)
+    assert disk.open_ones == set()
+
+
+def test_a_writer_that_goes_on_knows_when_the_first_record_came(tmp_path: Path) -> None:
+    """The age of a segment is that of its first record."""
+    writer = SegmentWriter.create(FS, tmp_path, header_of())
+    for now_us in (7_000, 8_000):
+        writer.append([body_of([b"a"])], now_us)
+    writer.close()
+    segment = SegmentFile.open(writer.path)
+    assert segment.scan is not None
+    again = SegmentWriter.resume(FS, writer.path, segment.header, segment.scan)
+    assert (again.first_append_us, again.last_append_us) == (7_000, 8_000)
+    again.close()
+
+
+@pytest.mark.parametrize("wrong", ["epoch", "offset", "content"])
+def test_a_scan_ends_before_a_block_that_does_not_follow(tmp_path: Path, wrong: str) -> None:
+    """Of an earlier writer, whose bytes a power cut brought back; for other offsets; or torn in its chunks."""
+    writer = SegmentWriter.create(FS, tmp_path, header_of(writer_epoch=4))
+    writer.append([body_of([b"a"])], 7_000)
+    writer.close()
+    body = body_of([b"b" * 100])
+    header = encode_header(
+        body,
+        segment_id=writer.header.segment_id.bytes,
+        schema_id=0,
+        base_offset=writer.end_offset + (wrong == "offset"),
+        append_us=8_000,
+        writer_epoch=3 if wrong == "epoch" else 4,
+        synced_through=0,
+    )
+    data = bytearray(b"".join([header, *map(bytes, body.parts)]))
+    if wrong == "content":
+        data[-60] ^= 1
+    with writer.path.open("ab") as file:
+        file.write(data)
+    segment = SegmentFile.open(writer.path)
+    assert (segment.end_offset, len(segment.index)) == (101, 1)
