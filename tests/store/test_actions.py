@@ -118,6 +118,30 @@ def test_a_tail_that_is_published_already_is_not_uploaded_again(
         assert store.tierer.claims.known_end(topic.opened.meta, 0) == 1
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_tail_is_of_the_segment_that_was_meant_and_ends_where_that_ends(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, *, sealed: bool
+) -> None:
+    """It was planned before the segment was cut, or made anew."""
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"1", b"2"])
+        topic.flush()
+        active = topic.opened.writer(0).active_segment_id
+        if sealed:
+            topic.roll()
+            topic.append(b"3", sync=True)
+        action = ShipTail(
+            topic="t", partition=0, segment_id=active, base_offset=0, end_offset=9, bytes=0, reason=""
+        )
+        assert call(store, replace(action, segment_id=uuid4())) == 0
+        assert not [key for key in bucket.objects if key.endswith(".parquet")]
+        assert call(store, action)
+        assert store.tierer.claims.known_end(topic.opened.meta, 0) == 2
+        assert call(store, action) == 0
+        assert len([key for key in bucket.objects if key.endswith(".parquet")]) == 1
+
+
 @pytest.mark.parametrize("own", [True, False], ids=["by its writer", "by a tierer where nobody writes"])
 def test_a_segment_is_sealed_that_was_meant_and_no_other(
     tmp_path: Path, clock: Clock, bucket: WatchedBucket, *, own: bool
