@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def run(passes: Passes) -> None:
 
 def scraped(store: tiered.Store, passes: Passes | None = None) -> dict[tuple[str, ...], float]:
     """The samples of a scrape, by name and ``label=value`` in the order of the labels' names."""
-    text = exposition(registry_for(replace(store.watched(), passes=passes)))[0].decode()
+    text = exposition(registry_for(store.watched(passes)))[0].decode()
     return {
         (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -73,5 +72,5 @@ def requests_of(server: S3Process) -> dict[str, int]:
 
 def families(store: tiered.Store, passes: Passes | None = None) -> dict[str, Any]:
     """Families of a scrape as the parser of the library reads them, by name."""
-    text = exposition(registry_for(replace(store.watched(), passes=passes)))[0].decode()
+    text = exposition(registry_for(store.watched(passes)))[0].decode()
     return {family.name: family for family in text_string_to_metric_families(text)}

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ def test_the_state_is_what_the_store_holds(
         topic.flush()
         clock.advance(3)
         before = requests_of(fast_server)
-        state = page_state(replace(store.watched(), passes=passes))
+        state = page_state(store.watched(passes))
         assert requests_of(fast_server) == before
         assert json.loads(json.dumps(state)) == state
         first, second = state["partitions"]
@@ -121,16 +120,14 @@ def test_what_runs_and_what_failed_is_said(tmp_path: Path, clock: Clock) -> None
         store.create_topic("t").append(b"x", sync=True)
         store.pause("t", reason="a move")
         run(passes)
-        assert page_state(replace(store.watched(), passes=passes))["partitions"][0]["paused"].endswith(
-            "a move"
-        )
-        assert page_state(replace(store.watched(), passes=passes))["partitions"][0]["next"] is None
+        assert page_state(store.watched(passes))["partitions"][0]["paused"].endswith("a move")
+        assert page_state(store.watched(passes))["partitions"][0]["next"] is None
         store.resume("t")
         seen: list[dict[str, Any]] = []
         ship = store.tierer.actions.ship_tail
 
         def watched(action: Any) -> Any:
-            seen.extend(page_state(replace(store.watched(), passes=passes))["running"])
+            seen.extend(page_state(store.watched(passes))["running"])
             ship(action)
             raise tiered.ColdStorageError("no room in the bucket")
 
@@ -139,7 +136,7 @@ def test_what_runs_and_what_failed_is_said(tmp_path: Path, clock: Clock) -> None
         run(passes)
         (running,) = seen
         assert (running["action"], running["topic"], running["end_offset"]) == ("ship_tail", "t", 1)
-        state = page_state(replace(store.watched(), passes=passes))
+        state = page_state(store.watched(passes))
         assert state["running"] == []
         assert [error["message"] for error in state["errors"]] == ["ColdStorageError: no room in the bucket"]
 

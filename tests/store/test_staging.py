@@ -21,7 +21,7 @@ from tests.conftest import Clock
 from tests.crash.disk import EVERYTHING, NAMES, NOTHING, Image, Loss, some
 from tests.crash.recording import Recorder
 from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier, values
-from tests.warm.disks import FailingDisk
+from tests.warm.disks import FailingDisk, WatchedDisk
 from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.engine.host import Host
 from tiered.engine.open_topics import OpenTopic
@@ -456,23 +456,6 @@ def test_a_full_disk_leaves_nothing_of_an_attempt(
         stage(staging, [[b"1"]])
     assert opened == []
     assert left(store) == []
-
-
-class WatchedDisk(FailingDisk):
-    """Also knows which descriptors are open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open_ones: set[int] = set()
-
-    def create(self, path: Path) -> int:
-        fd = super().create(path)
-        self.open_ones.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        self.open_ones.discard(fd)
-        super().close(fd)
 
 
 def test_an_attempt_is_durable_and_closed_when_its_task_is_told(tmp_path: Path, clock: Clock) -> None:

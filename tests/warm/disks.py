@@ -177,3 +177,25 @@ def copy_of(directory: Path, target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(directory, target)
     return target
+
+
+class WatchedDisk(FailingDisk):
+    """Also knows which descriptors are open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_ones: set[int] = set()
+
+    def create(self, path: Path) -> int:
+        fd = super().create(path)
+        self.open_ones.add(fd)
+        return fd
+
+    def open(self, path: Path) -> int:
+        fd = super().open(path)
+        self.open_ones.add(fd)
+        return fd
+
+    def close(self, fd: int) -> None:
+        self.open_ones.remove(fd)
+        super().close(fd)

@@ -45,10 +45,10 @@ with directory_lock(Path(sys.argv[1]), wait_seconds=0):
 
 
 @contextmanager
-def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until its stdin closes."""
+def running(program: str, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Another process, and the first line that it printed; it goes on until its stdin closes."""
     child = forked.Popen(
-        [sys.executable, "-c", HOLD, str(path)],
+        [sys.executable, "-c", program, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -57,12 +57,19 @@ def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        assert child.stdout.readline() == "held\n"
-        yield child
+        yield child, child.stdout.readline().strip()
     finally:
         child.stdin.close()
         child.wait()
         child.stdout.close()
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock until its stdin closes."""
+    with running(HOLD, path) as (child, said):
+        assert said == "held"
+        yield child
 
 
 def test_a_second_holder_in_the_same_process_is_refused(tmp_path: Path) -> None:
@@ -134,27 +141,14 @@ def test_a_child_that_lives_on_does_not_keep_a_released_lock(tmp_path: Path) -> 
 
 def test_a_forked_child_does_not_keep_a_lock_beyond_the_death_of_its_parent(tmp_path: Path) -> None:
     """Also one of which the child knows nothing, as another thread was just taking it."""
-    parent = forked.Popen(
-        [sys.executable, "-c", FORK_AND_HOLD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    try:
-        assert parent.stdout.readline() == "forked\n"
+    with running(FORK_AND_HOLD, tmp_path) as (parent, said):
+        assert said == "forked"
         with pytest.raises(StoreLocked), directory_lock(tmp_path, wait_seconds=0):
             pytest.fail("held twice")
         parent.kill()
         parent.wait()
         with directory_lock(tmp_path, wait_seconds=0):
             pass
-    finally:
-        parent.stdin.close()
-        parent.stdout.close()
-        parent.wait()
 
 
 def test_locks_that_were_released_leave_nothing_in_memory(tmp_path: Path) -> None:
@@ -194,27 +188,15 @@ def test_a_copy_of_the_descriptor_of_which_python_knows_nothing_keeps_no_release
     how: str, tmp_path: Path
 ) -> None:
     """As in a process that a library in C has forked."""
-    parent = forked.Popen(
-        [sys.executable, "-c", FORK_BEHIND, str(tmp_path), how],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert parent.stdin is not None
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    try:
-        if how == "file":
-            FileLock.acquire(tmp_path / "lock", "it").release()
-        else:
-            with directory_lock(tmp_path, wait_seconds=0):
-                pass
-    finally:
-        os.kill(child, signal.SIGKILL)
-        parent.stdin.close()
-        parent.wait()
-        parent.stdout.close()
+    with running(FORK_BEHIND, tmp_path, how) as (_, child):
+        try:
+            if how == "file":
+                FileLock.acquire(tmp_path / "lock", "it").release()
+            else:
+                with directory_lock(tmp_path, wait_seconds=0):
+                    pass
+        finally:
+            os.kill(int(child), signal.SIGKILL)
 
 
 def test_nothing_is_left_of_what_a_longer_holder_said(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm.disks import BrokenDisk, FailingDisk
+from tests.warm.disks import BrokenDisk, FailingDisk, WatchedDisk
 from tests.warm.segments import body_of, header_of, write_segment
 from tiered.format.block import HEADER_BYTES, Numbers, encode_header
 from tiered.format.codec import Codec
@@ -115,31 +115,9 @@ def test_of_two_threads_that_sync_at_once_the_second_hears_of_the_failure_too(tm
     assert [type(item) for item in heard] == [OSError, OSError]
 
 
-class CountingDisk(FailingDisk):
-    """Knows which descriptors are open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open_ones: set[int] = set()
-
-    def create(self, path: Path) -> int:
-        fd = super().create(path)
-        self.open_ones.add(fd)
-        return fd
-
-    def open(self, path: Path) -> int:
-        fd = super().open(path)
-        self.open_ones.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        self.open_ones.remove(fd)
-        super().close(fd)
-
-
 @pytest.mark.parametrize("name", ["close", "abandon"])
 def test_a_writer_lets_go_of_its_file_once(tmp_path: Path, name: str) -> None:
-    disk = CountingDisk()
+    disk = WatchedDisk()
     writer = SegmentWriter.create(disk, tmp_path, header_of())
     assert len(disk.open_ones) == 1
     for _ in range(2):
@@ -152,7 +130,7 @@ def test_a_writer_that_cannot_go_on_lets_go_of_the_file(tmp_path: Path, name: st
     path = write_segment(tmp_path, BLOCKS, seal=False)
     with path.open("ab") as file:
         file.write(b"torn")
-    disk = CountingDisk()
+    disk = WatchedDisk()
 
     def fail(what: str, _: object) -> None:
         if what == name:

@@ -17,7 +17,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
@@ -145,7 +144,7 @@ class Daemon:
             first_seconds=first_seconds(daemon),
         )
         try:
-            self._registry = registry_for(replace(store.watched(), passes=self._passes))
+            self._registry = registry_for(store.watched(self._passes))
         except ConfigError as error:
             log.warning("%s", error)
             self._no_metrics = error
@@ -368,7 +367,7 @@ class Daemon:
     def _state(self) -> dict[str, Any] | None:
         if self._store is None or self._passes is None:
             return None
-        return page_state(replace(self._store.watched(), passes=self._passes))
+        return page_state(self._store.watched(self._passes))
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What an open store is made of, for whoever works on it: who it is, its settings, clock and tiers, and its open topics."""
+"""What an open store is made of, for whoever works on it: who it is, its settings, clock, tiers and state."""
 
 from __future__ import annotations
 

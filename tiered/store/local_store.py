@@ -97,9 +97,9 @@ class Store:
         self.context.settings = settings
         Brakes.change_limits(*limits)
 
-    def watched(self) -> Watched:
-        """Return what an operator's views are made from."""
-        return Watched(self.context, self.open_topics, self.tierer, self.passes)
+    def watched(self, passes: Passes | None = None) -> Watched:
+        """Return what an operator's views are made from; `passes` are those that run, where the store knows of none."""
+        return Watched(self.context, self.open_topics, self.tierer, passes or self.passes)
 
     def flush(self) -> None:
         """Return once everything appended before the call is durable, in every topic; see `Topic.flush`."""
