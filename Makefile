@@ -54,7 +54,7 @@ torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go i
 	$(BIN)/python docs/tally.py $(TALLY)
 
 mutants: $(VENV)/.mutants ## take protective steps away one by one, and see that a test notices; table in docs/durability.md
-	$(BIN)/python -m tests.mutants --cpu-minutes $(CPU_MINUTES)
+	$(BIN)/python -m tests.mutants --rest --survivors --cpu-minutes $(CPU_MINUTES)
 	$(BIN)/python -m tests.mutants --write-docs
 
 terraform: $(VENV)/.dev ## the module in terraform/, applied to a local server; needs the CLI and its AWS provider

@@ -3,12 +3,12 @@
 python -m tests.mutants                       all mutants, within --cpu-minutes
 python -m tests.mutants --list                their names
 python -m tests.mutants --only NAME           these alone, with the change and the test that notices
-python -m tests.mutants --rest                those that have no result yet
-python -m tests.mutants --survivors           those again that survived
+python -m tests.mutants --rest                those that have no outcome yet: new ones, and where the test is gone
+python -m tests.mutants --survivors           those again that survived and are not explained; with --rest both
 python -m tests.mutants --measure PATH        note which lines the tests of a file or folder run, where tests are new
 python -m tests.mutants --write-docs          the table in docs/durability.md, from the results so far
 
-Results and measurements are kept in build/mutants.
+Outcomes are kept in outcomes.tsv, measurements in build/mutants.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ import time
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
 from tests.mutants.making import Mutant, mutants_of
+from tests.mutants.outcomes import Identity, Outcome, identity, keep, load, save
 from tests.mutants.selecting import Measurement, Selection, measure, near
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLAN = Path(__file__).with_name("plan.toml")
 EXPLAINED = Path(__file__).with_name("explained.toml")
+OUTCOMES = Path(__file__).with_name("outcomes.tsv")
 SCRATCH = ROOT / "build" / "mutants"
-RESULTS = SCRATCH / "results.jsonl"
 MUTANTS_MAX = 3000
 BESIDE_SECONDS = 60.0
 """What a file of tests with processes of their own may take, about."""
@@ -56,7 +57,7 @@ COPIED = [
 
 @dataclass
 class Result:
-    """What became of a mutant: ``killed``, ``survived``, or ``not run`` where the budget was used up."""
+    """What became of a mutant: an outcome's fields, and the processor time that it took."""
 
     mutant: Mutant
     end: str
@@ -157,31 +158,28 @@ def main() -> int:
     mutants = [item for path in asked.module or plan["modules"] for item in mutants_of(ROOT, path)]
     assert len(mutants) <= MUTANTS_MAX, f"{len(mutants)} mutants are more than {MUTANTS_MAX}"
     assert len({item.name for item in mutants}) == len(mutants), "a name that two mutants have"
-    known = load()
+    known = load(OUTCOMES, ROOT)
     if asked.write_docs:
         from tests.mutants.reporting import write_table
 
-        so_far = [known.get(identity(item), Result(item, "not run")) for item in mutants]
-        write_table(ROOT / "docs" / "durability.md", so_far, explanations())
+        so_far = {identity(item): known.get(identity(item), Outcome("not run")) for item in mutants}
+        save(OUTCOMES, {name: outcome for name, outcome in so_far.items() if outcome.end != "not run"})
+        write_table(ROOT / "docs" / "durability.md", mutants, so_far, explanations())
         return 0
     if asked.only:
         mutants = [item for item in mutants if any(part in item.name for part in asked.only)]
-    if asked.rest:
-        mutants = [item for item in mutants if identity(item) not in known]
-    if asked.survivors:
-        survived = {name for name, item in known.items() if item.end == "survived"}
-        mutants = [item for item in mutants if identity(item) in survived - explanations().keys()]
+    if asked.rest or asked.survivors:
+        done = {name for name, outcome in known.items() if outcome.end == "killed" or not asked.survivors}
+        done |= explanations().keys() & known.keys()
+        mutants = [item for item in mutants if identity(item) not in done]
+        if not asked.rest:
+            mutants = [item for item in mutants if identity(item) in known]
     if asked.list:
         for item in mutants:
             print(f"{item.path}:{item.line}\t{item.name}\t{item.text}")
         return 0
     judge = Judge(known_selection(plan, asked), plan["beside"], asked.test_seconds)
     return try_all(mutants, judge, asked)
-
-
-def identity(mutant: Mutant) -> tuple[str, str]:
-    """Return what results and explanations go by: a mutant whose line was changed is another one."""
-    return mutant.name, mutant.text
 
 
 def try_all(mutants: list[Mutant], judge: Judge, asked: argparse.Namespace) -> int:
@@ -206,7 +204,8 @@ def try_all(mutants: list[Mutant], judge: Judge, asked: argparse.Namespace) -> i
             )
             with lock:
                 results.append(result)
-                keep(result)
+                if result.end != "not run":
+                    keep(OUTCOMES, {identity(result.mutant): Outcome(result.end, result.by)})
                 show(result, len(results), len(mutants), bool(asked.only))
         slot.close()
 
@@ -343,28 +342,12 @@ def show(result: Result, number: int, count: int, whole: bool) -> None:
         )
 
 
-def explanations() -> dict[tuple[str, str], str]:
+def explanations() -> dict[Identity, str]:
     """Return why a survivor may survive, by its name and the line it changes."""
     if not EXPLAINED.exists():
         return {}
     found = tomllib.loads(EXPLAINED.read_text()).get("survivor", [])
     return {(name, item["text"]): item["why"] for item in found for name in [item["mutant"]]}
-
-
-def keep(result: Result) -> None:
-    """Write a result down; one of the same mutant before it no longer counts."""
-    if result.end != "not run":
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(asdict(result)) + "\n")
-
-
-def load() -> dict[tuple[str, str], Result]:
-    """Return the results so far, by the mutants' identities."""
-    if not RESULTS.exists():
-        return {}
-    found = [json.loads(line) for line in RESULTS.read_text().splitlines()]
-    results = [Result(**(item | {"mutant": Mutant(**item["mutant"])})) for item in found]
-    return {identity(item.mutant): item for item in results}
 
 
 def summary(results: list[Result], seconds: float) -> int:

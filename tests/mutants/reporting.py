@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.mutants.__main__ import Result
+from tests.mutants.making import Mutant
+from tests.mutants.outcomes import Identity, Outcome, identity
 
 _PLACE = re.compile(r"(<!-- mutants -->\n).*(<!-- /mutants -->)", re.DOTALL)
 
 
-def write_table(page: Path, results: Iterable[Result], explained: Mapping[tuple[str, str], str]) -> None:
+def write_table(
+    page: Path,
+    mutants: Iterable[Mutant],
+    outcomes: Mapping[Identity, Outcome],
+    explained: Mapping[Identity, str],
+) -> None:
     """Replace what stands between the two marks of the page."""
     text = page.read_text()
-    changed = _PLACE.sub(lambda match: f"{match[1]}\n{table(results, explained)}\n{match[2]}", text)
+    changed = _PLACE.sub(lambda match: f"{match[1]}\n{table(mutants, outcomes, explained)}\n{match[2]}", text)
     assert changed != text or _PLACE.search(text), f"{page} has no place for the table"
     page.write_text(changed)
 
 
-def table(results: Iterable[Result], explained: Mapping[tuple[str, str], str]) -> str:
+def table(
+    mutants: Iterable[Mutant], outcomes: Mapping[Identity, Outcome], explained: Mapping[Identity, str]
+) -> str:
     """Return counts a module, and each survivor with its reason."""
-    modules: defaultdict[str, list[Result]] = defaultdict(list)
-    for item in results:
-        modules[item.mutant.path].append(item)
+    modules: defaultdict[str, list[Identity]] = defaultdict(list)
+    for mutant in mutants:
+        modules[mutant.path].append(identity(mutant))
     lines = ["| Module | Mutants | Killed | Explained | Open | Not run |", "|---|---|---|---|---|---|"]
     totals = [0] * 5
+    survivors = []
     for path, items in sorted(modules.items()):
-        survived = [item for item in items if item.end == "survived"]
-        known = sum((item.mutant.name, item.mutant.text) in explained for item in survived)
-        counts = [
-            len(items), sum(item.end == "killed" for item in items), known, len(survived) - known,
-            sum(item.end == "not run" for item in items),
-        ]  # fmt: skip
+        ends = Counter(outcomes[item].end for item in items)
+        known = [item for item in items if outcomes[item].end == "survived" and item in explained]
+        survivors += [(name, explained[name, text]) for name, text in known]
+        counts = [len(items), ends["killed"], len(known), ends["survived"] - len(known), ends["not run"]]
         totals = [a + b for a, b in zip(totals, counts, strict=True)]
         lines.append(f"| `{path}` | " + " | ".join(map(str, counts)) + " |")
     lines.append("| all | " + " | ".join(map(str, totals)) + " |")
-    survivors = [
-        (item.mutant.name, explained[item.mutant.name, item.mutant.text])
-        for items in modules.values()
-        for item in items
-        if item.end == "survived" and (item.mutant.name, item.mutant.text) in explained
-    ]
     if survivors:
         lines += ["", "| Survivor | Why it may survive |", "|---|---|"]
         lines += [f"| `{name}` | {why} |" for name, why in sorted(survivors)]
