@@ -232,7 +232,7 @@ def _field_type(kind: Any) -> str:
 
 
 # What other packages of this project use, and nobody else is to rely on.
-_BETWEEN_PACKAGES = {"common_end", "lineages", "use", "watched"}
+_BETWEEN_PACKAGES = {"abandon", "common_end", "lineages", "locations", "meta", "scan_cut", "tiers"}
 
 
 def _members(cls: type) -> Iterator[tuple[str, Any]]:

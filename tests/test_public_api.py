@@ -10,6 +10,12 @@ from typing import Any
 import pytest
 
 import tiered
+from tiered.flight.client.remote_producer import RemoteProducer
+from tiered.flight.client.remote_store import RemoteStore
+from tiered.flight.client.remote_topic import RemoteTopic
+from tiered.store.local_producer import LocalProducer
+from tiered.store.local_store import LocalStore
+from tiered.store.local_topic import LocalTopic
 
 NAMES = [
     "Appended",
@@ -132,6 +138,28 @@ def test_a_signature_is_the_documented_one(function: Callable[..., Any], expecte
     assert (
         str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)) == f"({expected})"
     )
+
+
+@pytest.mark.parametrize(
+    ("interface", "implementation"),
+    [
+        (tiered.Store, LocalStore),
+        (tiered.Store, RemoteStore),
+        (tiered.Topic, LocalTopic),
+        (tiered.Topic, RemoteTopic),
+        (tiered.Producer, LocalProducer),
+        (tiered.Producer, RemoteProducer),
+    ],
+)
+def test_local_and_served_stores_take_what_the_interface_says(interface: type, implementation: type) -> None:
+    assert issubclass(implementation, interface)
+    assert not inspect.isabstract(implementation)
+    for name, member in vars(interface).items():
+        own = getattr(implementation, name)
+        if name.startswith("_") or not inspect.isfunction(member) or own is RemoteStore.plan:
+            continue  # what is refused takes anything
+        expected = inspect.signature(member)
+        assert list(inspect.signature(own).parameters.values()) == list(expected.parameters.values()), name
 
 
 def test_everything_public_is_documented() -> None:

@@ -24,7 +24,6 @@ from .errors import (
     TopicNotFound,
     UnsupportedFormat,
 )
-from .flight import Server
 from .monitor.status import StoreStatus
 from .opening import open_store as open  # noqa: A004
 from .policies.executor import TierReport
@@ -33,9 +32,10 @@ from .reader.scan import Scan, ScanObject, ScanPlan
 from .reader.splits import Split
 from .recovery.restore import restore
 from .settings.settings import Settings
-from .store.local_producer import Producer
-from .store.local_store import Store
-from .store.local_topic import Topic
+from .store.interface.producer import Producer
+from .store.interface.server import Server
+from .store.interface.store import Store
+from .store.interface.topic import Topic
 from .verify.report import VerifyReport
 from .version import VERSION
 

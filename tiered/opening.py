@@ -14,14 +14,15 @@ from .engine.host import Host
 from .engine.locations import cache_options, check_cold, check_no_copy, cold_options, cold_place, places_of
 from .engine.writers import flush_in_background
 from .errors import ConfigError
+from .flight import connect, serve
 from .monitor.views import listen
 from .reader.locations import Places
 from .reader.tiers import TierAccess
 from .settings.schedule import first_seconds, schedule_of
 from .settings.sections import SERVED
 from .settings.settings import Settings
-from .store.local_store import Store
-from .store.network import network
+from .store.interface.store import Store
+from .store.local_store import LocalStore
 from .tiering.deletions import finish_deletions
 from .tiering.pass_loop import Passes
 from .warm.bucket_binding import ColdPlace, read_cold_place
@@ -75,17 +76,34 @@ def open_store(
         Nobody answers at a ``grpc://`` URL.
     StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
     """
+    text = path_text(path)
+    if SERVED.match(text) and cold is None and not (tierer or daemon):
+        _check_platform()
+        return connect(text, loaded_settings(settings), host or Host(), read_only=read_only, token=token)
+    return open_local_store(
+        text, cold=cold, settings=settings, read_only=read_only, tierer=tierer, daemon=daemon, host=host
+    )
+
+
+def open_local_store(
+    path: str | os.PathLike[str],
+    *,
+    cold: str | None = None,
+    settings: Settings | str | os.PathLike[str] | None = None,
+    read_only: bool = False,
+    tierer: bool = False,
+    daemon: bool = False,
+    host: Host | None = None,
+) -> LocalStore:
+    """Open a store that this process reads by itself: `open_store` for a local directory or the URL of a bucket."""
     _check_platform()
     text = path_text(path)
     settings = loaded_settings(settings)
     host = host or Host()
     if SERVED.match(text):
-        if cold is not None or tierer or daemon:
-            raise ConfigError(
-                f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"
-            )
-        served: Store = network().connect(text, settings, host, read_only=read_only, token=token)
-        return served
+        raise ConfigError(
+            f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"
+        )
     if "://" in text:
         return _open_bucket(text, settings, host)
     if read_only and (tierer or daemon):
@@ -101,7 +119,7 @@ def _open_local(
     read_only: bool,
     tierer: bool,
     daemon: bool,
-) -> Store:
+) -> LocalStore:
     root = root.absolute()
     writable = not (read_only or tierer)
     if not read_only:
@@ -130,9 +148,10 @@ def _open_local(
         place = cold_place(host, root, cold, settings, writable)
         find = None if writable else partial(places_of, root, settings)
         access = TierAccess(places_of(root, settings, place), host.open_bucket, find)
-        store = Store(
-            settings, host, access, catalog, store_id, str(root), writer_lock=lock, read_only=read_only
-        )
+        store = LocalStore(
+            settings, host, access, catalog, store_id, str(root),
+            writer_lock=lock, read_only=read_only, serve=serve,
+        )  # fmt: skip
     except BaseException:
         if lock is not None:
             lock.release()
@@ -155,15 +174,18 @@ def _open_local(
     return store
 
 
-def _open_bucket(url: str, settings: Settings, host: Host) -> Store:
+def _open_bucket(url: str, settings: Settings, host: Host) -> LocalStore:
     place = ColdPlace(url, settings.cold.endpoint_url, settings.cold.region)
     places = Places(None, url, cold_options(settings, place), cache=cache_options(settings, None))
     access = TierAccess(places, host.open_bucket)
     catalog = BucketCatalog(Bucket(access.object_store))
-    return Store(settings, host, access, catalog, catalog.open_store(), url, writer_lock=None, read_only=True)
+    return LocalStore(
+        settings, host, access, catalog, catalog.open_store(), url,
+        writer_lock=None, read_only=True, serve=serve,
+    )  # fmt: skip
 
 
-def _start_passes(store: Store) -> None:
+def _start_passes(store: LocalStore) -> None:
     store.passes = Passes(
         store.tierer,
         store.topics,

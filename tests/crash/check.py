@@ -175,7 +175,7 @@ def let_go(store: tiered.Store) -> None:
     try:
         store.close()
     except tiered.TieredError:
-        store._abandon()
+        store.abandon()
 
 
 def check(actor: Actor, sample: Sample, count: Count) -> None:

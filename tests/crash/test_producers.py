@@ -16,7 +16,7 @@ from tests.crash.recording import Recorder
 from tests.store.helpers import COMPRESS_US, stepwise, tier, values
 from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.engine.host import Host
-from tiered.store.local_producer import Producer
+from tiered.store.interface.producer import Producer
 
 KEYS = (b"a", b"b", b"c", None)
 CALL = [b"call:%d" % i + b"." * 200 for i in range(12)]

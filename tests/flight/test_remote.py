@@ -139,7 +139,7 @@ def test_splits_are_read_from_anywhere_and_again(
 ) -> None:
     """By ticket, from file and object, in pieces; and by the same tickets once all has moved to another tier."""
     here, there = filled
-    scan = there.plan(split_bytes=1)
+    scan = there.scan_cut(1)
     splits = scan.splits()
     assert {split.tier.value for split in splits} == {"hot", "warm", "cold"}
     assert scan.same_directory
@@ -235,6 +235,8 @@ def test_producers_number_their_records_through_the_server(remote: tiered.Store,
         producer.append(b"d", sequence=3)
     assert producer.append_batch(pa.table({"value": [b"c", b"d"]}), sequence=2)[0].end
     assert producer.next_sequence == 4
+    producer.flush()
+    assert store.topic("orders").opened.writers[first.partition].durable_offset > first.offset
     newer = store.topic("orders").producer("ingest-7")
     assert newer.next_sequence == 4
     with pytest.raises(tiered.Fenced):

@@ -19,7 +19,7 @@ from tiered.engine.host import Host
 from tiered.format.schema import HEADERS_TYPE
 from tiered.spark.columns import BATCH_ROWS_MAX, spark_schema, spark_type
 from tiered.spark.source import TieredDataSource, TieredPartition
-from tiered.store.local_store import Store
+from tiered.store.interface.store import Store
 
 RECORDS = ["key", "value", "topic", "partition", "offset", "timestamp"]
 HOUR = 3600

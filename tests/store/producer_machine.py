@@ -24,7 +24,7 @@ from tests.store.test_machine import WithoutSyncs
 from tiered.engine.append_numbered import append_idempotent
 from tiered.engine.host import Host
 from tiered.format.producers import RUNS_MAX, UNKNOWN_OFFSET
-from tiered.store.local_producer import Producer
+from tiered.store.interface.producer import Producer
 
 TAIL_US = 20_000_000
 SETTINGS = stepwise({"block_bytes": 700, "hot_bytes": 3000}, offload={"after": "4h", "tail_interval": "10s"})

@@ -22,6 +22,7 @@ from tests.store.helpers import (
     values,
 )
 from tiered.engine.host import Host
+from tiered.engine.open_topics import OpenTopic
 from tiered.format.topic_meta import TopicMeta
 from tiered.monitor import status_survey
 from tiered.policies.actions import Seal
@@ -139,16 +140,17 @@ def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
         monkeypatch.setattr(module, "read_scrub_state", deleted)
         call()
         assert store.topics() == ["b"]
-    flush, topic = tiered.Topic.flush, store.create_topic("a")
+    flush, topic = OpenTopic.flush, store.create_topic("a")
     topic.append(b"a")
 
-    def too_late(self: tiered.Topic) -> None:
-        if self is topic:
+    def too_late(self: OpenTopic) -> None:
+        if self is topic.opened:
             store.delete_topic("a")
         flush(self)
 
-    monkeypatch.setattr(tiered.Topic, "flush", too_late)
+    monkeypatch.setattr(OpenTopic, "flush", too_late)
     store.flush()
+    assert store.topics() == ["b"]
     assert store.topic("b").opened.writers[0].durable_offset == 1
 
 

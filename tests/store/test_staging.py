@@ -40,7 +40,7 @@ from tiered.staging import stage as module
 from tiered.staging.ledger import ONCE, Ledger
 from tiered.staging.stage import DONE_SECONDS, ROWS_SECONDS, Staging
 from tiered.staging.stage_file import Staged
-from tiered.store.local_topic import Topic
+from tiered.store.interface.topic import Topic
 
 Parts = Sequence[Sequence[bytes]]
 

@@ -14,24 +14,31 @@ log = logging.getLogger("tiered.store")
 class OpenStore(Protocol):
     """What the end of a process, and a fork, need of a store."""
 
-    _is_served_elsewhere: bool
-
     def close(self) -> None: ...
 
-    def _abandon(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
-open_stores: weakref.WeakSet[OpenStore] = weakref.WeakSet()
+_open: weakref.WeakKeyDictionary[OpenStore, bool] = weakref.WeakKeyDictionary()
+
+
+def register(store: OpenStore, *, closes_first: bool = False) -> None:
+    """Close a store as the process ends; `closes_first` where it may need another one of this process to be open."""
+    _open[store] = closes_first
+
+
+def unregister(store: OpenStore) -> None:
+    """Leave a store alone, as it is closed."""
+    _open.pop(store, None)
 
 
 def _abandon_all() -> None:
-    for store in list(open_stores):
-        store._abandon()
+    for store in list(_open):
+        store.abandon()
 
 
 def _close_all() -> None:
-    # First those that need another one of this process to be open: what is served from here.
-    for store in sorted(open_stores, key=lambda store: store._is_served_elsewhere, reverse=True):
+    for store, _ in sorted(_open.items(), key=lambda item: not item[1]):
         try:
             store.close()
         except Exception:

@@ -15,9 +15,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from ..base.units import approximate_size
 from ..errors import ConfigError, SchemaMismatch, TieredError
 from ..format.record import key_bytes
-from ..format.schema import RECORD_SCHEMA, TIMESTAMP
+from ..format.schema import TIMESTAMP
 from ..format.timestamps import timestamp_us
-from ..store.local_topic import Topic
+from ..store.interface.topic import Topic
 from .options import (
     AsJson,
     ColdUrl,
@@ -166,7 +166,7 @@ class _Appender:
         record_bytes_max: int,
     ) -> None:
         self.topic = topic
-        self._typed = not topic.schema.equals(RECORD_SCHEMA)
+        self._typed = topic.meta.typed
         self._key = key
         self._timestamp = timestamp
         self._partition = partition

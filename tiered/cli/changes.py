@@ -12,9 +12,10 @@ import typer
 
 from ..base.units import shown
 from ..errors import ConfigError, OffsetOutOfRange
+from ..reader.query import checked_partition
 from ..settings.settings import Settings
-from ..store.local_store import Store
-from ..store.local_topic import Topic
+from ..store.interface.store import Store
+from ..store.interface.topic import Topic
 from ..warm.catalog import STORE_FILE
 from .options import (
     AsJson,
@@ -170,7 +171,7 @@ def _check_here(settings: Settings) -> None:
 
 
 def _ends(topic: Topic, partition: int) -> Any:
-    topic.opened.check_partition(partition)
+    checked_partition(topic.meta, partition)
     return topic.offsets()[partition]
 
 

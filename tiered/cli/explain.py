@@ -42,7 +42,7 @@ def explain(
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
         if partition is not None:
-            checked_partition(store.topic(topic).opened.meta, partition)
+            checked_partition(store.topic(topic).meta, partition)
         found = explain_topic(store.watched(), topic, partition)
     if as_json:
         print_json(found.to_json())

@@ -10,9 +10,9 @@ import typer
 
 from ..errors import ConfigError
 from ..export.iceberg import export_iceberg
-from ..opening import open_store
+from ..opening import open_local_store, open_store
 from ..settings.settings import Settings
-from ..store.local_store import Store
+from ..store.interface.store import Store
 from ..warm.bucket_binding import read_cold_place
 from .options import (
     AsJson,
@@ -87,8 +87,8 @@ def _bucket(settings: Settings) -> Store:
         )
     if "://" in settings.store.path:
         return open_for_reading(settings)
-    with open_for_reading(settings) as local:
-        place = local.context.tiers.places
+    with open_local_store(settings.store.path, settings=settings, read_only=True) as local:
+        place = local.tiers.places
     if place.cold_url is None:
         raise ConfigError(f"the store {settings.store.path} has no bucket, so there is nothing to export")
     endpoint = {"endpoint_url": place.cold_options.endpoint_url, "region": place.cold_options.region}

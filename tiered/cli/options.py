@@ -12,9 +12,10 @@ from ..base.units import shown
 from ..errors import StoreLocked, TieredError
 from ..flight import open_noticed
 from ..flight.wire.serving_file import Notice, standing_notice
-from ..opening import open_store
+from ..opening import open_local_store, open_store
 from ..settings.settings import Settings
-from ..store.local_store import Store
+from ..store.interface.store import Store
+from ..store.local_store import LocalStore
 from ..warm.bucket_binding import read_cold_place
 from ..warm.catalog import Catalog
 from ..warm.filesystem import OsFileSystem
@@ -186,6 +187,6 @@ def _root(settings: Settings) -> Path:
     return Path(settings.store.path).absolute()
 
 
-def open_for_tiering(settings: Settings) -> Store:
+def open_for_tiering(settings: Settings) -> LocalStore:
     """Open the store to plan and to tier, beside its writer."""
-    return open_store(settings.store.path, settings=settings, tierer=True)
+    return open_local_store(settings.store.path, settings=settings, tierer=True)

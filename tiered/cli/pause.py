@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..store.local_store import Store
+from ..store.local_store import LocalStore
 from .options import (
     AsJson,
     ColdUrl,
@@ -81,7 +81,7 @@ def _check_one(topic: str | None, whole_store: bool) -> None:
         raise typer.BadParameter("name a topic, or write --all", param_hint="TOPIC")
 
 
-def _still_paused(store: Store, topic: str | None) -> dict[str, str]:
+def _still_paused(store: LocalStore, topic: str | None) -> dict[str, str]:
     """Return the topics that are paused by name, and why, where the pause of the store ended."""
     if topic is not None:
         return {}

@@ -23,8 +23,8 @@ import pyarrow as pa
 from ..errors import DiskFull
 from ..opening import open_store
 from ..settings.settings import Settings
-from ..store.local_store import Store
-from ..store.local_topic import Topic
+from ..store.interface.store import Store
+from ..store.interface.topic import Topic
 from ..warm.filesystem import sync_before_reading
 
 VALUE_BYTES = 100

@@ -19,8 +19,8 @@ import typer
 from ..base.units import parse_duration
 from ..errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ..reader.scan import Scan
-from ..store.local_store import Store
-from ..store.local_topic import Topic
+from ..store.interface.store import Store
+from ..store.interface.topic import Topic
 from .options import ColdUrl, ConfigFile, StorePath, TopicName, Verbose, load_settings, open_for_reading
 from .output import Escaping
 from .records import OutputFormat, RecordPrinter, printer_for
@@ -145,12 +145,12 @@ class Request:
         """
         sleep = sleep or sleep_while_read
         topic = store.topic(name)
-        topic_id = topic.opened.meta.topic_id
+        topic_id = topic.meta.topic_id
         self.reached = self._first(topic)
         while True:
             started = time.monotonic()
             topic = store.topic(name)
-            if topic.opened.meta.topic_id != topic_id:
+            if topic.meta.topic_id != topic_id:
                 raise TopicNotFound(f"topic {name!r} was deleted and created again")
             scan = self._scan(topic, printer)
             yield from self._rows(scan)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import typer
 
 from ..errors import ConfigError, CorruptionError, TopicExists, UnsupportedFormat
-from ..format.schema import RECORD_SCHEMA, TIMESTAMP, check_topic_name
+from ..format.schema import TIMESTAMP, check_topic_name
 from ..format.topic_meta import check_partitions, checked_schema
 from .options import (
     AsJson,
@@ -97,7 +97,7 @@ def topics(
     with open_for_reading(load_settings(config, path, cold)) as store:
         for name in store.topics():
             try:
-                found.append(store.topic(name).opened.meta)
+                found.append(store.topic(name).meta)
             except (CorruptionError, UnsupportedFormat) as error:
                 unread.append(error)
     if as_json:
@@ -119,7 +119,7 @@ def topics(
             (
                 meta.name,
                 str(meta.partitions),
-                "records" if meta.schema.equals(RECORD_SCHEMA) else "typed",
+                "typed" if meta.typed else "records",
                 meta.timestamp or "-",
                 meta.key or "-",
                 ", ".join(meta.schema.names),

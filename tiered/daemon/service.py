@@ -27,11 +27,11 @@ from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
 from ..monitor.http import Views, Web, read_token
 from ..monitor.metrics import exposition, registry_for
 from ..monitor.status_page import page, page_state
-from ..opening import open_store
+from ..opening import open_local_store
 from ..policies.policy import Policy
 from ..settings.schedule import first_seconds, schedule_of
 from ..settings.settings import Settings
-from ..store.local_store import Store
+from ..store.local_store import LocalStore
 from ..tiering.pass_loop import Backoff, Passes
 from ..warm.catalog import STORE_FILE
 from ..warm.file_lock import FileLock
@@ -91,7 +91,7 @@ class Daemon:
         # `put` may be called by a signal handler at any time; an Event's lock would not survive that.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ending = False
-        self._store: Store | None = None
+        self._store: LocalStore | None = None
         self._passes: Passes | None = None
         self._registry: Any = None
         self._no_metrics: ConfigError | None = None
@@ -161,7 +161,7 @@ class Daemon:
     def _policy(self, topic: str) -> Policy:
         return self._settings.policy_for(topic)  # the newest, after a reload
 
-    def _stop(self, store: Store, passes: Passes) -> None:
+    def _stop(self, store: LocalStore, passes: Passes) -> None:
         """End what is under way, or leave it: any action may be killed at any instruction (promise P6)."""
         if not self._ending:
             log.warning("the store at %s is gone, or another one is in its place", store.url)
@@ -210,9 +210,9 @@ class Daemon:
         except OSError:
             return True  # unreadable is not absent; the passes tell of it (promise P10)
 
-    def _opened(self) -> Store | None:
+    def _opened(self) -> LocalStore | None:
         return self._patiently(
-            lambda: open_store(self._settings.store.path, settings=self._settings, tierer=True)
+            lambda: open_local_store(self._settings.store.path, settings=self._settings, tierer=True)
         )
 
     def _patiently(self, work: Callable[[], _Opened]) -> _Opened | None:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from ..base.units import approximate_size
 from ..reader.scan import Scan, TierShare
-from ..store.local_store import Store
-from ..store.local_topic import Topic
+from ..store.interface.store import Store
+from ..store.interface.topic import Topic
 from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, TIMESTAMP, answers
 from .stage import Stage
 

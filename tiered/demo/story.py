@@ -18,10 +18,10 @@ from rich.console import Console
 from ..base.units import format_duration, format_size, to_us
 from ..engine.host import Host
 from ..errors import ConfigError
-from ..opening import open_store
+from ..opening import open_local_store
 from ..policies.actions import Action, Compress, EvictLocal, Offload
 from ..settings.settings import Settings
-from ..store.local_store import Store
+from ..store.local_store import LocalStore
 from .checks import check_across_tiers, print_where
 from .embedded_s3 import EmbeddedS3, environment
 from .flights import KEY, ORIGINS, ROW_COUNT, TIMESTAMP, arrivals, as_records, load_flights, months
@@ -58,7 +58,7 @@ class Scene:
     """What the parts of the demo share."""
 
     stage: Stage
-    store: Store
+    store: LocalStore
     flights: Any
     clock: Clock
     folder: Path
@@ -132,7 +132,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     yield folder
 
 
-def _open(folder: Path, endpoint_url: str, clock: Clock) -> Store:
+def _open(folder: Path, endpoint_url: str, clock: Clock) -> LocalStore:
     settings = Settings.model_validate(
         {
             "store": {"path": folder / "store", "hot_bytes": _HOT_BYTES},
@@ -148,7 +148,7 @@ def _open(folder: Path, endpoint_url: str, clock: Clock) -> Store:
             },
         }
     )
-    return open_store(settings.store.path, settings=settings, host=Host(clock=clock))
+    return open_local_store(settings.store.path, settings=settings, host=Host(clock=clock))
 
 
 def _set_the_scene(scene: Scene, s3: EmbeddedS3) -> None:

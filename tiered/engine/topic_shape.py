@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import ConfigError
-from ..format.schema import RECORD_SCHEMA
 from ..format.topic_meta import TopicMeta
 from ..hot.row_checks import RowChecker
 from ..reader.query import bound, checked_bounds, checked_partition
@@ -46,7 +45,7 @@ class TopicShape:
         self.name = meta.name
         self.partitions = meta.partitions
         self.schema = meta.schema
-        self.typed = not meta.schema.equals(RECORD_SCHEMA)
+        self.typed = meta.typed
         self.check_row = RowChecker(meta.schema) if self.typed else None
         self.stamp_at, self.key_at = (
             None if name is None else meta.schema.get_field_index(name) for name in (meta.timestamp, meta.key)
@@ -55,7 +54,7 @@ class TopicShape:
     @property
     def key_column(self) -> str | None:
         """Name of the column that places a record by its key; None: there is none."""
-        return self.meta.key if self.typed else "key"
+        return self.meta.key_column
 
     def check_start(self, partition: int | None, offset: int | None) -> tuple[int, int | None]:
         """Return where a read of one partition begins; raise `ConfigError` where it is not said which of several."""

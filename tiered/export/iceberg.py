@@ -28,7 +28,7 @@ from ..errors import ColdStorageError, ConfigError, TieredError
 from ..format.manifest import ObjectEntry
 from ..format.schema import TIMESTAMP
 from ..reader.splits import ColdSource
-from ..store.local_topic import Topic
+from ..store.interface.topic import Topic
 
 PARTITION_ID = 1_000_000_000
 """Field id of the column ``partition``: out of the way of columns that a topic may still get."""
@@ -95,10 +95,10 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
         raise ConfigError(f"an export needs pyiceberg ({error}): pip install 'tiered[iceberg]'") from None
     if "." not in table or not all(table.split(".")):
         raise ConfigError(f"a table is called namespace.name, not {table!r}")
-    if topic.opened.context.tiers.places.root is not None:
+    if topic.tiers is None or topic.tiers.places.root is not None:
         raise ConfigError("open the store by the URL of its bucket: what is not offloaded cannot be exported")
     try:
-        return _export(topic, table, _catalog(catalog))
+        return _export(topic, topic.tiers.object_store, table, _catalog(catalog))
     except TieredError:
         raise
     except CommitFailedException as error:
@@ -109,22 +109,22 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
         raise ColdStorageError(f"cannot export to table {table}: {type(error).__name__}: {error}") from error
 
 
-def _export(topic: Topic, table: str, catalog: Any) -> IcebergExport:
+def _export(topic: Topic, bucket: ObjectStore, table: str, catalog: Any) -> IcebergExport:
     opened = _opened(catalog, table, topic)
-    if opened.properties.get(_TOPIC_PROPERTY) != str(topic.opened.meta.topic_id):
+    if opened.properties.get(_TOPIC_PROPERTY) != str(topic.meta.topic_id):
         raise ConfigError(
             f"table {table} was not made from topic {topic.name!r} of this store; choose another name"
         )
     # Only now: nothing that the table names is newer than the scan, and what changes the table from here on
     # makes this commit fail.
     scan = topic.scan()
-    prefix = topic.opened.context.tiers.object_store.url.rstrip("/")
+    prefix = bucket.url.rstrip("/")
     wanted = {
         f"{prefix}/{split.source.key}": (split.partition, split.source.key, split.source.entry)
         for split in scan.splits()
         if isinstance(split.source, ColdSource)
     }
-    added, removed = _bring_up_to_date(opened, topic, wanted, scan.offsets)
+    added, removed = _bring_up_to_date(opened, topic, bucket, wanted, scan.offsets)
     records = sum(entry.record_count for _, _, entry in wanted.values())
     return IcebergExport(table, opened.metadata_location, len(wanted), added, removed, records, scan.offsets)
 
@@ -153,7 +153,7 @@ def _opened(catalog: Any, table: str, topic: Topic) -> Any:
         "format-version": "2",
         "gc.enabled": "false",
         "write.metadata.delete-after-commit.enabled": "true",
-        _TOPIC_PROPERTY: str(topic.opened.meta.topic_id),
+        _TOPIC_PROPERTY: str(topic.meta.topic_id),
     }
     return catalog.create_table_if_not_exists(table, Schema(), properties=properties)
 
@@ -161,13 +161,14 @@ def _opened(catalog: Any, table: str, topic: Topic) -> Any:
 def _bring_up_to_date(
     table: Any,
     topic: Topic,
+    bucket: ObjectStore,
     wanted: Mapping[str, tuple[int, str, ObjectEntry]],
     offsets: Mapping[int, tuple[int, int]],
 ) -> tuple[int, int]:
     """Commit what differs; return how many objects were added and removed."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-    ours = f"{topic.opened.context.tiers.object_store.url.rstrip('/')}/"
+    ours = f"{bucket.url.rstrip('/')}/"
     listed = {task.file.file_path: task.file for task in table.scan().plan_files()}
     gone = [file for url, file in listed.items() if url not in wanted and url.startswith(ours)]
     fresh = {url: item for url, item in wanted.items() if url not in listed}
@@ -185,7 +186,7 @@ def _bring_up_to_date(
             with snapshot.overwrite() if gone else snapshot.fast_append() as update:
                 for file in gone:
                     update.delete_data_file(file)
-                for file in _data_files(topic, change.table_metadata, fresh):
+                for file in _data_files(bucket, change.table_metadata, fresh):
                     update.append_data_file(file)
             ExpireSnapshots(change).older_than(datetime.now(UTC) - _SNAPSHOTS_AGE_MAX).commit()
     return len(fresh), len(gone)
@@ -269,7 +270,7 @@ def _type(kind: pa.DataType, ids: Iterator[int]) -> Any:
 
 
 def _data_files(
-    topic: Topic, metadata: Any, fresh: Mapping[str, tuple[int, str, ObjectEntry]]
+    bucket: ObjectStore, metadata: Any, fresh: Mapping[str, tuple[int, str, ObjectEntry]]
 ) -> Iterator[Any]:
     """Yield Iceberg's entries for objects, with the bounds of every column that has some."""
     from pyiceberg.io.pyarrow import (
@@ -283,14 +284,13 @@ def _data_files(
     from pyiceberg.typedef import Record
     from pyiceberg.types import BinaryType
 
-    store = topic.opened.context.tiers.object_store
     plan = compute_statistics_plan(metadata.schema(), metadata.properties)
     for number, item in plan.items():
         if isinstance(item.iceberg_type, BinaryType):  # has none, of which pyiceberg would warn at each chunk
             plan[number] = replace(item, mode=MetricsMode(MetricModeTypes.NONE))
     paths = parquet_path_to_id_mapping(metadata.schema())
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        footers = pool.map(lambda item: _footer(store, item[1], item[2]), fresh.values())
+        footers = pool.map(lambda item: _footer(bucket, item[1], item[2]), fresh.values())
         for (url, (partition, _, entry)), footer in zip(fresh.items(), footers, strict=True):
             statistics = data_file_statistics_from_parquet_metadata(footer, plan, paths)
             for path in _without_bounds(footer):

@@ -1,7 +1,6 @@
 """Arrow Flight: serve a store to other processes and hosts, and use one that is served.
 
-Importing this gives `Store.serve` and ``tiered.open("grpc://…")`` what they need. pyarrow's Flight is loaded at the first
-use of either: some builds of pyarrow lack it, and most processes never speak it.
+pyarrow's Flight is loaded at the first use: some builds of pyarrow lack it, and most processes never speak it.
 
 Other packages import `client` and `wire`.
 """
@@ -12,11 +11,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..store.network import Network, Server, use_network
 
 if TYPE_CHECKING:
+    from ..engine.host import Host
     from ..settings.settings import Settings
-    from ..store.local_store import Store
+    from ..store.interface.server import Server
+    from ..store.local_store import LocalStore
     from .client.remote_store import RemoteStore
     from .wire.serving_file import Notice
 
@@ -32,13 +32,19 @@ def _loaded(name: str) -> Any:
         raise
 
 
-def _serve(store: Store, listen: str, **options: Any) -> Server:
+def serve(store: LocalStore, listen: str | None, **options: Any) -> Server:
+    """See `server.serve.serve`."""
     server: Server = _loaded(".server.serve").serve(store, listen, **options)
     return server
 
 
-def _connect(url: str, *arguments: Any, **options: Any) -> Store:
-    store: Store = _loaded(".client.remote_store").connect(url, *arguments, **options)
+def connect(
+    url: str, settings: Settings, host: Host, *, read_only: bool = False, token: str | None = None
+) -> RemoteStore:
+    """See `remote_store.connect`."""
+    store: RemoteStore = _loaded(".client.remote_store").connect(
+        url, settings, host, read_only=read_only, token=token
+    )
     return store
 
 
@@ -46,8 +52,3 @@ def open_noticed(notice: Notice, settings: Settings, *, read_only: bool) -> Remo
     """See `remote_store.open_noticed`."""
     store: RemoteStore = _loaded(".client.remote_store").open_noticed(notice, settings, read_only=read_only)
     return store
-
-
-use_network(Network(_serve, _connect))
-
-__all__ = ["Server"]

@@ -103,6 +103,16 @@ class TopicMeta:
         """Id of the newest version."""
         return len(self.schemas) - 1
 
+    @property
+    def typed(self) -> bool:
+        """Whether it has columns of its own, not those of the record schema."""
+        return not self.schema.equals(RECORD_SCHEMA)
+
+    @property
+    def key_column(self) -> str | None:
+        """Name of the column that places a record by its key; None: there is none."""
+        return self.key if self.typed else "key"
+
     def with_columns(self, columns: pa.Schema) -> TopicMeta:
         """Return a topic whose schema is extended by `columns`."""
         known = set(self.schema.names)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from ..errors import ConfigError, SchemaMismatch, TopicNotFound
 from ..format.record import key_bytes
-from ..format.schema import RECORD_SCHEMA
 from ..format.timestamps import plain_int, timestamp_us
 from ..format.topic_meta import TopicMeta
 from .rows import Query
@@ -26,7 +25,7 @@ def query_of(
     """Return what a scan looks for and shows; raise `ConfigError` or `SchemaMismatch` for what fits no column."""
     key_column = None
     if key is not None:
-        key_column = "key" if meta.schema.equals(RECORD_SCHEMA) else meta.key
+        key_column = meta.key_column
         if key_column is None:
             raise ConfigError(f"topic {meta.name!r} has no key column to look for key={key!r}")
         key = _as_key(key, meta.schema.field(key_column).type)

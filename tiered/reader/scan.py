@@ -12,6 +12,7 @@ import pyarrow as pa
 from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..format.topic_meta import TopicMeta
+from .locations import Places
 from .read import read_splits
 from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot
@@ -104,17 +105,26 @@ class Scan:
         ``topic``, ``partition``, ``offset``, ``timestamp``, then the topic's columns, or those asked for.
     """
 
+    # For other packages of tiered: the topic's document, and what the scan filters and narrows by.
+    meta: TopicMeta
+    query: Query
+
     def __init__(
         self, access: TierAccess, meta: TopicMeta, snapshots: tuple[PartitionSnapshot, ...], query: Query,
         limit: int | None, check: Callable[[], None],
     ) -> None:  # fmt: skip
         self._access = access
-        self._meta = meta
+        self.meta = meta
         self._snapshots = snapshots
         self.query = query
         self._limit = limit
         self._check = check
         self.schema = row_schema(meta.schema, None if query.columns is None else list(query.columns))
+
+    @property
+    def locations(self) -> Places | None:
+        """Where the tiers lie, for processes that read them themselves; None where only a server knows."""
+        return self._access.places
 
     def splits(self) -> list[Split]:
         """Return the splits, in the order of their rows: what Spark makes its partitions of."""
@@ -146,7 +156,7 @@ class Scan:
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one of `splits`."""
         self._check()
-        return read_splits(self._access, self._meta, [split], self.query, check=self._check)
+        return read_splits(self._access, self.meta, [split], self.query, check=self._check)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in batches of some thousand, holding no more than a few in memory.
@@ -157,7 +167,7 @@ class Scan:
         """
         self._check()
         rows = read_splits(
-            self._access, self._meta, self.splits(), self.query, check=self._check, eager=self._limit is None
+            self._access, self.meta, self.splits(), self.query, check=self._check, eager=self._limit is None
         )
         return coalesce(limited(rows, self._limit))
 
@@ -199,7 +209,7 @@ class Scan:
                     sum(item.bytes for item in found),
                 )
             )
-        return ScanPlan(self._meta.name, self.offsets, tuple(shares), committed_us)
+        return ScanPlan(self.meta.name, self.offsets, tuple(shares), committed_us)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows by the Arrow C stream interface."""
@@ -211,7 +221,7 @@ class Scan:
 
     def __repr__(self) -> str:
         total = len(self.splits())
-        return f"<Scan of {self._meta.name!r}: {total} {_noun('split', total).rstrip()}>"
+        return f"<Scan of {self.meta.name!r}: {total} {_noun('split', total).rstrip()}>"
 
 
 def _noun(word: str, number: int) -> str:

@@ -62,7 +62,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.recovery import first_header
 from ..opening import WRITER_LOCK, loaded_settings, open_store, path_text
 from ..settings.settings import Settings
-from ..store.local_store import Store
+from ..store.interface.store import Store
 from ..tiering.pauses import whoami
 from ..warm.bucket_binding import COLD_FILE, ColdPlace, write_cold_place
 from ..warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog

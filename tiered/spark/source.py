@@ -22,7 +22,7 @@ from ..errors import ConfigError
 from .columns import choose_fields, project, spark_schema
 from .errors import ShortErrors
 from .options import SourceOptions, parse_options
-from .read.planning import key_column_of, open_source, pinned_scan
+from .read.planning import open_source, pinned_scan
 from .read.pushdown import narrowing_of
 from .read.tasks import TieredPartition, exempt_imports_from_collection, read_task, tasks_of
 from .sink.options import parse_sink_options
@@ -182,9 +182,9 @@ class TieredReader(DataSourceReader):
             scan = pinned_scan(topic, options, projection.scanned)
             if (found := scan.explain()).committed_us:
                 _log.info("%s", found)  # says how far behind the writer this read can be
-            narrowing = narrowing_of(self._pushed, key_column_of(topic))
+            narrowing = narrowing_of(self._pushed, topic.meta.key_column)
             exempt_imports_from_collection()
-            return tasks_of(store, topic, scan, projection, options, narrowing)
+            return tasks_of(topic, scan, projection, options, narrowing)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, the same ones at every attempt."""

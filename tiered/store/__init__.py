@@ -1,4 +1,4 @@
-"""The public objects of a local store: `Store`, `Topic`, `Producer`.
+"""The public objects: what a store is (`interface`), and the one that this process reads by itself.
 
-Other packages import `local_producer`, `local_store`, `local_topic` and `network`.
+Other packages import `interface`, `local_producer`, `local_store` and `local_topic`.
 """

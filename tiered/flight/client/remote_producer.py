@@ -9,12 +9,13 @@ from typing import Any
 from ...engine.append import checked
 from ...engine.ingest import check_records, fitting
 from ...engine.records import Appended, OffsetRange, merged_ranges
+from ...engine.sequence import Sequence
 from ...errors import RecordTooLarge, SchemaMismatch
 from ...format.block_pieces import split_batch
 from ...format.record import Headers
 from ...format.sizes import reckoned_bytes
 from ...reader.query import check_sync
-from ...store.local_producer import Producer
+from ...store.interface.producer import Producer
 from ..wire.put_messages import Session
 from .appender import PILE_BYTES_MAX
 from .pending_batch import Pile
@@ -23,8 +24,6 @@ from .topic_state import TopicState, body_of_rows
 
 class RemoteProducer(Producer):
     """A `Producer` behind a server. Each append waits for the server's answer. Thread-safe."""
-
-    _topic: TopicState  # type: ignore[assignment]  # its appends are requests
 
     def __init__(
         self,
@@ -37,9 +36,13 @@ class RemoteProducer(Producer):
         self.id = producer_id
         self.epoch = epoch
         self._topic = topic
-        self.partitions = partitions
-        self.next_number = next_sequence
+        self._partitions = partitions
+        self._sequence = Sequence(producer_id, topic.name, next_sequence)
         self._lock = threading.Lock()
+
+    @property
+    def next_sequence(self) -> int:
+        return self._sequence.next
 
     def append(
         self,
@@ -52,7 +55,6 @@ class RemoteProducer(Producer):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> Appended:
-        """Append one record under a number, as `Producer.append` does."""
         topic = self._topic
         # First: in a forked child the lock may be held for ever.
         topic.lifecycle.check_writable()
@@ -62,9 +64,9 @@ class RemoteProducer(Producer):
         pile.size = record.size + topic.row_bytes
         pile.rows.append((record.timestamp_us, *record.values))
         with self._lock:
-            number = self._checked(sequence)
+            number = self._sequence.check(sequence)
             found = self._appended(pile.sealed(), number)[0]
-            self._count(number, number + 1)
+            self._sequence.advance(number, number + 1)
         return Appended(found.partition, found.start)
 
     def append_batch(
@@ -75,7 +77,6 @@ class RemoteProducer(Producer):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> list[OffsetRange]:
-        """Append Arrow data under numbers, as `Producer.append_batch` does."""
         topic = self._topic
         topic.lifecycle.check_writable()
         check_sync(sync)
@@ -83,7 +84,7 @@ class RemoteProducer(Producer):
             partition = topic.check_partition(partition)
         ranges: list[OffsetRange] = []
         with self._lock:
-            begin = number = self._checked(sequence)
+            begin = number = self._sequence.check(sequence)
             try:
                 limit = topic.record_bytes_max
                 for batch, timestamps in fitting(data, topic.schema, limit):
@@ -95,13 +96,20 @@ class RemoteProducer(Producer):
                         number += piece.num_rows
             except (SchemaMismatch, RecordTooLarge):
                 # What follows is other data, and must not be taken for a repeat of what came before the misfit.
-                self._count(begin, number)
+                self._sequence.advance(begin, number)
                 raise
             # Only now: the same call again, after anything else that went wrong, has the same numbers.
-            self._count(begin, number)
+            self._sequence.advance(begin, number)
         return merged_ranges(ranges)
 
+    def flush(self) -> None:
+        self._topic.lifecycle.check()
+        self._topic.appender.flush()
+
     def _appended(self, pile: Pile, number: int) -> list[OffsetRange]:
-        pile.number, pile.session = number, Session(self.id, self.epoch, self.partitions)
+        pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
         self._topic.appender.add_batch(pile)
         return list(pile.ranges())
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.id!r} of topic {self._topic.name!r}: epoch {self.epoch}>"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ...errors import ConfigError
-from ...reader.rows import coalesce, limited
+from ...reader.rows import Query, coalesce, limited
 from ...reader.scan import Scan, ScanObject, ScanPlan
 from ...reader.splits import Split
 from ..wire.directory_id import directory_id
@@ -86,11 +86,16 @@ class RemoteScan(Scan):
         server = connection.options.instance
         self.instance = None if server is None else server.without_secret()
         self._connection = connection
-        self._meta = self.plan.meta
+        self.meta = self.plan.meta
         self._limit = command.limit
         self._check = check
         self.schema = info.schema
-        self._splits = [_split(connection.location, self._meta.name, item) for item in info.endpoints]
+        self._splits = [_split(connection.location, self.meta.name, item) for item in info.endpoints]
+        self.query = self._splits[0].source.base.query if self._splits else Query()
+
+    @property
+    def locations(self) -> None:
+        return None
 
     def splits(self) -> list[Split]:
         """Return the splits, in the order of their rows; each is a `RemoteSplit`."""

@@ -1,4 +1,4 @@
-"""A store that is served elsewhere: the same calls as `Store` for topics, appends, reads and scans."""
+"""`RemoteStore`: a store that is served elsewhere; topics, appends, reads and scans go over the network."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from ...base.process_exit import open_stores
+from ...base import process_exit
 from ...engine.host import Host
 from ...engine.lifecycle import Lifecycle
 from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
 from ...format.schema import check_topic_name
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
-from ...store.local_store import Store
-from ...store.local_topic import Topic
+from ...store.interface.store import Store
 from ..wire.options import ConnectOptions, connect_options
 from ..wire.serving_file import Notice
 from ..wire.values import encode_schema
@@ -51,8 +50,6 @@ class RemoteStore(Store):
     What is done where the store lies is not done from here: passes, sweeps, verification and metrics raise `ReadOnly`.
     """
 
-    _is_served_elsewhere = True
-
     def __init__(self, connection: Connection, settings: Settings, host: Host, read_only: bool) -> None:
         facts = connection.action("server", {}, seconds=_CONNECT_SECONDS, retry=False)
         self.connection = connection
@@ -68,12 +65,17 @@ class RemoteStore(Store):
         self.settings = settings.model_copy(update={"store": settings.store.model_copy(update=theirs)})
         self.clock = host.clock
         self.lifecycle = RemoteLifecycle(self.url, writes=not self.read_only)
-        self._topics: dict[str, RemoteTopic] = {}  # type: ignore[assignment]  # those of the server
+        self._topics: dict[str, RemoteTopic] = {}
         self._lock = threading.RLock()
         self._closing = threading.Lock()
-        open_stores.add(self)
+        # A server of this process is closed after its clients.
+        process_exit.register(self, closes_first=True)
 
     # -- opening and closing ---------------------------------------------------------------------
+
+    @property
+    def tiers(self) -> None:
+        return None
 
     def close(self) -> None:
         """Send and flush what was appended, and let go of the server; may be called twice.
@@ -92,13 +94,12 @@ class RemoteStore(Store):
                 error = error or failed
             self.lifecycle.end()
             self.lifecycle.stopping.set()
-            open_stores.discard(self)
+            process_exit.unregister(self)
             self.connection.close()
         if error is not None:
             raise error
 
     def flush(self) -> None:
-        """Return once everything appended before the call is durable, in every topic."""
         self.lifecycle.check()
         if self.read_only:
             return
@@ -111,7 +112,7 @@ class RemoteStore(Store):
         with self._lock:
             return list(self._topics.values())
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         fault = self.lifecycle.abandon()
         self._lock = threading.RLock()
         self._closing = threading.Lock()
@@ -131,8 +132,7 @@ class RemoteStore(Store):
         timestamp: str | None = None,
         key: str | None = None,
         exist_ok: bool = False,
-    ) -> Topic:
-        """Create a topic, as `Store.create_topic` does."""
+    ) -> RemoteTopic:
         self.lifecycle.check_writable()
         check_topic_name(name)
         if not isinstance(schema, pa.Schema | None):
@@ -148,7 +148,7 @@ class RemoteStore(Store):
         self.connection.action("create_topic", values, retry=False)
         return self.topic(name)
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> RemoteTopic:
         """Return a topic.
 
         Raises
@@ -172,12 +172,10 @@ class RemoteStore(Store):
             return topic
 
     def topics(self) -> list[str]:
-        """Return the names of the topics, sorted."""
         self.lifecycle.check()
         return [str(name) for name in self.connection.action("topics", {})["topics"]]
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, as `Store.delete_topic` does."""
         self.lifecycle.check_writable()
         check_topic_name(name)
         self.connection.action("delete_topic", {"topic": name}, seconds=None, retry=False)
@@ -187,7 +185,6 @@ class RemoteStore(Store):
             topic.appender.fail(TopicNotFound(f"topic {name!r} was deleted"))
 
     def status(self) -> StoreStatus:
-        """Return per topic and partition what each tier of the server's store holds."""
         self.lifecycle.check()
         found = self.connection.action("status", {}, seconds=None)
         partitions = []
@@ -209,9 +206,6 @@ class RemoteStore(Store):
         raise ReadOnly(f"this is done where the store lies, not through its server {self.url}")
 
     plan = tier = pause = resume = sweep = metrics = verify = serve = _not_here
-
-    # These are of the server's process.
-    context = open_topics = tierer = property(_not_here)
 
 
 def connect(

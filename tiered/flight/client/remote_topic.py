@@ -1,4 +1,4 @@
-"""A topic of a store that is served elsewhere: the same calls as `Topic`, each over the network."""
+"""`RemoteTopic`: a topic of a store that is served elsewhere; each call goes over the network."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from ...reader.query import (
     query_of,
     within_64_bits,
 )
-from ...reader.scan import Scan
-from ...store.local_producer import Producer
-from ...store.local_topic import Topic
+from ...store.interface.topic import Topic
 from ..wire.messages import ScanCommand
 from ..wire.topic_ref import named
 from ..wire.values import encode_schema
@@ -51,8 +49,6 @@ class RemoteTopic(Topic):
     the next `flush` or close, as for a background flush.
     """
 
-    opened: TopicState  # type: ignore[assignment]  # a topic of the server has no writers here
-
     def __init__(self, store: object, state: TopicState) -> None:
         self.store = store  # which is open for as long as somebody has one of its topics
         self.opened = state
@@ -60,6 +56,26 @@ class RemoteTopic(Topic):
         self.connection = state.connection
         self.appender = state.appender
         self._seen_lineages: dict[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.opened.name
+
+    @property
+    def partitions(self) -> int:
+        return self.opened.partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.opened.schema
+
+    @property
+    def meta(self) -> TopicMeta:
+        return self.opened.meta
+
+    @property
+    def tiers(self) -> None:
+        return None
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -73,13 +89,6 @@ class RemoteTopic(Topic):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> Appended:
-        """Append one record, as `Topic.append` does.
-
-        Returns
-        -------
-        Appended
-            Where nothing is waited for, one whose offset comes with the server's answer.
-        """
         self.lifecycle.check_writable()
         check_sync(sync)
         pile, place = self._add(checked(self.opened, value, key, headers, timestamp, partition), sync)
@@ -99,7 +108,6 @@ class RemoteTopic(Topic):
         return pile, at
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
-        """Append many records, as `Topic.append_many` does; they are sent as few batches."""
         self.lifecycle.check_writable()
         ranges: list[OffsetRange] = []
         with naming_what_stayed(ranges):
@@ -122,7 +130,6 @@ class RemoteTopic(Topic):
     def append_batch(
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
     ) -> list[OffsetRange]:
-        """Append Arrow data, as `Topic.append_batch` does; pieces of some MiB are under way at a time."""
         self.lifecycle.check_writable()
         check_sync(sync)
         if partition is not None:
@@ -166,8 +173,7 @@ class RemoteTopic(Topic):
                 self.appender.add_batch(piles[-1])
         _wait_for((pile.ranges for pile in piles), ranges)
 
-    def producer(self, producer_id: str) -> Producer:
-        """Begin a session of an idempotent producer at the server, as `Topic.producer` does."""
+    def producer(self, producer_id: str) -> RemoteProducer:
         self.lifecycle.check_writable()
         values = {**named(self.opened.meta), "id": producer_id}
         found = self.connection.action("producer", values, seconds=None)
@@ -180,13 +186,11 @@ class RemoteTopic(Topic):
         )
 
     def flush(self) -> None:
-        """Return once everything appended before the call is durable; raise what stood in the way."""
         self.lifecycle.check()
         if self.lifecycle.writes:
             self.appender.flush()
 
     def roll(self) -> None:
-        """Seal the active segments that hold records, and begin new ones."""
         self.lifecycle.check_writable()
         self.appender.drain()
         self.connection.action("roll", named(self.opened.meta), seconds=None)
@@ -203,14 +207,12 @@ class RemoteTopic(Topic):
         key: object = None,
         columns: Iterable[str] | None = None,
         limit: int | None = None,
-    ) -> Scan:
-        """Take a snapshot at the server, as `Topic.scan` does; what this handle appended is in it."""
+    ) -> RemoteScan:
         return self._plan(
             partitions, start_offset, end_offset, start_timestamp, end_timestamp, key, columns, limit
         )
 
-    def plan(self, *, split_bytes: int | None = None, **arguments: Any) -> RemoteScan:
-        """Return `scan` of the same arguments, cut into splits of about `split_bytes`."""
+    def scan_cut(self, split_bytes: int, **arguments: Any) -> RemoteScan:
         names = (
             "partitions", "start_offset", "end_offset", "start_timestamp", "end_timestamp", "key", "columns", "limit",
         )  # fmt: skip
@@ -259,7 +261,6 @@ class RemoteTopic(Topic):
         limit: int | None = None,
         follow: bool = False,
     ) -> Iterator[Record]:
-        """Yield records of one partition from `offset` on, in order, as `Topic.read` does."""
         self.lifecycle.check()
         partition, offset = self.opened.check_start(plain_int(partition), offset)
         limit = checked_limit(limit)
@@ -279,7 +280,6 @@ class RemoteTopic(Topic):
             yield from records_in(self.opened, batch, partition)
 
     def offsets(self) -> dict[int, OffsetRange]:
-        """Return start and end offset of each partition; what is about to be shown is flushed first."""
         self.lifecycle.check()
         self.appender.drain()
         found = self.connection.action("offsets", named(self.opened.meta), seconds=None)
@@ -297,7 +297,6 @@ class RemoteTopic(Topic):
         return int(self.connection.action("common_end", values, seconds=None)["offset"])
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
-        """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
         partition = self.opened.check_partition(partition)
         self.lifecycle.check()
         self.appender.drain()
@@ -307,7 +306,6 @@ class RemoteTopic(Topic):
     # -- administration --------------------------------------------------------------------------
 
     def delete_before(self, offset: int, partition: int = 0) -> None:
-        """Move the start offset up, as `Topic.delete_before` does."""
         partition, offset = self.opened.check_partition(partition), plain_int(offset)
         self.lifecycle.check_writable()
         if type(offset) is not int or within_64_bits(offset) != offset:
@@ -319,14 +317,12 @@ class RemoteTopic(Topic):
         self.connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add nullable columns at the end of a typed topic; older records read them as null."""
         self.lifecycle.check_writable()
         if not isinstance(columns, pa.Schema):
             raise SchemaMismatch(f"columns are given as a pyarrow.Schema, not {type(columns).__name__}")
         self._change("add_columns", {"schema": encode_schema(columns)})
 
     def add_partitions(self, total: int) -> None:
-        """Raise the number of partitions to `total`."""
         self.lifecycle.check_writable()
         self._change("add_partitions", {"total": total})
 

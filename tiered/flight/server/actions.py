@@ -19,16 +19,16 @@ from .append import incarnation_of
 from .plan import moment
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
-    from ...store.local_topic import Topic
+    from ...store.local_store import LocalStore
+    from ...store.local_topic import LocalTopic
 
 Values = Mapping[str, Any]
-Action = Callable[["Store", Values], dict[str, Any]]
+Action = Callable[["LocalStore", Values], dict[str, Any]]
 
 _WAIT_SECONDS_MAX = 2.0
 
 
-def _server(store: Store, _: Values) -> dict[str, Any]:
+def _server(store: LocalStore, _: Values) -> dict[str, Any]:
     """Return what a client has to know: the sync mode and limits by which appends go."""
     options, root = store.context.settings.store, store.context.tiers.places.root
     return {
@@ -43,15 +43,15 @@ def _server(store: Store, _: Values) -> dict[str, Any]:
     }
 
 
-def _topics(store: Store, _: Values) -> dict[str, Any]:
+def _topics(store: LocalStore, _: Values) -> dict[str, Any]:
     return {"topics": store.topics()}
 
 
-def _describe(store: Store, values: Values) -> dict[str, Any]:
+def _describe(store: LocalStore, values: Values) -> dict[str, Any]:
     return _described(_topic(store, values))
 
 
-def _create_topic(store: Store, values: Values) -> dict[str, Any]:
+def _create_topic(store: LocalStore, values: Values) -> dict[str, Any]:
     schema = maybe(text, values.get("schema"))
     exist_ok = values.get("exist_ok", False)
     if not isinstance(exist_ok, bool):
@@ -67,58 +67,58 @@ def _create_topic(store: Store, values: Values) -> dict[str, Any]:
     return _described(topic)
 
 
-def _delete_topic(store: Store, values: Values) -> dict[str, Any]:
+def _delete_topic(store: LocalStore, values: Values) -> dict[str, Any]:
     store.delete_topic(text(values["topic"]))
     return {}
 
 
-def _add_columns(store: Store, values: Values) -> dict[str, Any]:
+def _add_columns(store: LocalStore, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     topic.add_columns(decode_schema(text(values["schema"])))
     return _described(topic)
 
 
-def _add_partitions(store: Store, values: Values) -> dict[str, Any]:
+def _add_partitions(store: LocalStore, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     topic.add_partitions(positive(values["total"]))
     return _described(topic)
 
 
-def _flush(store: Store, values: Values) -> dict[str, Any]:
+def _flush(store: LocalStore, values: Values) -> dict[str, Any]:
     (store if values.get("topic") is None else _topic(store, values)).flush()
     return {"incarnation": incarnation_of(store)}
 
 
-def _roll(store: Store, values: Values) -> dict[str, Any]:
+def _roll(store: LocalStore, values: Values) -> dict[str, Any]:
     _topic(store, values).roll()
     return {}
 
 
-def _offsets(store: Store, values: Values) -> dict[str, Any]:
+def _offsets(store: LocalStore, values: Values) -> dict[str, Any]:
     topic = _topic(store, values)
     found = {str(partition): [item.start, item.end] for partition, item in topic.offsets().items()}
     lineages = {str(partition): epoch for partition, epoch in (topic.lineages() or {}).items()}
     return {"offsets": found, "lineages": lineages, **_size(topic)}
 
 
-def _common_end(store: Store, values: Values) -> dict[str, Any]:
+def _common_end(store: LocalStore, values: Values) -> dict[str, Any]:
     """Return the offset below which a partition's log is that of a lineage."""
     topic, partition = _topic(store, values), count(values["partition"])
     topic.opened.check_partition(partition)
     return {"offset": topic.common_end(partition, whole(values["lineage"]))}
 
 
-def _offset_at(store: Store, values: Values) -> dict[str, Any]:
+def _offset_at(store: LocalStore, values: Values) -> dict[str, Any]:
     at = moment(whole(values["timestamp_us"]))
     return {"offset": _topic(store, values).offset_at(at, count(values.get("partition", 0)))}
 
 
-def _delete_before(store: Store, values: Values) -> dict[str, Any]:
+def _delete_before(store: LocalStore, values: Values) -> dict[str, Any]:
     _topic(store, values).delete_before(values["offset"], count(values.get("partition", 0)))
     return {}
 
 
-def _wait(store: Store, values: Values) -> dict[str, Any]:
+def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
     """Wait a little until a partition has durable records from an offset on; say what it has. Nothing is flushed."""
     topic, partition = _topic(store, values), count(values["partition"])
     topic.opened.check_partition(partition)
@@ -137,14 +137,14 @@ def _wait(store: Store, values: Values) -> dict[str, Any]:
     return {"start": found.start_offset, "end": found.end_offset, "waits": waits, **_size(topic)}
 
 
-def _status(store: Store, _: Values) -> dict[str, Any]:
+def _status(store: LocalStore, _: Values) -> dict[str, Any]:
     return store.status().to_json()
 
 
-def _producer(store: Store, values: Values) -> dict[str, Any]:
+def _producer(store: LocalStore, values: Values) -> dict[str, Any]:
     """Begin a session of an idempotent producer."""
     found = open_producer(_topic(store, values).opened, text(values["id"]))
-    return {"epoch": found.epoch, "next_sequence": found.next_number, "partitions": found.partitions}
+    return {"epoch": found.epoch, "next_sequence": found.sequence.number, "partitions": found.partitions}
 
 
 ACTIONS: dict[str, Action] = {
@@ -168,7 +168,7 @@ ACTIONS: dict[str, Action] = {
 """More are added by who has more to offer, before a server is made."""
 
 
-def run_action(actions: Mapping[str, Action], store: Store, name: str, values: Values) -> dict[str, Any]:
+def run_action(actions: Mapping[str, Action], store: LocalStore, name: str, values: Values) -> dict[str, Any]:
     """Carry out one action.
 
     Raises
@@ -185,15 +185,15 @@ def run_action(actions: Mapping[str, Action], store: Store, name: str, values: V
         raise ConfigError(f"the arguments of action {name!r} do not fit: {error!r}") from None
 
 
-def _topic(store: Store, values: Values) -> Topic:
+def _topic(store: LocalStore, values: Values) -> LocalTopic:
     found = maybe(text, values.get("topic_id"))
     return same_topic(store, text(values["topic"]), None if found is None else UUID(found))
 
 
-def _size(topic: Topic) -> dict[str, Any]:
+def _size(topic: LocalTopic) -> dict[str, Any]:
     """Return what tells a client that the topic grew."""
     return {"partitions": topic.partitions, "schema_id": topic.opened.meta.schema_id}
 
 
-def _described(topic: Topic) -> dict[str, Any]:
+def _described(topic: LocalTopic) -> dict[str, Any]:
     return {"topic": topic.opened.meta.to_json()}

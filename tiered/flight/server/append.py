@@ -14,25 +14,25 @@ import pyarrow as pa
 from ...engine.append_numbered import append_idempotent
 from ...engine.records import OffsetRange
 from ...errors import SchemaMismatch, ServerUnavailable, TieredError
-from ...store.local_producer import Producer, resume_producer
+from ...store.local_producer import LocalProducer, resume_producer
 from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from ..wire.topic_ref import same_topic
 from .safe_batch import safe_batch
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
-    from ...store.local_topic import Topic
+    from ...store.local_store import LocalStore
+    from ...store.local_topic import LocalTopic
 
 log = logging.getLogger("tiered.flight")
 
 Work = Callable[[], AbstractContextManager[None]]
 """What each piece of work is done within: the server does not end in the middle of it, and none begins after that."""
 
-PutHandler = Callable[["Store", PutCommand, Any, Any, Work], None]
+PutHandler = Callable[["LocalStore", PutCommand, Any, Any, Work], None]
 """Takes the store, the command, the reader of batches, the writer of answers, and a `Work`."""
 
 
-def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
+def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
     """Append each batch of a stream and acknowledge it; one with numbers that fails ends the stream.
 
     Raises
@@ -43,7 +43,7 @@ def append_stream(store: Store, command: PutCommand, reader: Any, writer: Any, w
     expected = (command.options or {}).get("incarnation")
     if expected not in (None, incarnation_of(store)):
         raise ServerUnavailable("another process serves the store by now")
-    sessions: dict[Session, Producer] = {}
+    sessions: dict[Session, LocalProducer] = {}
     for batch, metadata in chunks(reader):
         with work():
             info = None
@@ -90,16 +90,16 @@ def answered(writer: Any, data: bytes) -> bool:
     return True
 
 
-_incarnations: WeakKeyDictionary[Store, str] = WeakKeyDictionary()
+_incarnations: WeakKeyDictionary[LocalStore, str] = WeakKeyDictionary()
 
 
-def incarnation_of(store: Store) -> str:
+def incarnation_of(store: LocalStore) -> str:
     """Return an id of this opening of the store: what was not durable is lost when it changes without a close."""
     return _incarnations.setdefault(store, uuid4().hex)
 
 
 def _appended(
-    topic: Topic, batch: pa.RecordBatch | None, info: BatchInfo, sessions: dict[Session, Producer]
+    topic: LocalTopic, batch: pa.RecordBatch | None, info: BatchInfo, sessions: dict[Session, LocalProducer]
 ) -> Ack:
     ranges: list[OffsetRange] = []
     if batch is not None and batch.num_rows:
@@ -136,7 +136,7 @@ def _appended(
     )
 
 
-def _producer(topic: Topic, session: Session, sessions: dict[Session, Producer]) -> Producer:
+def _producer(topic: LocalTopic, session: Session, sessions: dict[Session, LocalProducer]) -> LocalProducer:
     found = sessions.get(session)
     if found is None:
         sessions.clear()  # a client has few, and a stream must not gather them

@@ -17,8 +17,8 @@ from ..wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
 from ..wire.topic_ref import same_topic
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
-    from ...store.local_topic import Topic
+    from ...store.local_store import LocalStore
+    from ...store.local_topic import LocalTopic
 
 
 def command_of(descriptor: fl.FlightDescriptor) -> ScanCommand:
@@ -35,7 +35,7 @@ def command_of(descriptor: fl.FlightDescriptor) -> ScanCommand:
     return ScanCommand.decode(bytes(descriptor.command))
 
 
-def scan_of(topic: Topic, command: ScanCommand) -> Scan:
+def scan_of(topic: LocalTopic, command: ScanCommand) -> Scan:
     """Take the snapshot; what it shows is durable from here on (promise P2)."""
     return topic.scan(
         partitions=command.partitions,
@@ -57,7 +57,7 @@ def moment(time_us: int | None) -> object:
         raise ConfigError(f"{time_us} µs since the epoch is out of range: years 1 to 9999") from None
 
 
-def plan_flight(store: Store, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
+def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
     """Plan the scan that a descriptor asks for."""
     command = command_of(descriptor)
     topic = same_topic(store, command.topic, command.topic_id)
@@ -85,7 +85,7 @@ def plan_flight(store: Store, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
     )
 
 
-def ticket_of(topic: Topic, scan: Scan, command: ScanCommand) -> Ticket:
+def ticket_of(topic: LocalTopic, scan: Scan, command: ScanCommand) -> Ticket:
     """Return the ticket that all splits of a scan have in common."""
     query = scan.query
     return Ticket(
@@ -103,7 +103,7 @@ def ticket_of(topic: Topic, scan: Scan, command: ScanCommand) -> Ticket:
     )
 
 
-def plan_info(store: Store, topic: Topic, scan: Scan) -> PlanInfo:
+def plan_info(store: LocalStore, topic: LocalTopic, scan: Scan) -> PlanInfo:
     """Return what holds for all splits."""
     places = store.context.tiers.places
     options = places.cold_options

@@ -16,11 +16,11 @@ from ...reader.snapshot import snapshot_partition
 from ..wire.messages import Ticket
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
-    from ...store.local_topic import Topic
+    from ...store.local_store import LocalStore
+    from ...store.local_topic import LocalTopic
 
 
-def topic_of(store: Store, ticket: Ticket) -> Topic:
+def topic_of(store: LocalStore, ticket: Ticket) -> LocalTopic:
     """Return the topic that a ticket was made for.
 
     Raises
@@ -36,7 +36,7 @@ def topic_of(store: Store, ticket: Ticket) -> Topic:
     return topic
 
 
-def ticket_schema(topic: Topic, ticket: Ticket) -> pa.Schema:
+def ticket_schema(topic: LocalTopic, ticket: Ticket) -> pa.Schema:
     """Return the schema of the rows.
 
     Raises
@@ -51,7 +51,7 @@ def ticket_schema(topic: Topic, ticket: Ticket) -> pa.Schema:
 
 
 def ticket_rows(
-    store: Store, topic: Topic, ticket: Ticket, check: Callable[[], None]
+    store: LocalStore, topic: LocalTopic, ticket: Ticket, check: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows, from whatever tier they are in by now.
 

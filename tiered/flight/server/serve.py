@@ -13,7 +13,7 @@ from ..wire.options import DEFAULT_LISTEN, ServeOptions, chosen_token, read_file
 from .server import FlightServer
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
+    from ...store.local_store import LocalStore
 
 _ADVICE = {
     "ee key too small": "make a pair with a longer key",
@@ -22,7 +22,7 @@ _ADVICE = {
 
 
 def serve(
-    store: Store,
+    store: LocalStore,
     listen: str | None,
     *,
     token: str | None = None,

@@ -35,7 +35,7 @@ from .staging import STAGE_ACTIONS, stage_of, stage_stream
 from .streams import Stream, Streams, cut_connections
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
+    from ...store.local_store import LocalStore
 
 log = logging.getLogger("tiered.flight")
 
@@ -57,7 +57,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        store: Store,
+        store: LocalStore,
         address: Address,
         options: ServeOptions,
         actions: Mapping[str, Action],
@@ -210,7 +210,7 @@ class FlightServer:
         _servers.add(self)
 
     @classmethod
-    def open(cls, store: Store, listen: str, options: ServeOptions) -> FlightServer:
+    def open(cls, store: LocalStore, listen: str, options: ServeOptions) -> FlightServer:
         """Listen at ``host:port``.
 
         Raises

@@ -29,14 +29,14 @@ from .append import Work, answered, chunks
 from .safe_batch import safe_batch
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
+    from ...store.local_store import LocalStore
 
 
-_stages: WeakKeyDictionary[Store, Staging] = WeakKeyDictionary()
+_stages: WeakKeyDictionary[LocalStore, Staging] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def stage_of(store: Store) -> Staging:
+def stage_of(store: LocalStore) -> Staging:
     """Return the one stage of a store.
 
     Raises
@@ -50,7 +50,7 @@ def stage_of(store: Store) -> Staging:
         return found
 
 
-def stage_stream(store: Store, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
+def stage_stream(store: LocalStore, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
     """Stage the rows of one attempt; a stream that is cut off leaves nothing behind that could be committed."""
     same_topic(store, command.topic, command.topic_id)
     options = command.options or {}
@@ -72,7 +72,7 @@ def stage_stream(store: Store, command: PutCommand, reader: Any, writer: Any, wo
         stage_of(store).abort(command.topic, query, [attempt])
 
 
-def _commit(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
+def _commit(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
     """Put staged rows into the log as one batch of a query, once; durable when it returns."""
     staged = [
         Staged(text(item["attempt"]), count(item["rows"]), count(item["bytes"])) for item in values["staged"]
@@ -83,7 +83,7 @@ def _commit(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"appended": appended}
 
 
-def _abort(store: Store, values: Mapping[str, Any]) -> dict[str, Any]:
+def _abort(store: LocalStore, values: Mapping[str, Any]) -> dict[str, Any]:
     """Let staged rows go."""
     attempts = [text(item) for item in values["attempts"]]
     stage_of(store).abort(text(values["topic"]), text(values["query"]), attempts)

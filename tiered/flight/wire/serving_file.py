@@ -24,7 +24,7 @@ from .directory_id import directory_id
 from .instance import Instance
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
+    from ...store.local_store import LocalStore
 
 SERVING_LOCK = "serving.lock"
 _log = logging.getLogger("tiered.flight")
@@ -121,11 +121,11 @@ class Posting:
         self._lock.abandon()
 
 
-_posted: WeakKeyDictionary[Store, Posting] = WeakKeyDictionary()
+_posted: WeakKeyDictionary[LocalStore, Posting] = WeakKeyDictionary()
 _posting = threading.Lock()
 
 
-def post_notice(store: Store, location: str, instance: Instance) -> Posting | None:
+def post_notice(store: LocalStore, location: str, instance: Instance) -> Posting | None:
     """Say in a store's directory that it is served here, in the place of a server of it that was started before.
 
     Without effect for a store that is open for reading: its server shows no more than readers see themselves.

@@ -9,8 +9,8 @@ from ...errors import TopicNotFound
 from ...format.topic_meta import TopicMeta
 
 if TYPE_CHECKING:
-    from ...store.local_store import Store
-    from ...store.local_topic import Topic
+    from ...store.local_store import LocalStore
+    from ...store.local_topic import LocalTopic
 
 
 def named(meta: TopicMeta) -> dict[str, str]:
@@ -18,7 +18,7 @@ def named(meta: TopicMeta) -> dict[str, str]:
     return {"topic": meta.name, "topic_id": str(meta.topic_id)}
 
 
-def same_topic(store: Store, name: str, topic_id: UUID | None) -> Topic:
+def same_topic(store: LocalStore, name: str, topic_id: UUID | None) -> LocalTopic:
     """Return the topic of that name and id; of any id for None, as of clients that know none.
 
     Raises

@@ -19,17 +19,16 @@ from ...base.units import parse_size
 from ...cold.parquet.layout import object_schema
 from ...errors import ConfigError
 from ...flight.client.remote_scan import RemoteScan, RemoteSplit
-from ...flight.client.remote_topic import RemoteTopic
 from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.snapshot import published_extents
 from ...reader.splits import ColdSource, Extent, Split
 from ...reader.tiers import TierAccess
-from ...store.local_topic import Topic
+from ...store.interface.topic import Topic
 from ..columns import CREATE_TIME, TIMESTAMP_TYPE, choose_fields, spark_schema
 from ..options import TOPIC_ID, SourceOptions, parse_options
 from ..read.planning import open_source, pinned_scan
-from ..read.remote import RemotePlaces, query_of
+from ..read.remote import RemotePlaces
 from .connector import Connector, find_connector
 from .leases import LEASE_SECONDS, Leased, lease_keeper, take_lease
 from .plan import ColdFiles, Range, TablePlan, cold_first, plan_table
@@ -154,11 +153,7 @@ class _Pinned:
 
 def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) -> _Pinned:
     # A server is asked where the bucket is by a plan, which is made again once there is a lease.
-    bucket = (
-        _bucket_of(pinned_scan(topic, read, ["offset"]), read)
-        if _is_remote(topic)
-        else topic.opened.context.tiers
-    )
+    bucket = topic.tiers or _bucket_of(pinned_scan(topic, read, ["offset"]), read)
     url = bucket.places.cold_url if bucket.has_cold else None
     connector = find_connector(spark, url, bucket.places.cold_options) if url is not None else None
     if url is not None and connector is None:
@@ -175,18 +170,18 @@ def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) ->
         splits = [_direct(split) for split in scan.splits()]
         if connector is not None and prefer == "cold":
             splits = _cold_first(topic, bucket, splits)
-        plan = plan_table(_within(splits, query_of(scan)), parquet=connector is not None)
+        plan = plan_table(_within(splits, scan.query), parquet=connector is not None)
     except BaseException:
         if leased is not None:
             leased.let_go()
         raise
     finally:
-        if _is_remote(topic):
+        if topic.tiers is None:
             bucket.close()
     if leased is not None and not plan.cold:
         leased.let_go()
         leased = None
-    return _Pinned(topic.opened.meta.topic_id, topic.schema, query_of(scan), plan, connector, leased, splits)
+    return _Pinned(topic.meta.topic_id, topic.schema, scan.query, plan, connector, leased, splits)
 
 
 def _with_tail(
@@ -217,10 +212,6 @@ def _with_tail(
     return replace(pinned, plan=TablePlan(cold, ()), tail=tail)
 
 
-def _is_remote(topic: Topic) -> bool:
-    return isinstance(topic, RemoteTopic)
-
-
 def _bucket_of(scan: Scan, read: SourceOptions) -> TierAccess:
     """Return a way to the bucket of a served store; its local tiers are left to the server."""
     assert isinstance(scan, RemoteScan)
@@ -243,7 +234,7 @@ def _cold_first(topic: Topic, access: TierAccess, splits: Sequence[Split]) -> li
         bounds[split.partition] = start, split.end_offset
     local = {split.partition for split in splits if not isinstance(split.source, ColdSource)}
     published = {
-        partition: _sealed(published_extents(access, topic.opened.meta, partition, *bounds[partition]))
+        partition: _sealed(published_extents(access, topic.meta, partition, *bounds[partition]))
         for partition in sorted(local)
     }
     return cold_first(topic.name, splits, published)

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from ...cold.parquet.writer import ROW_GROUP_BYTES
 from ...errors import OffsetOutOfRange
 from ...reader.splits import ColdSource, Split
-from ...store.local_topic import Topic
+from ...store.interface.topic import Topic
 from ..options import SourceOptions
 from ..read.planning import scan_between
 from .connector import Connector

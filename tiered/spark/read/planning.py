@@ -16,14 +16,12 @@ from ...cold.manifest.commit import FIRST_LINEAGE
 from ...engine.records import OffsetRange
 from ...errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ...flight.client.discovery import find_server
-from ...flight.client.remote_store import RemoteStore
-from ...flight.client.remote_topic import RemoteTopic
 from ...opening import open_store
 from ...reader.query import chosen_partitions
 from ...reader.scan import Scan
 from ...reader.splits import Split, borders
-from ...store.local_store import Store
-from ...store.local_topic import Topic
+from ...store.interface.store import Store
+from ...store.interface.topic import Topic
 from ..options import LATEST, LINEAGES, Lineages, Position, SourceOptions
 
 Task = tuple[Split, ...]
@@ -55,9 +53,7 @@ def open_source(options: SourceOptions) -> Store:
         if served is not None:
             return served
     store = open_store(path, cold=options.cold, settings=settings, read_only=True)
-    if isinstance(store, RemoteStore):
-        return store
-    url = store.context.tiers.places.cold_url
+    url = None if store.tiers is None else store.tiers.places.cold_url
     if url is not None and url.startswith("memory:"):
         store.close()
         raise ConfigError(f"{url} lies in the memory of one process, and Spark reads from others")
@@ -73,7 +69,7 @@ def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) ->
         Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
     ConfigError, TopicNotFound, CorruptionError, ColdStorageError
     """
-    partitions = chosen_partitions(topic.opened.meta, options.partitions)
+    partitions = chosen_partitions(topic.meta, options.partitions)
     starts = expand(topic, options.starting, partitions, "starting", options.without_match)
     ends = expand(topic, options.ending, partitions, "ending", "latest")
     for attempt in range(_ATTEMPTS):
@@ -124,9 +120,7 @@ def scan_between(
         "key": None if options.key is None else _key(topic, options.key),
         "columns": columns,
     }
-    if isinstance(topic, RemoteTopic):
-        return topic.plan(split_bytes=-(-options.split_bytes // _REMOTE_PIECES_PER_TASK), **arguments)
-    return topic.scan(**arguments)
+    return topic.scan_cut(-(-options.split_bytes // _REMOTE_PIECES_PER_TASK), **arguments)
 
 
 def expand(
@@ -140,7 +134,7 @@ def expand(
     TopicNotFound
         The offsets are those of a topic that was deleted; another one has its name.
     """
-    if position.topic_id not in (None, topic.opened.meta.topic_id):
+    if position.topic_id not in (None, topic.meta.topic_id):
         raise TopicNotFound(
             f"topic {topic.name!r} was deleted and created again since its offsets were taken"
         )
@@ -217,14 +211,9 @@ def _check_within(name: str, scan: Scan, starts: Mapping[int, int], ends: Mappin
                 )
 
 
-def key_column_of(topic: Topic) -> str | None:
-    """Return the column that is the key, if there is one."""
-    return topic.opened.meta.key if topic.opened.typed else "key"
-
-
 def _key(topic: Topic, text: str) -> Any:
     """Return the key that the text of an option means, as its column's type has it."""
-    column = key_column_of(topic)
+    column = topic.meta.key_column
     kind = None if column is None else topic.schema.field(column).type
     if kind is None or pt.is_binary(kind):
         return text

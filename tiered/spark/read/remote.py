@@ -73,7 +73,7 @@ class RemotePlaces:
     instance: Instance | None = None
 
     @classmethod
-    def of(cls, scan: RemoteScan, options: SourceOptions) -> RemotePlaces:
+    def of(cls, scan: Scan, options: SourceOptions) -> RemotePlaces:
         """Return the places of a planned scan; what is configured here of the bucket wins.
 
         Raises
@@ -81,6 +81,7 @@ class RemotePlaces:
         ConfigError
             The plan sends requests to a host that nothing here names.
         """
+        assert isinstance(scan, RemoteScan)
         plan = scan.plan
         bucket = bucket_of(plan, options, os.environ)
         return cls(
@@ -141,13 +142,9 @@ def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, 
     return ColdPlace(url, endpoint, settings.cold.region or known.region or plan.region)
 
 
-def query_of(scan: Scan) -> Query:
-    """Return what a scan, here or at a server, filters and narrows by."""
-    if not isinstance(scan, RemoteScan):
-        return scan.query
-    splits = scan.splits()
-    first = splits[0] if splits else None
-    return first.source.base.query if isinstance(first, RemoteSplit) else Query()
+def locations_of(scan: Scan, options: SourceOptions) -> Places | RemotePlaces:
+    """Return where executors read a scan's rows; of a served store see `RemotePlaces.of`."""
+    return scan.locations if scan.locations is not None else RemotePlaces.of(scan, options)
 
 
 def read_remote(

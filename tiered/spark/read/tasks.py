@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ...errors import OffsetOutOfRange
-from ...flight.client.remote_scan import RemoteScan, RemoteSplit
+from ...flight.client.remote_scan import RemoteSplit
 from ...format.topic_meta import TopicMeta
 from ...reader.locations import Places
 from ...reader.prefetch import SplitsAhead
@@ -22,14 +22,13 @@ from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.splits import Split
 from ...reader.tiers import TierAccess
-from ...store.local_store import Store
-from ...store.local_topic import Topic
+from ...store.interface.topic import Topic
 from ..columns import Projection
 from ..errors import ShortErrors
 from ..options import SourceOptions
-from .planning import Task, key_column_of, plan_tasks
+from .planning import Task, plan_tasks
 from .pushdown import Narrowing
-from .remote import RemotePlaces, forget_segments, query_of, read_remote
+from .remote import RemotePlaces, forget_segments, locations_of, read_remote
 
 _log = logging.getLogger("tiered.spark.tasks")
 
@@ -62,7 +61,6 @@ class TieredPartition(InputPartition):
 
 
 def tasks_of(
-    store: Store,
     topic: Topic,
     scan: Scan,
     projection: Projection,
@@ -70,9 +68,8 @@ def tasks_of(
     narrowing: Narrowing = _ALL,
 ) -> list[InputPartition]:
     """Return a pinned scan as tasks; none where there is nothing to read."""
-    query = narrowing.query(query_of(scan), key_column_of(topic))
-    places = RemotePlaces.of(scan, options) if isinstance(scan, RemoteScan) else store.context.tiers.places
-    plan = ReadPlan(places, topic.opened.meta, query, projection, options.fail_on_data_loss)
+    query = narrowing.query(scan.query, topic.meta.key_column)
+    plan = ReadPlan(locations_of(scan, options), topic.meta, query, projection, options.fail_on_data_loss)
     splits = narrowing.splits(scan.splits())
     return [
         TieredPartition(plan, task) for task in plan_tasks(splits, options.split_bytes, options.tasks_min)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ...errors import ConfigError, SchemaMismatch
-from ...format.schema import RECORD_SCHEMA, check_topic_name
+from ...format.schema import check_topic_name
 from ...format.topic_meta import TopicMeta
 from ...staging.stage import BATCH_MAX
 
@@ -135,7 +135,7 @@ def choose_columns(meta: TopicMeta, names: Sequence[str]) -> SinkColumns:
     found = tuple(name for _, name in chosen)
     if len(set(found)) != len(found):
         raise SchemaMismatch("a column name appears twice in the frame")
-    if meta.schema.equals(RECORD_SCHEMA) and "value" not in found:
+    if not meta.typed and "value" not in found:
         raise SchemaMismatch(f"topic {meta.name!r} is of records: the frame needs a column value")
     if not set(found) & set(meta.schema.names):
         raise SchemaMismatch(f"the frame has none of the columns of topic {meta.name!r}")

@@ -23,11 +23,10 @@ from pyspark.sql.types import StructType
 from ...cold.manifest.commit import FIRST_LINEAGE
 from ...engine.records import OffsetRange
 from ...errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
-from ...flight.client.remote_store import RemoteStore
 from ...reader.query import chosen_partitions
 from ...reader.scan import Scan
-from ...store.local_store import Store
-from ...store.local_topic import Topic
+from ...store.interface.store import Store
+from ...store.interface.topic import Topic
 from ..columns import project
 from ..errors import ShortErrors
 from ..options import EARLIEST, LATEST, Lineages, SourceOptions
@@ -109,7 +108,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with ShortErrors():
             options, topic = self._options, self._topic()
-            partitions = chosen_partitions(topic.opened.meta, options.partitions)
+            partitions = chosen_partitions(topic.meta, options.partitions)
             wanted = expand(topic, options.starting, partitions, "starting", options.without_match)
             # Seen anew, for what is looked at next must not be older than the start.
             log = self._look(fresh=True)
@@ -284,7 +283,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except TopicNotFound as gone:
             self._report(str(gone), gone)
             return []
-        if topic_id not in (None, topic.opened.meta.topic_id):
+        if topic_id not in (None, topic.meta.topic_id):
             self._report_another()
             return []
         # Where the micro-batch went back, that was said when it was planned.
@@ -295,8 +294,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         scan = self._scan(topic, starts, ends, projection.scanned)
         if scan is None:
             return []
-        assert self._store is not None
-        return tasks_of(self._store, topic, scan, projection, self._options)
+        return tasks_of(topic, scan, projection, self._options)
 
     def _scan(self, topic: Topic, starts: Offsets, ends: Offsets, columns: Sequence[str]) -> Scan | None:
         for attempt in range(_ATTEMPTS):
@@ -361,13 +359,13 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _seen(self) -> _Log:
         topic = self._topic()
-        return _Log(topic, topic.opened.meta.topic_id, topic.offsets(), topic.lineages())
+        return _Log(topic, topic.meta.topic_id, topic.offsets(), topic.lineages())
 
     def _look_seconds(self) -> float:
         store = self._store
-        if store is None or isinstance(store, RemoteStore):
+        if store is None or store.tiers is None:
             return _LOOK_SECONDS_REMOTE
-        return _LOOK_SECONDS_BUCKET if store.context.tiers.places.root is None else _LOOK_SECONDS_LOCAL
+        return _LOOK_SECONDS_BUCKET if store.tiers.places.root is None else _LOOK_SECONDS_LOCAL
 
     def stop(self) -> None:
         """Close the store."""
