@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,9 @@ import pytest
 
 import tiered
 from tests.conftest import Clock
-from tests.store.watched import URL, WatchedBucket, away, open_at, settings
+from tests.store.watched import URL, WatchedBucket, away, open_at, published, settings
 from tiered.engine.host import Host
-from tiered.errors import DiskFull, Fenced
+from tiered.errors import CorruptionError, DiskFull, Fenced
 from tiered.format.topic_meta import TopicMeta
 from tiered.tiering import claims
 from tiered.warm.bucket_binding import read_cold_place
@@ -121,6 +122,16 @@ def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock)
         assert read_cold_place(tmp_path / "data").claimed
 
 
+def test_a_deletion_claims_the_bucket_as_a_pass_does(tmp_path: Path, clock: Clock) -> None:
+    """Its tombstone is the first object there: from then on the bucket is the store's, which the disk remembers."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        store.create_topic("t")
+        store.delete_topic("t")
+        assert next(request for request in bucket.asked if request.startswith("put")).startswith("put probe")
+        assert read_cold_place(tmp_path / "data").claimed
+
+
 @pytest.mark.parametrize("name", ["write_lineage", "write_cold_place"])
 def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
@@ -200,6 +211,110 @@ def test_a_fence_is_for_every_process_that_comes_later(
     assert "another copy" in str(read_fence(tmp_path / "data" / "topics" / "t" / "0"))
     with open_at(tmp_path / "data", bucket, clock) as store, pytest.raises(Fenced, match="another copy"):
         store.topic("t").append(b"2")
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_disk_that_is_behind_its_bucket_claims_nothing(
+    tmp_path: Path, clock: Clock, *, deleted: bool
+) -> None:
+    """Also where nothing is left of what was published, and so nothing to compare with."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        store.create_topic("t").append_many([b"1"] * 3)
+    shutil.copytree(tmp_path / "data", tmp_path / "old")
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.topic("t")
+        topic.append_many([b"2"] * 3)
+        topic.flush()
+        if deleted:
+            topic.roll()
+            topic.delete_before(6)
+        store.tierer.tail_pass()
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    with open_at(tmp_path / "old", bucket, clock, tierer=True) as old:
+        bucket.asked.clear()
+        with pytest.raises(Fenced, match="the bucket ends at offset 6, this disk at 3"):
+            old.tierer.actions.committer(old.topic("t").opened.meta, 0)
+        assert puts(bucket, "head.json") == 0
+
+
+def test_what_another_process_has_shipped_does_not_fence_the_writer_that_has_not_synced_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1", sync=True)
+        topic.append(b"2")
+        topic.opened.writers[0].write_pending()
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+            beside.tierer.tail_pass()
+        assert published(bucket) == [b"1", b"2"]
+        store.tierer.actions.committer(topic.opened.meta, 0)
+        topic.append(b"3", sync=True)
+
+
+def test_nothing_is_uploaded_under_an_epoch_that_a_pass_found_to_be_over(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """It would be refused, and uploaded again."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        topic.append(b"1", sync=True)
+        store.tierer.tail_pass()
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+            beside.tierer.actions.committer(topic.opened.meta, 0)
+        store.tier()
+        topic.append(b"2", sync=True)
+        clock.advance(20)
+        before = bucket.uploads()
+        assert store.tierer.tail_pass().report.failed == ()
+        assert bucket.uploads() == before + 1
+    assert published(bucket) == [b"1", b"2"]
+
+
+def test_what_is_known_to_be_published_never_goes_back(tmp_path: Path, clock: Clock) -> None:
+    """Whichever of two threads tells its end last."""
+    with open_at(tmp_path / "data", WatchedBucket(), clock) as store:
+        meta, own = store.create_topic("t").opened.meta, store.tierer.claims
+        other = threading.Thread(target=own.note_end, args=(meta, 0, 9))
+
+        class Overtaken(int):
+            def __lt__(self, value: int) -> bool:
+                other.start()
+                other.join(NOT_WAITING_SECONDS)
+                return super().__lt__(value)
+
+        own.note_end(meta, 0, Overtaken(5))
+        other.join(30)
+        assert own.known_end(meta, 0) == 9
+
+
+def test_a_file_in_the_place_of_another_is_damage_and_no_other_copy_of_the_store(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """Put back where they belong, the files are as good as before."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t", partitions=2)
+        for partition in range(2):
+            topic.append(b"%d" % partition, partition=partition, sync=True)
+        store.tierer.tail_pass()
+    one, other = (next((tmp_path / f"data/topics/t/{partition}").glob("*.log")) for partition in range(2))
+
+    def swap() -> None:
+        one.rename(tmp_path / "one")
+        other.rename(one)
+        (tmp_path / "one").rename(other)
+
+    swap()
+    with open_at(tmp_path / "data", bucket, clock, tierer=True) as store:
+        problems = store.tierer.tail_pass().problems
+        assert [type(problem) for problem in problems.values()] == [CorruptionError] * 2
+    swap()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        assert store.topic("t").append(b"more", partition=0).offset == 1
 
 
 def test_a_bucket_answers_also_with_what_is_damaged(tmp_path: Path, clock: Clock) -> None:

@@ -19,6 +19,7 @@ from tests.store.watched import WatchedBucket, away, open_at
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.engine.host import Host
+from tiered.format import manifest_changes
 
 SECONDS_MAX = 30.0
 
@@ -136,6 +137,30 @@ def test_a_bucket_that_does_not_answer_is_asked_by_the_first_append_alone(
     [head] = [key for key in bucket.objects if key.endswith("/0/head.json")]
     bucket.objects[head] = (b"{", "damaged")
     assert asked_by_appends() == 3
+
+
+def test_a_page_of_the_manifest_that_cannot_be_read_keeps_no_append_out(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head has said by then that the bucket is not ahead."""
+    monkeypatch.setattr(manifest_changes, "INLINE_ENTRIES_MAX", 1)
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        topic = store.create_topic("t")
+        for _ in range(2):
+            topic.append(b"1")
+            topic.roll()
+        tier(store, clock, OFFLOAD_US)
+
+    def without_pages(request: str) -> None:
+        if "/pages/" in request:
+            away(request)
+
+    bucket.hook = without_pages
+    with open_at(tmp_path / "data", bucket, clock) as store:
+        assert store.topic("t").append(b"2").offset == 2
+        assert any("/pages/" in request for request in bucket.asked)
+        bucket.hook = lambda request: None
 
 
 def test_local_rules_go_on_without_the_bucket(tmp_path: Path, clock: Clock) -> None:

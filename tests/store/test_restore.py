@@ -38,7 +38,7 @@ from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.policies.actions import EvictLocal, Expire
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.partition_directory import read_lineage
+from tiered.warm.partition_directory import read_fence, read_lineage
 
 TYPED = pa.schema([("carrier", pa.string()), ("delay", pa.int64())])
 
@@ -484,10 +484,58 @@ def test_a_stalled_tierer_cannot_make_the_first_head_of_a_partition(
         claims = old.tierer.claims
         claims._announce(meta)
         restored(file_url, tmp_path / "new", clock).close()
-        claims._check_store = lambda *_: None  # type: ignore[method-assign]  # it had looked before
+        claims.check_store = lambda *_: None  # type: ignore[method-assign]  # it had looked before
         with pytest.raises(tiered.Fenced, match="lineage"):
             claims.committer(meta, 0, lambda: old.tierer.actions.local(meta, 0), None)
+    assert "lineage" in str(read_fence(tmp_path / "old" / "topics" / "t" / "0"))
     assert [start for _, start in head_of(file_url).lineages] == [0, 0]
+
+
+def test_a_store_that_was_left_behind_announces_no_topic(tmp_path: Path, clock: Clock) -> None:
+    """It would be one of the restored store's, for whoever has the bucket alone."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "old", bucket, clock) as old:
+        old.create_topic("t").append(b"old", sync=True)
+        old.tierer.tail_pass()
+        tiered.restore(URL, tmp_path / "new", host=host(bucket, clock)).close()
+        old.create_topic("late").append(b"late", sync=True)
+        [(_, why)] = old.tierer.tail_pass().report.failed
+        assert "restored elsewhere" in why
+    with tiered.open(URL, host=host(bucket, clock)) as far:
+        assert far.topics() == ["t"]
+
+
+def test_a_tierer_of_a_store_that_was_left_behind_says_so(tmp_path: Path, clock: Clock) -> None:
+    """All that it has is published, as it seems, so that it would have nothing to do."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "old", bucket, clock) as old:
+        old.create_topic("t").append(b"old", sync=True)
+        old.tierer.tail_pass()
+    tiered.restore(URL, tmp_path / "new", host=host(bucket, clock)).close()
+    with open_at(tmp_path / "old", bucket, clock, tierer=True) as old:
+        [problem] = old.tierer.tail_pass().problems.values()
+        assert isinstance(problem, tiered.Fenced)
+        assert "lineage 2 began at offset 1 in the bucket" in str(problem)
+
+
+def test_a_topic_that_a_restore_takes_over_right_before_its_deletion_stays(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The look at the store's document came before."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "old", bucket, clock) as old:
+        old.create_topic("t").append(b"old", sync=True)
+        old.tierer.tail_pass()
+
+        def overtaken(request: str) -> None:
+            if request.startswith("get") and request.endswith("topic.json"):
+                bucket.hook = lambda _: None
+                tiered.restore(URL, tmp_path / "new", host=host(bucket, clock)).close()
+
+        bucket.hook = overtaken
+        with pytest.raises(tiered.Fenced, match="restored elsewhere"):
+            old.delete_topic("t")
+        assert values(old.topic("t")) == [b"old"]
 
 
 def test_a_first_claim_right_before_a_restore_is_of_the_lineage_that_it_was_made_in(

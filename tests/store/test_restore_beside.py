@@ -24,6 +24,7 @@ from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.errors import RestoreUnderWay
 from tiered.tiering.publisher import LOCKED_SECONDS_MAX, Publisher
+from tiered.warm.partition_directory import read_fence
 
 COLD = settings("cold", tail_interval="off")
 
@@ -127,6 +128,51 @@ def test_a_pass_leaves_alone_what_publishes_and_fails_nothing(tmp_path: Path, cl
         server.pass_(HOLDS_SECONDS + 2)
         assert [action.kind for action, _ in store.tier().done] == ["ship_tail"]
         assert not (tmp_path / "data" / "topics" / "t" / "0" / "fenced.json").exists()
+
+
+def test_the_first_claim_of_a_partition_waits_for_a_restore_that_began_a_moment_ago(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """The next look for one is not due yet."""
+    server = Server()
+    with server.watch(open_at(tmp_path / "data", server, clock)) as store:
+        meta, actions = store.create_topic("t", partitions=2).opened.meta, store.tierer.actions
+        actions.committer(meta, 0)
+        server.begun()
+        with pytest.raises(RestoreUnderWay, match="ann@other"):
+            actions.committer(meta, 1)
+        assert not any(key.endswith("/1/head.json") for key in server.objects)
+        assert read_fence(tmp_path / "data/topics/t/1") is None
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_topic_that_a_restore_takes_over_while_it_is_announced(
+    tmp_path: Path, clock: Clock, *, dies: bool
+) -> None:
+    """It waits for the restore, and is announced where that died: it is no reason to fence anything."""
+    server = Server()
+    with server.watch(open_at(tmp_path / "data", server, clock)) as store:
+        topic, actions = store.create_topic("t"), store.tierer.actions
+        actions.committer(topic.opened.meta, 0)
+        topic.add_partitions(2)
+
+        def begins(request: str) -> None:
+            if request.startswith("get") and request.endswith("topic.json"):
+                server.hook = lambda _: None
+                lineage = server.begun().lineage
+                Bucket(server).adopt_topic("t", topic.opened.meta.topic_id, lineage)
+                server.pass_(HOLDS_SECONDS + 2 if dies else 0)
+
+        server.hook = begins
+        if dies:
+            actions.committer(topic.opened.meta, 1)
+            announced = Bucket(server).topic("t")
+            assert announced is not None
+            assert announced["partitions"] == 2
+        else:
+            with pytest.raises(RestoreUnderWay, match="ann@other"):
+                actions.committer(topic.opened.meta, 1)
+        assert read_fence(tmp_path / "data/topics/t/1") is None
 
 
 def test_a_restore_comes_through_beside_threads_that_publish_back_to_back(

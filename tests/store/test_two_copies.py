@@ -111,6 +111,31 @@ def test_eviction_keeps_acknowledged_records_that_the_bucket_has_not(tmp_path: P
             both.topics[1].append(b"too late", sync=True)
 
 
+def test_a_copy_claims_nothing_that_the_other_one_has_published(tmp_path: Path, clock: Clock) -> None:
+    """Its end is the bucket's, and it has not looked since."""
+    with copies(tmp_path, clock, settings()) as both:
+        both.append(1)
+        both.a.tierer.tail_pass()
+        both.bucket.asked.clear()
+        with pytest.raises(Fenced, match="another copy of the store's directory"):
+            both.b.tierer.actions.committer(both.topics[1].opened.meta, 0)
+        assert not any(request.startswith("put") and "head" in request for request in both.bucket.asked)
+
+
+def test_a_copy_that_is_opened_again_takes_no_appends_where_the_other_one_went_on(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with copies(tmp_path, clock, settings()) as both:
+        both.append(2)
+        both.a.tierer.tail_pass()
+        both.b.close()
+        with (
+            open_at(tmp_path / "b", both.bucket, clock, settings=settings()) as again,
+            pytest.raises(Fenced, match="another copy of the store's directory"),
+        ):
+            again.topic("t").append(b"too late")
+
+
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_an_append_is_not_acknowledged_for_what_the_other_copy_published(
     tmp_path: Path, clock: Clock, first: str

@@ -97,8 +97,7 @@ class Claims:
         self.announce(meta, partition, writer)
         known = self._committers.get((meta.topic_id, partition))
         if (meta.topic_id, partition) in self._without_lineage:
-            with self.turn(meta, partition):
-                self._remember_lineage(meta, partition)
+            self._remember_lineage(meta, partition)
         if known is not None and announced and not fresh:
             return known
         loaded = self._access.cold(meta, partition).load()
@@ -195,11 +194,10 @@ class Claims:
 
     def note_head(self, meta: TopicMeta, partition: int, head: Head) -> int:
         """Take note of a head that was read just now, and whose lineage is this disk's; return its end."""
-        with self._lock:
-            known = self._committers.get((meta.topic_id, partition))
-            if known is not None and known.epoch < head.epoch:
-                # Another process of this store tiered since. What we upload now must bear a newer epoch.
-                del self._committers[meta.topic_id, partition]
+        known = self._committers.get((meta.topic_id, partition))
+        if known is not None and known.epoch < head.epoch:
+            # Another process of this store tiered since. What we upload now must bear a newer epoch.
+            self._committers.pop((meta.topic_id, partition), None)
         return self.note_end(meta, partition, head.end_offset)
 
     def note_end(self, meta: TopicMeta, partition: int, end_offset: int) -> int:
@@ -463,14 +461,15 @@ class Claims:
     def forget_others(self, topics: Iterable[TopicMeta]) -> None:
         """Let go of what is kept of topics other than these: they were deleted."""
         ids = {meta.topic_id for meta in topics}
-        with self._lock:
-            for topic_id in self._announced.keys() - ids:
-                del self._announced[topic_id]
-            for kept in (self._committers, self._ends, self.same.proven):
-                for key in [key for key in list(kept) if key[0] not in ids]:
-                    del kept[key]
-            for key in [key for key in list(self._without_lineage) if key[0] not in ids]:
-                self._without_lineage.discard(key)
+        # Without a lock: what other threads let go of meanwhile is gone, and what they add goes the next time.
+        for topic_id in self._announced.keys() - ids:
+            self._announced.pop(topic_id, None)
+        for kept in (self._committers, self._ends, self.same.proven):
+            for key in [key for key in list(kept) if key[0] not in ids]:
+                kept.pop(key, None)
+        self._without_lineage.difference_update(
+            [key for key in list(self._without_lineage) if key[0] not in ids]
+        )
 
     def _is_announced(self, meta: TopicMeta) -> bool:
         newest = self._announced.get(meta.topic_id)
@@ -484,13 +483,9 @@ class Claims:
             bucket.put_topic(meta.to_json(), self._documents_lineage)
         except Fenced:
             # Perhaps by a restore that began since, which may be under way still, or cut short.
-            lineage = self._documents_lineage
             self._claim_store(bucket)
-            if self._documents_lineage == lineage:
-                raise
             bucket.put_topic(meta.to_json(), self._documents_lineage)
-        with self._lock:
-            self._announced[meta.topic_id] = meta
+        self._announced[meta.topic_id] = meta
 
     @property
     def _lineage(self) -> int:
