@@ -69,9 +69,11 @@ def test_the_schema_of_a_fenced_partition_stays(tmp_path: Path) -> None:
     with suppress(Fenced), writing(tmp_path, TYPED) as writer:
         append_row(writer, 1, "x")
         writer.flush()
+        append_row(writer, 2, "pending")
         writer.fence("another owns it")
         with pytest.raises(Fenced):
             writer.change_schema(GROWN)
+    assert rows_of(tmp_path) == [{"a": 1, "b": "x"}]
     assert len(list_segments(tmp_path).segments) == 1
 
 

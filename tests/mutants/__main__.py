@@ -178,7 +178,7 @@ def main() -> int:
         for item in mutants:
             print(f"{item.path}:{item.line}\t{item.name}\t{item.text}")
         return 0
-    judge = Judge(known_selection(plan, asked), plan["beside"], asked.test_seconds)
+    judge = Judge(known_selection(plan, asked), plan["beside"], asked.test_seconds, known)
     return try_all(mutants, judge, asked)
 
 
@@ -248,15 +248,29 @@ def known_selection(plan: dict[str, Any], asked: argparse.Namespace) -> Selectio
 
 
 class Judge:
-    """Finds a test that fails with a mutant: those first that noticed others of its function, then the quickest."""
+    """Finds a test that fails with a mutant.
 
-    def __init__(self, selection: Selection, beside: Mapping[str, list[str]], seconds_max: float) -> None:
+    Those first that noticed others of its function, then those that run the line after it, too, then the quickest: of a
+    condition that all tests meet, few see what it guards.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        beside: Mapping[str, list[str]],
+        seconds_max: float,
+        known: Mapping[Identity, Outcome],
+    ) -> None:
         self._selection = selection
         self._beside = beside
         self._seconds_max = seconds_max
         self._noticed: defaultdict[str, list[str]] = defaultdict(list)
         self._sound: set[str] = set()
         self._unsound: set[str] = set()
+        for (name, _), outcome in known.items():
+            noticed = self._noticed[name.split(":")[0]]
+            if outcome.by in selection.seconds and outcome.by not in noticed:
+                noticed.append(outcome.by)
 
     def attempt(self, slot: Slot, mutant: Mutant) -> Result:
         """Try one mutant; a test that fails without it, too, is none that notices."""
@@ -298,17 +312,20 @@ class Judge:
         """Yield a few tests that are likely to notice, the rest within the time, and those with processes of their own."""
         covering = self._selection.tests_of(mutant.path, text, mutant.line)
         tests = in_turn([test for test in covering if test not in self._unsound], mutant.path)
+        next_line = min(mutant.line + 1, len(text.splitlines()))
+        after = set(self._selection.tests_of(mutant.path, text, next_line))
         noticed = self._noticed[mutant.name.split(":")[0]][:5]
-        first = [*noticed, *(test for test in tests if test not in noticed)][: len(noticed) + 5]
+        rest = sorted((test for test in tests if test not in noticed), key=lambda test: test not in after)
+        first = noticed + rest[:10]
         if first:
             yield first
-        left, rest = self._seconds_max, []
-        for test in tests:
-            if test not in first and self._seconds(test) <= left:
+        left, within = self._seconds_max, []
+        for test in rest[10:]:
+            if self._seconds(test) <= left:
                 left -= self._seconds(test)
-                rest.append(test)
-        if rest:
-            yield rest
+                within.append(test)
+        if within:
+            yield within
         if beside := self._beside.get(mutant.path):
             yield beside
 

@@ -22,8 +22,11 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tests.store.watched import WatchedBucket, open_at
-from tiered.policies.actions import Action, Offload, Seal, ShipTail
+from tests.store.watched import URL, WatchedBucket, host, open_at
+from tiered.cold.manifest.store_documents import Bucket
+from tiered.errors import Fenced
+from tiered.hot.writer_requests import do_what_is_asked
+from tiered.policies.actions import Action, Expire, Offload, Seal, ShipTail
 
 AHEAD_US = {"compress": COMPRESS_US, "offload": OFFLOAD_US, "evict_local": EVICT_US}
 
@@ -161,3 +164,69 @@ def test_a_segment_is_sealed_that_was_meant_and_no_other(
         assert len(local_segments(tmp_path / "data", "t")) == 2
         call(store, action)
         assert len(local_segments(tmp_path / "data", "t")) == 2
+
+
+def test_a_file_whose_topic_was_deleted_in_the_bucket_alone_is_not_evicted(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket, store: tiered.Store
+) -> None:
+    """Its objects are swept soon: then the file is all there is."""
+    action, meta = planned(store, clock, "evict_local"), store.topic("t").opened.meta
+    store.close()
+    Bucket(bucket).tombstone("t", meta.topic_id, deleted_us=clock(), lineage=1)
+    before = local_segments(tmp_path / "data", "t")
+    with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
+        with pytest.raises(Fenced, match="deleted"):
+            call(beside, action)
+        assert local_segments(tmp_path / "data", "t") == before
+
+
+# -- expiry where the writer is another process, or nobody -------------------------------------------
+
+
+def expiry(end_offset: int) -> Expire:
+    return Expire(
+        topic="t", partition=0, segment_id=None, base_offset=0, end_offset=end_offset, bytes=0, reason=""
+    )
+
+
+def begun(root: Path, **options: Any) -> tiered.Store:
+    """Open a store and give it three segments of a record each."""
+    store = tiered.open(root, settings=stepwise(), **options)
+    topic = store.create_topic("t")
+    for number in range(3):
+        topic.append(b"%d" % number, sync=True)
+        topic.roll()
+    return store
+
+
+def test_an_expiry_that_only_the_writer_can_do_removes_nothing_before_it_did(tmp_path: Path) -> None:
+    """Without a bucket the writer alone says where the log begins: its readers would meet a hole."""
+    with begun(tmp_path) as store:
+        before = local_segments(tmp_path, "t")
+        with tiered.open(tmp_path, tierer=True, settings=stepwise()) as beside:
+            assert call(beside, expiry(2)) == 0
+            assert local_segments(tmp_path, "t") == before
+            assert values(beside.topic("t")) == [b"0", b"1", b"2"]
+        do_what_is_asked(store.topic("t").opened.writer(0))
+        assert store.topic("t").offsets()[0].start == 2
+
+
+def test_an_expiry_is_done_by_whoever_tiers_where_nobody_writes(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    with tiered.open(tmp_path, tierer=True, settings=stepwise()) as store:
+        before = local_segments(tmp_path, "t")
+        assert call(store, expiry(2))
+        assert local_segments(tmp_path, "t") == before[2:]
+        assert values(store.topic("t")) == [b"2"]
+
+
+def test_an_expiry_beside_a_writer_is_told_to_a_bucket_that_has_nothing_yet(
+    tmp_path: Path, clock: Clock, bucket: WatchedBucket
+) -> None:
+    """Its files go at once: without a manifest nobody but the writer would know that they are not missing."""
+    with begun(tmp_path, cold=URL, host=host(bucket, clock)):
+        before = local_segments(tmp_path, "t")
+        with open_at(tmp_path, bucket, clock, tierer=True) as beside:
+            assert call(beside, expiry(2))
+            assert local_segments(tmp_path, "t") == before[2:]
+            assert values(beside.topic("t")) == [b"2"]

@@ -17,7 +17,7 @@ from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, in_threads, local_segments, values
 from tests.store.watched import WatchedBucket, host, open_at, published, settings
 from tiered.engine.host import Host
-from tiered.errors import Fenced
+from tiered.errors import ColdStorageError, Fenced
 from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
 from tiered.reader.same_log import Likeness, SameLog
@@ -255,6 +255,26 @@ def test_what_an_early_release_shipped_goes_on_and_is_evicted(
             both.tier(both.a, hours)
         assert len(local_segments(tmp_path / "a", "t")) == 1
         assert published(both.bucket) == [*(b"common %d" % number for number in range(3)), b"new"]
+
+
+def test_what_nothing_proves_to_be_published_is_not_evicted(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its object has the right id and size, no hash that the manifest knows, and cannot be read: the file is all there is."""
+    as_by_an_early_release(monkeypatch)
+    with copies(tmp_path, clock, EVICTING) as both:
+        monkeypatch.undo()
+        both.topics[0].roll()
+        [key] = [key for key in both.bucket.objects if key.endswith(".parquet")]
+        sound = both.bucket.objects[key]
+        both.bucket.objects[key] = bytes(len(sound[0])), sound[1]
+        before = local_segments(tmp_path / "a", "t")
+        with pytest.raises(ColdStorageError, match="nothing proves"):
+            evicted(both.a)
+        assert local_segments(tmp_path / "a", "t") == before
+        both.bucket.objects[key] = sound
+        assert evicted(both.a)
+        assert values(both.topics[0]) == [b"common %d" % number for number in range(3)]
 
 
 @pytest.mark.parametrize("mine", [b"theirs", b"mine"])

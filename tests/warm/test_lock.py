@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
-from tiered.errors import ConfigError, StoreLocked, TieredError
+from tiered.errors import Backpressure, ConfigError, StoreLocked, TieredError
 from tiered.warm.file_lock import FileLock, directory_lock, facts_of_holder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -444,3 +444,20 @@ def test_a_lock_on_a_broken_disk_is_no_question_of_rights(
         patch.setattr("tiered.warm.file_lock.os.open", fail)
         FileLock.acquire(tmp_path / "lock", "it")
     assert not isinstance(caught.value, TieredError)
+
+
+def test_a_lock_that_finds_no_descriptor_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tiered.warm.file_lock.os.open", refuse)
+        with pytest.raises(Backpressure):
+            FileLock.acquire(tmp_path / "lock", "the store")
+        with pytest.raises(Backpressure), directory_lock(tmp_path, wait_seconds=0):
+            pass
+    FileLock.acquire(tmp_path / "lock", "the store").release()
+    with directory_lock(tmp_path, wait_seconds=0):
+        pass

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,7 +21,7 @@ from tests.format.blocks import crafted
 from tests.warm.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
 from tests.warm.segments import APPENDING, BODY, append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import CorruptionError, DiskFull, UnsupportedFormat
-from tiered.format.block import HEADER_BYTES, MARK, encode_header
+from tiered.format.block import HEADER_BYTES, MARK, Numbers, encode_header
 from tiered.warm.filesystem import FileSystem, OsFileSystem
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
@@ -307,53 +311,124 @@ def test_an_interrupt_leaves_the_segment_as_it_was(where: str, tmp_path: Path) -
     assert read(writer.path) == [b"a" * 1000, b"b"]
 
 
-def test_an_interrupt_at_any_line_of_an_append_keeps_or_drops_the_block(tmp_path: Path) -> None:
-    """Exhaustive over the lines of the writer: offsets, index, hash and file agree afterwards."""
+class Interrupted(BaseException):
+    """As Ctrl-C."""
 
-    class Interrupted(BaseException):
-        pass
 
+@contextmanager
+def interrupting(line: int, begun: Callable[[], bool] = lambda: True) -> Iterator[list[int]]:
+    """Interrupt an append at a line of it, counted from 0 from when it has `begun`; gives what is left to count, then none."""
     code = {method.__code__ for method in APPENDING}
-    line = 0
-    while True:
-        left = line
+    left = [line]
 
-        def trace(frame: object, event: str, argument: object) -> object:
-            nonlocal left
-            if frame.f_code not in code:  # type: ignore[attr-defined]
-                return None
-            if event == "line":
-                if left == 0:
-                    sys.settrace(None)
-                    left = -1
-                    raise Interrupted
-                left -= 1
-            return trace
+    def trace(frame: object, event: str, argument: object) -> object:
+        if frame.f_code not in code:  # type: ignore[attr-defined]
+            return None
+        if event == "line" and begun():
+            if left[0] == 0:
+                left.clear()
+                raise Interrupted  # which ends the tracing
+            left[0] -= 1
+        return trace
 
+    previous = sys.gettrace()
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        with suppress(Interrupted):
+            yield left
+    finally:
+        sys.settrace(previous)
+
+
+def go_on(writer: SegmentWriter, values: list[bytes]) -> list[bytes]:
+    """Check that all or none of `values` were appended behind one record, and append; return those that were."""
+    kept = values if writer.end_offset == 101 + len(values) else []
+    append(writer, b"other")  # as long as the first one: what a cut left behind it would go on with it
+    assert writer.index.base_offsets == list(range(100, 102 + len(kept)))
+    assert read(writer.path) == [b"a", *kept, b"other"]
+    writer.seal(0)
+    writer.close()
+    assert read(writer.path) == [b"a", *kept, b"other"]
+    return kept
+
+
+@pytest.mark.parametrize("values", [[b"maybe"], [b"maybe", b"too"]], ids=["a block", "blocks"])
+def test_an_interrupt_at_any_line_of_an_append_keeps_or_drops_the_block(
+    tmp_path: Path, values: list[bytes]
+) -> None:
+    """Exhaustive over the lines of the writer: offsets, index, hash and file agree afterwards."""
+    for line in itertools.count():
         directory = tmp_path / str(line)
         directory.mkdir()
         writer = SegmentWriter.create(FS, directory, header_of())
         append(writer, b"a")
-        body = body_of([b"maybe"])
-        previous = sys.gettrace()
-        sys.settrace(trace)  # type: ignore[arg-type]
-        try:
-            writer.append([body], 5)
-        except Interrupted:
-            pass
-        finally:
-            sys.settrace(previous)
-        interrupted = left == -1
-        kept = [b"maybe"] if writer.end_offset == 102 else []
-        append(writer, b"b")
-        writer.seal(0)
-        writer.close()
-        assert read(writer.path) == [b"a", *kept, b"b"], line
-        if not interrupted:
+        bodies = [body_of([value], 101 + number) for number, value in enumerate(values)]
+        with interrupting(line) as left:
+            writer.append(bodies, 5)
+        kept = go_on(writer, values)
+        if left:
             assert kept
             break
-        line += 1
     assert line > 5
+
+
+class InterruptedDisk(OsFileSystem):
+    """Interrupts the last of so many writes, once it is done."""
+
+    left = 0
+
+    def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
+        count = super().write(fd, position, buffers)
+        self.left -= 1
+        if self.interrupted():
+            raise Interrupted
+        return count
+
+    def interrupted(self) -> bool:
+        return self.left == 0
+
+
+@pytest.mark.parametrize(("writes", "whole"), [(1, False), (2, True)])
+def test_an_interrupt_at_any_line_after_another_changes_nothing(
+    tmp_path: Path, writes: int, whole: bool
+) -> None:
+    """Ctrl-C once more, while what the first one broke off is settled: by whether its first header, the last write, is there."""
+    values = [b"maybe", b"too"]
+    for line in itertools.count():
+        directory = tmp_path / str(line)
+        directory.mkdir()
+        disk = InterruptedDisk()
+        writer = SegmentWriter.create(disk, directory, header_of())
+        append(writer, b"a")
+        disk.left = writes
+        with interrupting(line, disk.interrupted) as left:
+            writer.append([body_of([value], 101 + number) for number, value in enumerate(values)], 5)
+        assert go_on(writer, values) == (values if whole else [])
+        if left:
+            break
+    assert line > 5
+
+
+def test_a_cut_that_fails_once_is_made_again(tmp_path: Path) -> None:
+    """What a failed write left behind is cut off after all, and the segment goes on."""
+
+    class Twice(BrokenDisk):
+        def truncate(self, fd: int, length: int) -> None:
+            self.broken.discard("write")
+            try:
+                super().truncate(fd, length)
+            finally:
+                self.broken.discard("truncate")
+
+    disk = Twice()
+    writer = SegmentWriter.create(disk, tmp_path, header_of())
+    append(writer, b"a")
+    disk.broken = {"write", "truncate"}
+    with pytest.raises(OSError, match="injected"):
+        append(writer, b"lost")
+    append(writer, b"b")
+    writer.close()
+    assert read(writer.path) == [b"a", b"b"]
 
 
 def test_a_failed_sync_is_no_lack_of_room(tmp_path: Path) -> None:
@@ -461,6 +536,29 @@ def test_blocks_of_nobody_leave_no_producer(tmp_path: Path) -> None:
     assert writer.producers.snapshot() == ()
     assert writer.seal(0).producers == ()
     writer.close()
+
+
+def test_a_producer_is_known_by_any_number(tmp_path: Path) -> None:
+    """It is a hash of the name; 0 is one."""
+    writer = SegmentWriter.create(OsFileSystem(), tmp_path, header_of())
+    writer.append([MARK], 1_500, [Numbers(0, 2, 7)])
+    assert [(state.producer_id, state.last_sequence) for state in writer.seal(0).producers] == [(0, 6)]
+    writer.close()
+
+
+def test_a_clean_close_adds_nothing_to_a_segment_that_is_sealed_or_empty(tmp_path: Path) -> None:
+    """A block behind the trailer would make the file unreadable."""
+    for number, values in enumerate(([], [b"a"])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        writer = SegmentWriter.create(OsFileSystem(), folder, header_of())
+        for value in values:
+            append(writer, value)
+            writer.seal(0)
+        before = writer.path.read_bytes()
+        writer.mark_clean()
+        writer.close()
+        assert writer.path.read_bytes() == before
 
 
 def test_a_segment_that_cannot_be_made_gives_its_descriptor_back(tmp_path: Path) -> None:
