@@ -287,6 +287,35 @@ def test_an_upload_that_came_to_nothing_is_no_acknowledgement(
         assert published(bucket) == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("passes", [False, True], ids=["an append", "a pass"])
+def test_an_active_segment_may_be_sealed_and_encoded_again_before_it_is_read(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    """Its file is opened when it is read, and by then it has another name: it is looked for once more."""
+    bucket = WatchedBucket()
+    with open_at(tmp_path / "data", bucket, clock, settings=settings("cold", tail_interval="1s")) as store:
+        topic = store.create_topic("t")
+        topic.append(b"0")
+        actions = store.tierer.actions
+        committer = actions.committer
+
+        def sealed_meanwhile(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.undo()
+            topic.roll()
+            [first, _] = local_segments(tmp_path / "data", "t")
+            path = tmp_path / "data" / "topics" / "t" / "0" / first
+            rewrite_segment(store.context.host.fs, path, Codec.ZSTD, 3)
+            return committer(*arguments, **options)
+
+        monkeypatch.setattr(actions, "committer", sealed_meanwhile)
+        if passes:
+            topic.append(b"1", sync=True)
+            assert store.tier((clock() + 10_000_000) // 1000).failed == ()
+        else:
+            topic.append(b"1")
+        assert published(bucket) == [b"0", b"1"]
+
+
 def test_what_another_process_published_and_evicted_stands_in_nobodys_way(
     tmp_path: Path, clock: Clock
 ) -> None:

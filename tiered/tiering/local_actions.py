@@ -148,7 +148,12 @@ class TierActions:
                 end = self._known_end(segment, min(action.end_offset, segment.end_offset))
                 if base >= end:
                     break
-                count, base = self._ship_piece(meta, action.partition, segment, base, end)
+                try:
+                    count, base = self._ship_piece(meta, action.partition, segment, base, end)
+                except FileNotFoundError:
+                    if writer is None or writer.active_segment_id == action.segment_id:
+                        raise
+                    continue  # sealed since it was looked at, and encoded again or evicted
                 moved += count
         return moved
 
