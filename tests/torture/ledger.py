@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import tiered
-from tests.torture.payload import TOPICS, Id, id_of, texts
+from tests.torture.payload import PASSING, PRODUCER, TOPICS, Id, id_of, texts
 
 Place = tuple[str, int]
+PARTITIONS = {**TOPICS, PASSING: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,15 @@ class Ledger:
         What was acknowledged without an offset, and not looked for yet.
     ends
         End offsets of what was acknowledged.
-    acknowledged
-        How many records were acknowledged in all.
+    published
+        End offsets up to which the bucket has everything.
+    acknowledged, read, copied, dropped
+        How many records were acknowledged in all, were given to readers, were looked at in the bucket and in restores; how
+        many topics were deleted.
+    resume
+        Number of the first record of the producer that is not acknowledged.
+    unheard
+        Topics whose deletion was cut short: the bucket may have them still.
     """
 
     content: dict[Place, list[Id | None]] = field(default_factory=lambda: defaultdict(list))
@@ -51,12 +59,19 @@ class Ledger:
     ends: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     starts: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     deletes: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
+    published: dict[Place, int] = field(default_factory=lambda: defaultdict(int))
     acknowledged: int = 0
     read: int = 0
+    copied: int = 0
+    dropped: int = 0
+    resume: int = 0
+    unheard: set[str] = field(default_factory=set)
     _intents: list[Intent] = field(default_factory=list)
     _saw: list[tuple[Place, int, list[str]]] = field(default_factory=list)
     _found: set[Id] = field(default_factory=set)
     _last: dict[tuple[int, int, Place], int] = field(default_factory=dict)
+    _there: set[str] = field(default_factory=set)
+    _dropping: set[str] = field(default_factory=set)
 
     def note(self, life: int, lines: list[list[str]]) -> None:
         """Take in a journal.
@@ -71,29 +86,59 @@ class Ledger:
                 raise AssertionError(" ".join(words).replace("\\n", "\n"))
             if kind in ("pass", "report"):
                 continue
+            if kind in ("dropping", "dropped", "created"):
+                self._note_topic(kind, words[0])
+                continue
             place = (words[0], int(words[1]))
             if kind == "saw":
                 self._saw.append((place, int(words[2]), words[3:]))
                 continue
             numbers = [int(word) for word in words[2:]]
-            if kind == "intent":
-                thread, first, count, is_block = numbers
-                self._intents.append(Intent(*place, life, thread, first, count, bool(is_block)))
-            elif kind == "ack":
-                thread, first, count, offset = numbers
-                self.acknowledged += count
-                for number in range(count):
-                    self.acks[place][offset + number] = Id(life, thread, first + number)
-            elif kind == "all":
-                thread, first, count = numbers
-                self.acknowledged += count
-                self.somewhere += [(words[0], Id(life, thread, first + number)) for number in range(count)]
-            elif kind == "end":
-                self.ends[place] = max(self.ends[place], numbers[1])
-            elif kind == "delete":
-                self.deletes[place] = max(self.deletes[place], numbers[0])
-            elif kind == "deleted":
-                self.starts[place] = max(self.starts[place], numbers[0])
+            if kind in ("intent", "ack", "all"):
+                self._note_records(kind, place, life, *numbers)
+                continue
+            marks = {
+                "end": self.ends,
+                "published": self.published,
+                "delete": self.deletes,
+                "deleted": self.starts,
+            }
+            marks[kind][place] = max(marks[kind][place], numbers[-1])
+
+    def _note_records(
+        self, kind: str, place: Place, life: int, thread: int, first: int, count: int, last: int = 0
+    ) -> None:
+        life = 0 if thread == PRODUCER else life
+        if kind == "intent":
+            self._intents.append(Intent(*place, life, thread, first, count, bool(last)))
+            return
+        self.acknowledged += count
+        if thread == PRODUCER:
+            self.resume = max(self.resume, first + count)
+        ids = [Id(life, thread, first + number) for number in range(count)]
+        if kind == "ack":
+            self.acks[place].update(enumerate(ids, last))
+        else:
+            self.somewhere += [(place[0], record) for record in ids]
+
+    def _note_topic(self, kind: str, topic: str) -> None:
+        self._there.discard(topic)
+        self._dropping.discard(topic)
+        if kind == "dropping":
+            self._dropping.add(topic)
+        elif kind == "dropped":
+            self.dropped += 1
+            self._forget(topic)
+        else:
+            self._there.add(topic)
+            self.unheard.discard(topic)
+
+    def _forget(self, topic: str) -> None:
+        """Nothing of a topic that is deleted may come back: what has its name from here on begins anew."""
+        for known in (self.content, self.acks, self.ends, self.starts, self.deletes, self.published):
+            for place in [place for place in known if place[0] == topic]:
+                del known[place]  # type: ignore[attr-defined]
+        self._intents = [intent for intent in self._intents if intent.topic != topic]
 
     def check(self, store: tiered.Store) -> None:
         """Hold the whole store against everything known, and remember what was found.
@@ -104,10 +149,17 @@ class Ledger:
         """
         topics = store.topics()
         fresh: dict[Id, tuple[Place, int]] = {}
-        for name, partitions in TOPICS.items():
+        for name, partitions in PARTITIONS.items():
             if name not in topics:
+                assert name not in self._there, f"topic {name} is gone"
+                if name in self._dropping:
+                    self._dropping.discard(name)
+                    self.unheard.add(name)
+                    self._forget(name)
                 assert not any(self.content[name, p] or self.acks[name, p] for p in range(partitions))
                 continue
+            self._there.add(name)
+            self._dropping.discard(name)
             scan = store.topic(name).scan()
             table = scan.to_arrow()
             # Taken after the scan; without a writer both are the same.
@@ -184,7 +236,7 @@ class Ledger:
 
     def _check_somewhere(self) -> None:
         for topic, record in self.somewhere:
-            deleted = any(self.starts[topic, partition] for partition in range(TOPICS[topic]))
+            deleted = any(self.starts[topic, partition] for partition in range(PARTITIONS[topic]))
             assert record in self._found or deleted, f"{topic} lost {record}, which was acknowledged"
 
     def _check_seen(self) -> None:
@@ -198,10 +250,64 @@ class Ledger:
             self.read += len(given)
         self._saw.clear()
 
+    def check_copy(self, store: tiered.Store) -> dict[Place, int]:
+        """Hold a bucket alone, or what was restored from it, against what was found on the disk.
+
+        It has everything that was published, of each log a range without a hole, and nothing else.
+
+        Returns
+        -------
+        dict
+            The end offsets, of the topics that are there.
+
+        Raises
+        ------
+        AssertionError
+        """
+        ends: dict[Place, int] = {}
+        topics = store.topics()
+        for name, partitions in PARTITIONS.items():
+            if name in self.unheard:
+                continue
+            ranges = store.topic(name).offsets() if name in topics else {}
+            table = store.topic(name).scan().to_arrow() if name in topics else None
+            for place in ((name, partition) for partition in range(partitions)):
+                _, start, end = ranges.get(place[1], (0, 0, 0))
+                known = self.content[place]
+                assert self.published[place] <= end <= len(known), (
+                    f"{place} ends at {end}; published were {self.published[place]}, the disk had {len(known)}"
+                )
+                assert start <= max(self.deletes[place], self.starts[place]), f"{place} starts at {start}"
+                if table is None:
+                    continue
+                ends[place] = end
+                rows = table.filter(pc.equal(table["partition"], place[1]))
+                assert rows["offset"].to_pylist() == list(range(start, end)), (
+                    f"{place} is not dense from {start} to {end}"
+                )
+                found = [id_of(text) for text in texts(rows)]
+                wrong = [
+                    (start + number, record, there)
+                    for number, (record, there) in enumerate(zip(known[start:end], found, strict=True))
+                    if record not in (None, there)
+                ]
+                assert not wrong, f"{place}: offset, what was appended, what is there: {wrong[0]}"
+                self.copied += len(found)
+        return ends
+
     def restored(self, ends: dict[Place, int]) -> None:
         """Forget what was on the lost disk alone: everything from these offsets on, and what was deleted there."""
         self.starts.clear()
-        for place, known in self.content.items():
-            del known[ends.get(place, 0) :]
         self.ends.clear()
-        self._found = {record for known in self.content.values() for record in known if record is not None}
+        self._there = {topic for topic, _ in ends}
+        for place, known in self.content.items():
+            lost = known[ends.get(place, 0) :]
+            del known[ends.get(place, 0) :]
+            numbers = [record.number for record in lost if record is not None and record.thread == PRODUCER]
+            self.resume = min([self.resume, *numbers])
+        self._found.clear()
+        self._last.clear()
+        for place, known in self.content.items():
+            for record in filter(None, known):
+                self._found.add(record)
+                self._last[record.life, record.thread, place] = record.number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -11,6 +11,10 @@ import tiered
 from tests.store.helpers import stepwise
 
 TOPICS = {"records": 3, "typed": 2}
+PASSING = "passing"
+"""A topic of one partition that is deleted and created again."""
+PRODUCER = 90
+"""The thread of the numbered records, which every life goes on with: their life is 0."""
 TYPED = pa.schema([("id", pa.string()), ("city", pa.string()), ("number", pa.int64())])
 
 
@@ -58,7 +62,7 @@ def row(record: Id) -> dict[str, object]:
     return {"id": text, "city": "ABC"[record.number % 3], "number": zlib.crc32(text.encode())}
 
 
-def small_settings(sync: str, tail_interval: str = "off") -> tiered.Settings:
+def small_settings(sync: str, tail_interval: str = "off", **rules: Any) -> tiered.Settings:
     """Small blocks and segments, so that a moment of appending rolls several times."""
     return stepwise(
         {
@@ -69,4 +73,5 @@ def small_settings(sync: str, tail_interval: str = "off") -> tiered.Settings:
         },
         roll={"bytes": "24KiB", "age": "off"},
         offload={"after": "4h", "tail_interval": tail_interval},
+        **rules,
     ).model_copy(update={"sweep": tiered.Settings.model_validate({"sweep": {"grace": "0s"}}).sweep})

@@ -6,8 +6,12 @@ Lines of a journal::
     ack     TOPIC PARTITION THREAD FIRST COUNT OFFSET  it is durable at these offsets
     all     TOPIC -1 THREAD FIRST COUNT                they are durable, in whichever partitions
     end     TOPIC PARTITION START END                  so are these offsets
+    published TOPIC PARTITION END                      the bucket has everything before
     delete  TOPIC PARTITION OFFSET                     about to delete what lies before
     deleted TOPIC PARTITION OFFSET                     done
+    dropping TOPIC                                     about to delete the topic
+    dropped TOPIC                                      done
+    created TOPIC                                      the topic is there, be it a new one
     saw     TOPIC PARTITION OFFSET TEXT…               a reader was given these
     pass    DONE FAILED                                a tiering pass ended
     report  JSON                                       the same, in full
@@ -30,10 +34,14 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
-from tests.torture.payload import TOPICS, TYPED, Id, row, small_settings, text_of, texts
+from tests.store.helpers import COMPRESS_US, EVICT_US, HOUR_US, OFFLOAD_US
+from tests.torture.appends import Appender, Notes, Numbered, Passing
+from tests.torture.broken import broken_by
+from tests.torture.payload import TOPICS, TYPED, small_settings, texts
 from tests.torture.steps import Steps
 from tiered.format import manifest_changes
+from tiered.policies.actions import Expire
+from tiered.tiering.local_actions import TierActions
 from tiered.warm import tail as tail_of_file
 
 # Nobody lives on where a test forgot to end it.
@@ -41,6 +49,9 @@ SECONDS_MAX = 120.0
 # Readers and tierers leave the processor to who appends for so long between two rounds.
 PAUSE_SECONDS = 0.02
 STEPS_US = (COMPRESS_US, OFFLOAD_US, EVICT_US)
+EXPIRE_US = 31 * 24 * HOUR_US
+# Beside those of `small_settings`; nothing expires but in passes that are so far ahead.
+MOVES = {"merge": {"after": "4h", "target_bytes": "64KiB"}, "retention": {"age": "30d"}}
 
 
 def now_ms(ahead_us: int) -> int:
@@ -57,117 +68,29 @@ def small_files() -> None:
 # -- the writer ------------------------------------------------------------------------------------
 
 
-class Appender:
-    """One thread of the writer: appends to one topic in one way, and notes what was acknowledged."""
-
-    def __init__(self, writer: Writer, thread: int, topic: str) -> None:
-        self.writer = writer
-        self.thread = thread
-        self.name = topic
-        self.topic = writer.store.topic(topic)
-        self.random = random.Random(f"{writer.seed}.{writer.life}.{thread}")
-        self.number = 0
-
-    def take(self, count: int, partition: int = -1, *, block: bool = False) -> list[Id]:
-        """Return the next records, noted as intended."""
-        first, self.number = self.number, self.number + count
-        self.writer.journal("intent", self.name, partition, self.thread, first, count, int(block))
-        return [Id(self.writer.life, self.thread, number) for number in range(first, self.number)]
-
-    def ack(self, placed: list[tuple[int, int, int, int]]) -> None:
-        """Note ``(partition, first number, count, offset)`` of what is durable."""
-        self.writer.going()
-        for partition, first, count, offset in placed:
-            self.writer.journal("ack", self.name, partition, self.thread, first, count, offset)
-
-    def partition(self) -> int:
-        return self.random.randrange(TOPICS[self.name])
-
-    def settle(self, placed: list[tuple[int, int, int, int]]) -> None:
-        """Make it durable first where an append does not."""
-        if not self.writer.always:
-            self.topic.flush()
-        self.ack(placed)
-
-    def value(self, record: Id) -> Any:
-        return text_of(record).encode() if self.name == "records" else row(record)
-
-    # Ways to append; each is called again and again.
-
-    def one_waiting(self) -> None:
-        partition = self.partition()
-        (record,) = self.take(1, partition)
-        sync = None if self.writer.always else True
-        found = self.topic.append(self.value(record), partition=partition, sync=sync)
-        self.ack([(found.partition, record.number, 1, found.offset)])
-
-    def some_then_flush(self) -> None:
-        keyed = self.random.random() < 0.5
-        partition = -1 if keyed else self.partition()
-        placed = []
-        for record in self.take(self.random.randint(1, 40), partition):
-            where = {"key": b"%d" % (record.number % 5)} if keyed else {"partition": partition}
-            found = self.topic.append(self.value(record), **where)
-            placed.append((found.partition, record.number, 1, found.offset))
-        self.settle(placed)
-
-    def many(self) -> None:
-        partition = self.partition()
-        taken = self.take(self.random.randint(1, 60), partition)
-        ranges = self.topic.append_many(
-            [{"value": self.value(item), "partition": partition} for item in taken]
-        )
-        self.settle(self._in_order(ranges, taken))
-
-    def many_columns(self) -> None:
-        taken = self.take(260)
-        ranges = self.topic.append_many([self.value(item) for item in taken])
-        if not self.writer.always:
-            self.topic.flush()
-        # They go to the partitions in turn, and the ranges do not say which record went where.
-        self.writer.journal("all", self.name, -1, self.thread, taken[0].number, len(taken))
-        for partition, start, end in ranges:
-            self.writer.journal("end", self.name, partition, start, end)
-
-    def batch(self) -> None:
-        partition = self.partition()
-        # Below 4 KiB: one block, which is there wholly or not at all.
-        taken = self.take(self.random.randint(1, 20), partition, block=True)
-        if self.name == "typed":
-            table = pa.Table.from_pylist([row(item) for item in taken], schema=TYPED)
-        else:
-            table = pa.table({"value": [self.value(item) for item in taken]})
-        sync = None if self.writer.always else True
-        self.ack(self._in_order(self.topic.append_batch(table, partition=partition, sync=sync), taken))
-
-    @staticmethod
-    def _in_order(ranges: list[tiered.OffsetRange], taken: list[Id]) -> list[tuple[int, int, int, int]]:
-        placed, first = [], taken[0].number
-        for partition, start, end in ranges:
-            placed.append((partition, first, end - start, start))
-            first += end - start
-        return placed
-
-
 class Writer:
-    """Threads that append, roll, scan, delete and perhaps tier, until the process is killed."""
+    """Threads that append, roll, scan, delete and perhaps tier, until the process is killed.
+
+    Parameters
+    ----------
+    first
+        Number of the first record that the producer is to append, or to append again.
+    """
 
     def __init__(
         self, journal: Any, path: str, url: str, seed: int, life: int, sync: str, tiers: bool, tail: str,
-        deletes: bool, step: dict[str, Any], pause: float = 0.0,
+        deletes: bool, first: int, step: dict[str, Any], pause: float = 0.0,
     ) -> None:  # fmt: skip
         self.journal = journal
-        self.seed = seed
-        self.life = life
-        self.always = sync == "always"
+        self.notes = Notes(journal, seed, life, sync)
         self.random = random.Random(f"{seed}.{life}")
         steps = Steps(journal.word, **step)
-        self.store = tiered.open(path, cold=url, settings=small_settings(sync, tail), host=steps.host())
+        settings = small_settings(sync, tail, **MOVES)
+        self.store = tiered.open(path, cold=url, settings=settings, host=steps.host())
         self.tiers = tiers
         self.deletes = deletes
+        self.first = first
         self.pause = pause
-        self._acks_left = self.random.randint(1, 60)
-        self._lock = threading.Lock()
         for name, partitions in TOPICS.items():
             schema = TYPED if name == "typed" else None
             key = "city" if name == "typed" else None
@@ -188,11 +111,12 @@ class Writer:
                 ("typed", Appender.some_then_flush),
             ]
         ):
-            appender = Appender(self, thread, topic)
-            works.append(partial(way, appender))
+            works.append(partial(way, Appender(self.notes, self.store, thread, topic)))
+        works.append(Numbered(self.notes, self.store, self.first, keyed=not self.deletes).some)
+        works.append(Passing(self.notes, self.store, len(works)).turn)
         others = [self.roll_and_scan]
         if self.tiers:
-            others.append(partial(one_pass, self.journal, self.store, self.random))
+            others.append(partial(one_pass, self.journal, self.store, self.random, deletes=self.deletes))
 
         def repeat(work: Callable[[], None], pause: float) -> None:
             try:
@@ -209,13 +133,6 @@ class Writer:
             thread.start()
         for thread in threads:
             thread.join()
-
-    def going(self) -> None:
-        """Say when so much was acknowledged that a kill is interesting."""
-        with self._lock:
-            self._acks_left -= 1
-            if self._acks_left == 0:
-                self.journal.word("going")
 
     def roll_and_scan(self) -> None:
         """Scans are dense and the same when used again, whatever moves (promise P8)."""
@@ -251,19 +168,22 @@ def check_dense(table: pa.Table) -> None:
         last[partition] = offset
 
 
-def writer(journal: Any, **arguments: Any) -> None:
+def writer(journal: Any, *, broken: str = "", **arguments: Any) -> None:
     """Append until killed."""
     small_files()
-    Writer(journal, **arguments).run()
+    note_expiry(journal)
+    with broken_by(broken):
+        Writer(journal, **arguments).run()
 
 
 # -- the tierer ------------------------------------------------------------------------------------
 
 
-def one_pass(journal: Any, store: tiered.Store, dice: random.Random) -> None:
-    """Run one pass, as if some hours had passed; now and then a sweep."""
+def one_pass(journal: Any, store: tiered.Store, dice: random.Random, *, deletes: bool) -> None:
+    """Run one pass, as if some hours had passed, or so much that everything sealed expires; now and then a sweep."""
     try:
-        report = store.tier(now_ms(dice.choice(STEPS_US)))
+        ahead_us = EXPIRE_US if deletes and dice.random() < 0.05 else dice.choice(STEPS_US)
+        report = store.tier(now_ms(ahead_us))
         if dice.random() < 0.15:
             store.sweep()
     except tiered.StoreLocked:
@@ -274,18 +194,42 @@ def one_pass(journal: Any, store: tiered.Store, dice: random.Random) -> None:
         journal("error", "pass", json.dumps(f"{action.kind} {action.topic}/{action.partition}: {message}"))
 
 
-def tierer(journal: Any, path: str, seed: int, life: int, tail: str, step: dict[str, Any]) -> None:
+def note_expiry(journal: Any) -> None:
+    """Let the journal have what passes of this process delete, before they do."""
+    expire = TierActions.expire
+
+    def noted(self: TierActions, action: Expire, /) -> int | None:
+        journal("delete", action.topic, action.partition, action.end_offset)
+        return expire(self, action)
+
+    TierActions.expire = noted  # type: ignore[method-assign]
+
+
+def tierer(
+    journal: Any,
+    path: str,
+    seed: int,
+    life: int,
+    tail: str,
+    deletes: bool,
+    step: dict[str, Any],
+    *,
+    broken: str = "",
+) -> None:
     """Tier a store that another process writes, until killed."""
     small_files()
+    note_expiry(journal)
     steps = Steps(journal.word, **step)
     dice = random.Random(f"{seed}.{life}.tierer")
     deadline = time.monotonic() + SECONDS_MAX
-    with tiered.open(
-        path, settings=small_settings("interval", tail), tierer=True, host=steps.host()
-    ) as store:
+    settings = small_settings("interval", tail, **MOVES)
+    with (
+        broken_by(broken),
+        tiered.open(path, settings=settings, tierer=True, host=steps.host()) as store,
+    ):
         journal.word("ready")
         while time.monotonic() < deadline:
-            one_pass(journal, store, dice)
+            one_pass(journal, store, dice, deletes=deletes)
             time.sleep(PAUSE_SECONDS)
 
 

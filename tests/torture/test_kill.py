@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,17 @@ import pytest
 
 import tiered
 from tests.budget import rounds, seconds_of
+from tests.machine.mutations import EVICT_EARLY
 from tests.store.helpers import values
 from tests.tally import tally
+from tests.torture.broken import BROKEN
 from tests.torture.crew import PATIENCE_SECONDS, Child, Zygote
 from tests.torture.ledger import Ledger, Place
 from tests.torture.payload import small_settings
 from tests.torture.place import Place as Stage
 from tests.torture.place import check_files
 from tests.torture.roles import STEPS_US, now_ms
+from tiered.cold.object_store.connect import open_object_store
 
 # Steps right after or before which the kill is most interesting; the numbers are the highest count.
 STEPS = {
@@ -64,6 +68,7 @@ class Run:
     url: str
     seed: int
     deletes: bool = False
+    broken: str = ""
     ledger: Ledger = field(default_factory=Ledger)
     kills: int = 0
     restores: int = 0
@@ -94,12 +99,13 @@ class Run:
         """One life of a writer, and what is there after it."""
         who = self.dice.choice(["writer", "beside", "both", "beside"])
         tail = self.dice.choice(["off", "1s"])
-        sync = self.dice.choice(["always", "interval", "never"])
+        sync = self.dice.choice(["always", "interval", "never", "cold"])
         tiers = who != "beside"
         step = self.step(self.dice.choice(["writer", "tierer"]) if tiers else "writer")
         writer = self.child(
             "writer", url=self.url, seed=self.seed, life=self.life + 1, sync=sync, tiers=tiers,
-            tail=tail, deletes=self.deletes, step=step, pause=0.03 if self.url.startswith("s3") else 0.003,
+            tail=tail, deletes=self.deletes, first=self.ledger.resume, step=step,
+            pause=0.03 if self.url.startswith("s3") else 0.003, broken=self.broken,
         )  # fmt: skip
         life = self.life
         tierer: Child | None = None
@@ -123,7 +129,16 @@ class Run:
         self.look()
 
     def beside(self, tail: str) -> Child:
-        return self.child("tierer", seed=self.seed, life=self.life, tail=tail, step=self.step("tierer"))
+        step = self.step("tierer")
+        return self.child(
+            "tierer",
+            seed=self.seed,
+            life=self.life,
+            tail=tail,
+            deletes=self.deletes,
+            step=step,
+            broken=self.broken,
+        )
 
     def kill(self, child: Child) -> None:
         self.kills += child.alive
@@ -145,6 +160,8 @@ class Run:
             self.retire_reader()
         with tiered.open(self.path, read_only=True, settings=small_settings("interval")) as store:
             self.ledger.check(store)
+        if self.dice.random() < 0.5:
+            self.look_at_bucket(restore=self.dice.random() < 0.5)
 
     def calm(self) -> None:
         """Reopen for writing, tier, and find everything in order: files, bucket, content."""
@@ -164,16 +181,42 @@ class Run:
         with tiered.open(self.path, read_only=True, settings=small_settings("interval")) as store:
             self.ledger.check(store)
 
+    def look_at_bucket(self, *, restore: bool) -> dict[Place, int]:
+        """Read the bucket alone, and perhaps what a copy of it restores to; return the ends of the logs in it."""
+        try:
+            with tiered.open(self.url, settings=small_settings("interval")) as store:
+                ends = self.ledger.check_copy(store)
+        except tiered.ConfigError:
+            assert not any(self.ledger.published.values())  # no store has claimed it yet
+            return {}
+        if restore:
+            copy, path = f"{self.url}-copy{self.life}", self.folder / "copy"
+            copy_bucket(self.url, copy)
+            with tiered.restore(copy, path, settings=small_settings("interval")) as store:
+                assert self.ledger.check_copy(store) == ends
+                for (name, partition), end in ends.items():
+                    value = {"id": "next"} if name == "typed" else b"next"
+                    placed = store.topic(name).append(value, partition=partition, sync=True)
+                    assert placed == (partition, end), f"{placed} of {name} was restored up to {end}"
+            shutil.rmtree(path)
+            delete_bucket(copy)
+            self.restores += 1
+        return ends
+
     def lose_disk(self) -> None:
         """Everything that the bucket had comes back, and nothing else is claimed."""
         if not (self.path / "store.json").exists():
             return
         self.retire_reader()
+        if self.ledger.unheard:
+            self.calm()  # or a restore brings back the topic, as it may
         with tiered.open(self.path, read_only=True, settings=small_settings("interval")) as store:
             self.ledger.check(store)
-            ends: dict[Place, int] = {
-                (row.topic, row.partition): row.published_offset or 0 for row in store.status()
-            }
+            published = {(row.topic, row.partition): row.published_offset or 0 for row in store.status()}
+        ends = self.look_at_bucket(restore=False)
+        assert {place: end for place, end in published.items() if end} == {
+            place: end for place, end in ends.items() if end
+        }
         if not any(ends.values()):
             return
         shutil.rmtree(self.path)
@@ -184,10 +227,22 @@ class Run:
             self.ledger.check(store)
 
 
+def copy_bucket(url: str, target: str) -> None:
+    """Copy every object."""
+    with closing(open_object_store(url)) as source, closing(open_object_store(target)) as copy:
+        for item in source.list(""):
+            copy.put(item.key, source.get(item.key).data)
+
+
+def delete_bucket(url: str) -> None:
+    with closing(open_object_store(url)) as store:
+        store.delete([item.key for item in store.list("")])
+
+
 def run_cycles(
-    zygote: Zygote, folder: Path, url: str, seed: int, cycles: int, *, deletes: bool = False
+    zygote: Zygote, folder: Path, url: str, seed: int, cycles: int, *, deletes: bool = False, broken: str = ""
 ) -> Run:
-    run = Run(zygote, folder, url, seed, deletes)
+    run = Run(zygote, folder, url, seed, deletes, broken)
     try:
         for number in range(1, cycles + 1):
             run.cycle()
@@ -206,7 +261,9 @@ def run_cycles(
         kills=run.kills,
         acknowledged=run.ledger.acknowledged,
         read_beside=run.ledger.read,
+        read_from_bucket_or_restore=run.ledger.copied,
         restores=run.restores,
+        topics_deleted=run.ledger.dropped,
         lost=0,
     )
     return run
@@ -240,6 +297,25 @@ def test_nothing_acknowledged_is_lost_by_hundreds_of_kills(
         print(f"seed {seed} of the run")
         run_cycles(zygote, folder, f"{url}/{place}", seed, cycles, deletes=deletes)
         shutil.rmtree(folder)
+
+
+NOTICED = {
+    "a flush that does nothing": "acknowledged",
+    "an upload that nobody waits for": "published were|acknowledged",
+    "repeats that are not recognised": "is there twice|follows number",
+    EVICT_EARLY: "in no tier|gone|missing|lost|dense|starts at|No such file|published",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("url", ["file"], indirect=True)
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_missing_step_is_noticed(zygote: Zygote, tmp_path: Path, url: str, broken: str) -> None:
+    """Within so many lives of one store."""
+    with pytest.raises((AssertionError, tiered.TieredError), match=NOTICED[broken]):
+        run_cycles(zygote, tmp_path, url, seed=1, cycles=60, broken=broken)
+    tally("mutations noticed", mutations=1)
 
 
 @pytest.mark.parametrize(

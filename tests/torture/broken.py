@@ -1,0 +1,27 @@
+"""Steps that protect records, taken away one at a time: what the kills must notice."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from unittest import mock
+
+from tests.crash import mutations
+from tests.crash.mutations import Mutation
+from tests.machine.mutations import EVICT_EARLY
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.store.local_topic import Topic
+from tiered.tiering.publisher import Publisher
+
+BROKEN: dict[str, Mutation] = {
+    "a flush that does nothing": lambda: mock.patch.object(Topic, "flush"),
+    "an upload that nobody waits for": lambda: mock.patch.object(Publisher, "wait"),
+    "repeats that are not recognised": lambda: mock.patch.object(
+        PartitionWriter, "_producer", return_value=(None, -1)
+    ),
+    EVICT_EARLY: mutations.MUTATIONS[EVICT_EARLY],
+}
+
+
+def broken_by(name: str) -> AbstractContextManager[object]:
+    """Take a step away; none where no name is given."""
+    return BROKEN[name]() if name else nullcontext()
