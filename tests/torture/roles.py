@@ -79,7 +79,7 @@ class Writer:
 
     def __init__(
         self, journal: Any, path: str, url: str, seed: int, life: int, sync: str, tiers: bool, tail: str,
-        deletes: bool, first: int, step: dict[str, Any], pause: float = 0.0,
+        deletes: bool, step: dict[str, Any], first: int = 0, pause: float = 0.0,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.notes = Notes(journal, seed, life, sync)
