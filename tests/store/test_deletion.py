@@ -333,8 +333,10 @@ def test_a_topic_is_deleted_beside_the_bucket_of_another_store(tmp_path: Path, c
             store.topic("t").roll()
             store.tier((clock() + OFFLOAD_US) // 1000)
             if name == "two":
+                before = sorted((tmp_path / "bucket").rglob("*"))
                 store.delete_topic("t")
                 assert store.topics() == []
+                assert sorted((tmp_path / "bucket").rglob("*")) == before
     with tiered.open(url) as bucket:
         assert values(bucket.topic("t")) == [b"v"]
 

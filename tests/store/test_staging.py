@@ -38,7 +38,7 @@ from tiered.format import producers
 from tiered.format.schema import HEADERS_TYPE
 from tiered.staging import stage as module
 from tiered.staging.ledger import ONCE, Ledger
-from tiered.staging.stage import DONE_SECONDS, ROWS_SECONDS, Staging
+from tiered.staging.stage import BATCH_MAX, DONE_SECONDS, ROWS_SECONDS, Staging
 from tiered.staging.stage_file import Staged
 from tiered.store.interface.topic import Topic
 
@@ -119,6 +119,29 @@ def test_rows_go_where_append_would_put_them(store: tiered.Store) -> None:
     assert stamps[b"b"] == store.context.clock() / 1e6
 
 
+def test_rows_name_their_partition_in_any_column(store: tiered.Store) -> None:
+    """No other partition is opened for them, as one that is fenced would be in the way."""
+    topic = store.create_topic("typed", partitions=3, schema=pa.schema([("a", pa.int64())]))
+    staging = Staging(store.context, store.open_topics)
+    named = pa.RecordBatch.from_pydict({"partition": [2, 0], "a": [1, 2]})
+    assert staging.commit("typed", "q", 1, [staging.stage("typed", "q", uuid4().hex, [named])])
+    assert set(topic.opened.writers) == {0, 2}
+    found = topic.scan(columns=["a", "partition"]).to_arrow().to_pylist()
+    assert {row["a"]: row["partition"] for row in found} == {1: 2, 2: 0}
+
+
+def test_rows_of_a_topic_without_a_key_go_to_one_partition_an_attempt(store: tiered.Store) -> None:
+    topic = store.create_topic("typed", partitions=3, schema=pa.schema([("a", pa.int64())]))
+    staging = Staging(store.context, store.open_topics)
+    batches = [pa.RecordBatch.from_pydict({"a": [number, number]}) for number in range(4)]
+    attempts = [staging.stage("typed", "q", uuid4().hex, batches[i : i + 2]) for i in (0, 2)]
+    assert staging.commit("typed", "q", 0, attempts)
+    found = topic.scan(columns=["a", "partition"]).to_arrow().to_pylist()
+    assert Counter(row["a"] for row in found) == {0: 2, 1: 2, 2: 2, 3: 2}
+    places = {row["a"]: row["partition"] for row in found}
+    assert places[0] == places[1] != places[2] == places[3]
+
+
 def test_a_batch_that_is_there_is_not_appended_again(
     store: tiered.Store, tmp_path: Path, clock: Clock
 ) -> None:
@@ -147,6 +170,24 @@ def test_a_batch_of_many_blocks_keeps_the_order_of_its_rows(store: tiered.Store)
     parts = [pa.RecordBatch.from_pydict({"value": numbers[i : i + 700]}) for i in range(0, 20_000, 700)]
     assert staging.commit("t", "q", 0, [staging.stage("t", "q", uuid4().hex, parts)])
     assert values(store.topic("t")) == numbers
+
+
+def test_a_commit_takes_about_a_block_of_its_rows_into_memory(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are."""
+    sizes: list[int] = []
+
+    def append(topic: OpenTopic, data: pa.Table, *arguments: Any, **named: Any) -> Any:
+        sizes.append(data.nbytes)
+        return append_idempotent(topic, data, *arguments, **named)
+
+    monkeypatch.setattr(module, "append_idempotent", append)
+    with open_store(tmp_path, None, clock, settings=stepwise({"block_bytes": "4KiB"})) as store:
+        store.create_topic("t")
+        assert put(Staging(store.context, store.open_topics), 0, [[bytes(1000)] * 50])
+    assert sum(sizes) > 50_000
+    assert max(sizes) < 2 * 4096 + 2048
 
 
 def test_a_commit_waits_once_whatever_the_sync_mode(
@@ -210,8 +251,10 @@ def test_rows_that_the_log_would_refuse_are_not_staged(store: tiered.Store) -> N
     (item,) = stage(staging, [[b"1"]])
     with pytest.raises(ConfigError, match="staged already"):
         staging.stage("t", "q", item.attempt, [rows(b"2")])
-    with pytest.raises(ConfigError, match="number of a batch"):
-        staging.commit("t", "q", -1, [item])
+    for number in (-1, BATCH_MAX):
+        with pytest.raises(ConfigError, match="number of a batch"):
+            staging.commit("t", "q", number, [item])
+    assert staging.commit("t", "q", BATCH_MAX - 1, [item])
 
 
 def test_damaged_rows_are_never_committed(store: tiered.Store) -> None:
@@ -246,6 +289,21 @@ def test_what_nobody_came_back_for_is_swept_by_age(store: tiered.Store, clock: C
     clock.advance(DONE_SECONDS)
     staging.sweep()
     assert list((Path(store.url) / "stage").iterdir()) == []
+
+
+def test_a_start_sweeps_and_leaves_out_what_does_not_read(store: tiered.Store, clock: Clock) -> None:
+    """The rows of other queries are as old."""
+    staging = Staging(store.context, store.open_topics)
+    for query in "abc":
+        put(staging, 0, [[b"1"]], query=query)
+        stage(staging, [[b"2"]], query=query)
+    documents = sorted((Path(store.url) / "stage").glob("*/done.json"))
+    documents[0].write_bytes(b"{")
+    clock.now_us = max(int(path.stat().st_mtime * 1e6) for path in (Path(store.url) / "stage").glob("*/*"))
+    clock.advance(ROWS_SECONDS + 10)
+    assert len(left(store)) == 3
+    staging.recover()
+    assert left(store) == []
 
 
 def test_what_is_known_of_a_query_of_one_batch_goes_after_a_day(store: tiered.Store, clock: Clock) -> None:
@@ -356,11 +414,13 @@ def test_a_commit_that_failed_is_tried_again_unasked(
     assert left(store) == []
 
 
-@pytest.mark.parametrize("name", ["read_stage_file", "decide"])
+@pytest.mark.parametrize("name", ["read_stage_file", "decide", "discard"])
 def test_a_disk_that_fails_once_a_commit_is_decided_is_tried_again(
     store: tiered.Store, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Whether its rows do not read, or it is not known whether the decision is durable: they are not to be written again."""
+    """Its rows do not read, nobody knows whether the decision is durable, or they are all in the log and only stay on the
+    disk: they are not to be written again.
+    """
     staging, calls = Staging(store.context, store.open_topics), itertools.count(1)
     staged = stage(staging, [[b"1"]])
     owner = module if name == "read_stage_file" else Ledger
@@ -430,32 +490,25 @@ def test_an_open_decision_is_recognised_however_much_comes_between(
         assert left(store) == []
 
 
-def test_a_full_disk_leaves_nothing_of_an_attempt(
-    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("writes", [0, 2])
+def test_a_full_disk_leaves_nothing_of_an_attempt(tmp_path: Path, clock: Clock, writes: int) -> None:
     """Also where not even the head of its file was written."""
-    staging = Staging(store.context, store.open_topics)
-    opened: list[int] = []
-    fs = type(store.context.host.fs)
-    create, close = fs.create, fs.close
+    disk, room = WatchedDisk(), itertools.count(writes, -1)
 
-    def full(*_: Any) -> int:
-        raise DiskFull("no room on the local disk (injected)")
+    def full(name: str, what: object) -> None:
+        if name == "write" and next(room) <= 0:
+            raise DiskFull("no room on the local disk (injected)")
 
-    def created(self: Any, path: Path) -> int:
-        opened.append(create(self, path))
-        return opened[-1]
-
-    def closed(self: Any, fd: int) -> None:
-        opened.remove(fd)
-        close(self, fd)
-
-    for name, call in (("write", full), ("create", created), ("close", closed)):
-        monkeypatch.setattr(fs, name, call)
-    with pytest.raises(DiskFull):
-        stage(staging, [[b"1"]])
-    assert opened == []
-    assert left(store) == []
+    with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
+        store.create_topic("t")
+        staging = Staging(store.context, store.open_topics)
+        before = set(disk.open_ones)
+        disk.before = full
+        with pytest.raises(DiskFull):
+            stage(staging, [[b"1"]])
+        disk.before = None
+        assert disk.open_ones == before
+        assert left(store) == []
 
 
 def test_an_attempt_is_durable_and_closed_when_its_task_is_told(tmp_path: Path, clock: Clock) -> None:
@@ -548,6 +601,45 @@ def test_of_two_commits_of_a_batch_at_once_one_counts(
     assert values(store.topic("t")) == [b"0"]
 
 
+def test_an_abort_beside_a_commit_takes_no_rows_from_it(
+    store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were verified, and once the decision is written down it can only be completed."""
+    staging, decide = Staging(store.context, store.open_topics), Ledger.decide
+    [item] = stage(staging, [[b"1"]])
+    beside = threading.Thread(target=staging.abort, args=("t", "q", [item.attempt]))
+
+    def deciding(self: Ledger, commit: Any) -> None:
+        beside.start()
+        beside.join(0.05)
+        decide(self, commit)
+
+    monkeypatch.setattr(Ledger, "decide", deciding)
+    assert staging.commit("t", "q", 0, [item])
+    beside.join(30)
+    assert values(store.topic("t")) == [b"1"]
+
+
+def test_two_that_come_at_once_for_a_query_wait_for_each_other(store: tiered.Store) -> None:
+    """The first two ever, so that there is no lock of it yet."""
+    staging, found = Staging(store.context, store.open_topics), []
+    ledger = Ledger.of(store.context.fs, Path(store.url), uuid4(), "q")
+
+    class Overtaken(type(ledger.directory)):  # type: ignore[misc]
+        looks = itertools.count()
+
+        def __hash__(self) -> int:
+            if next(self.looks) == 1:  # after the look for a lock, before there is one
+                other.start()
+                other.join(0.05)
+            return super().__hash__()
+
+    other = threading.Thread(target=lambda: found.append(staging._lock_of(ledger)))
+    mine = staging._lock_of(Ledger(store.context.fs, Overtaken(ledger.directory)))
+    other.join(30)
+    assert found == [mine]
+
+
 def test_what_cannot_be_recovered_at_once_is_tried_again_unasked(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -624,6 +716,7 @@ def test_a_decision_for_a_topic_that_is_gone_is_dropped(
         store.create_topic("t", partitions=3)
     staging.retry()
     assert left(store) == []
+    assert store.context.pinned_producers == set()
     if again:
         assert values(store.topic("t")) == []
 

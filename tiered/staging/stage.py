@@ -106,7 +106,6 @@ class Staging:
             The rows could not be appended later; nothing is staged.
         DiskFull, ConfigError
         """
-        self._context.lifecycle.check_writable()
         _check_attempt(attempt)
         found = self._topics.topic(topic)
         # One for all rows, also where the topic grows by a column meanwhile.
@@ -184,7 +183,6 @@ class Staging:
             Of the appends, such as `DiskFull`, or the disk's own: the decision stands, and is completed by a try every
             `RETRY_SECONDS`, the next commit of the query or the next start of the server. Do not write the rows again under another name.
         """
-        self._context.lifecycle.check_writable()
         if not 0 <= batch < BATCH_MAX:
             raise ConfigError(f"the number of a batch is from 0 to {BATCH_MAX - 1}, not {batch}")
         for item in staged:
@@ -236,7 +234,6 @@ class Staging:
 
     def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
         """Let staged rows go. What a commit has decided on stays, and so will be in the log."""
-        self._context.lifecycle.check_writable()
         ledger = self._ledger(self._topics.topic(topic).meta.topic_id, query)
         with self._lock_of(ledger):
             decided = ledger.under_way()
