@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -178,9 +179,7 @@ class Ledger:
         self, place: Place, rows: pa.Table, bounds: tiered.OffsetRange
     ) -> dict[Id, tuple[Place, int]]:
         start, end = bounds.start, bounds.end
-        assert rows["offset"].to_pylist() == list(range(start, end)), (
-            f"{place} is not dense from {start} to {end}"
-        )
+        check_dense(place, rows, start, end)
         assert self.starts[place] <= start <= max(self.deletes[place], self.starts[place]), (
             f"{place} starts at {start}; deleted up to {self.starts[place]}, asked for {self.deletes[place]}"
         )
@@ -282,9 +281,7 @@ class Ledger:
                     continue
                 ends[place] = end
                 rows = table.filter(pc.equal(table["partition"], place[1]))
-                assert rows["offset"].to_pylist() == list(range(start, end)), (
-                    f"{place} is not dense from {start} to {end}"
-                )
+                check_dense(place, rows, start, end)
                 found = [id_of(text) for text in texts(rows)]
                 wrong = [
                     (start + number, record, there)
@@ -311,3 +308,13 @@ class Ledger:
             for record in filter(None, known):
                 self._found.add(record)
                 self._last[record.life, record.thread, place] = record.number
+
+
+def check_dense(place: Place, rows: pa.Table, start: int, end: int) -> None:
+    """Each offset from `start` to `end` is there once, in order."""
+    found = rows["offset"].to_pylist()
+    if found != list(range(start, end)):
+        after = [
+            f"{right} after {left}" for left, right in pairwise([start - 1, *found]) if right != left + 1
+        ]
+        raise AssertionError(f"{place} from {start} to {end}: {len(found)} records, {after[:3]}")

@@ -303,7 +303,7 @@ NOTICED = {
     "a flush that does nothing": "acknowledged",
     "an upload that nobody waits for": "published were|acknowledged",
     "repeats that are not recognised": "is there twice|follows number",
-    EVICT_EARLY: "in no tier|gone|missing|lost|dense|starts at|No such file|published",
+    EVICT_EARLY: "in no tier|gone|missing|lost|records, |starts at|No such file|published",
 }
 
 
