@@ -9,11 +9,11 @@ from tests.crash import mutations
 from tests.crash.mutations import Mutation
 from tests.machine.mutations import EVICT_EARLY
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.store.local_topic import Topic
+from tiered.store.local_topic import LocalTopic
 from tiered.tiering.publisher import Publisher
 
 BROKEN: dict[str, Mutation] = {
-    "a flush that does nothing": lambda: mock.patch.object(Topic, "flush"),
+    "a flush that does nothing": lambda: mock.patch.object(LocalTopic, "flush"),
     "an upload that nobody waits for": lambda: mock.patch.object(Publisher, "wait"),
     "repeats that are not recognised": lambda: mock.patch.object(
         PartitionWriter, "_producer", return_value=(None, -1)
