@@ -379,16 +379,16 @@ class DifferentialMachine(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(NAMES),
-        way=st.sampled_from(WAYS_OUT),
-        wanted=st.sets(st.sampled_from(("offsets", "times", "key", "columns", "limit", "partition"))),
+        ways=st.sets(st.sampled_from(WAYS_OUT), min_size=2),
+        wanted=st.sets(
+            st.sampled_from(("offsets", "times", "key", "columns", "limit", "partition")), max_size=3
+        ),
         numbers=st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 3), st.integers(0, 20)),
         key=st.sampled_from(KEYS),
-        data=st.data(),
     )
-    def look(
-        self, name: str, way: str, wanted: set[str], numbers: tuple[int, ...], key: bytes, data: st.DataObject
-    ) -> None:
-        self.compare(name, way, wanted, numbers, key, data)
+    def look(self, name: str, ways: set[str], wanted: set[str], numbers: tuple[int, ...], key: bytes) -> None:
+        for way in sorted(ways):
+            self.compare(name, way, wanted, numbers, key)
 
     def compare(
         self,
@@ -397,7 +397,6 @@ class DifferentialMachine(RuleBasedStateMachine):
         wanted: set[str] = frozenset(),  # type: ignore[assignment]
         numbers: tuple[int, ...] = (0, 0, 0, 0),
         key: bytes = b"",
-        data: st.DataObject | None = None,
     ) -> None:
         """What is read is what the lists have, filtered as asked."""
         with self.reader(name, way) as topic:
@@ -414,7 +413,7 @@ class DifferentialMachine(RuleBasedStateMachine):
                 else:
                     assert (start, end) == (log.start, len(log.rows)), (name, way, number)
                 rows += log.rows[start:end]
-            asked, rows = self.asked(wanted, numbers, key, rows, list(bounds), bounds, data)
+            asked, rows = self.asked(wanted, numbers, key, rows, bounds, columns)
             shown = asked.get("columns") or [*HIDDEN, *columns]
             expected = [{column: row.get(column) for column in shown} for row in rows]
             found = self.read(topic, way, asked, shown)
@@ -429,17 +428,21 @@ class DifferentialMachine(RuleBasedStateMachine):
                 raise AssertionError(f"{name} by {way}, asked {asked}: found, expected {wrong}")
 
     def asked(
-        self, wanted: set[str], numbers: tuple[int, ...], key: bytes, rows: list[Row], partitions: list[int],
-        bounds: Any, data: st.DataObject | None,
+        self, wanted: set[str], numbers: tuple[int, ...], key: bytes, rows: list[Row],
+        bounds: Any, columns: list[str],
     ) -> tuple[dict[str, Any], list[Row]]:  # fmt: skip
         """Return arguments of `scan`, and the rows that they leave."""
         asked: dict[str, Any] = {}
+        partitions = list(bounds)
+        if "columns" in wanted:
+            asked["columns"] = ["offset", *columns[::-2], "partition"]
         if partitions and wanted & {"partition", "offsets"}:
             partition = partitions[numbers[2] % len(partitions)]
             asked["partitions"] = partition
             rows = [row for row in rows if row["partition"] == partition]
             if "offsets" in wanted:
-                first = max(numbers[0], bounds[partition].start)
+                _, start, end = bounds[partition]
+                first = start + numbers[0] % (end - start + 1)
                 asked |= {"start_offset": first, "end_offset": first + numbers[1]}
                 rows = [row for row in rows if first <= row["offset"] < first + numbers[1]]
         if "times" in wanted and rows:
@@ -453,8 +456,8 @@ class DifferentialMachine(RuleBasedStateMachine):
                 asked["key"] = value
                 rows = [row for row in rows if row[column] == value]
         if "limit" in wanted:
-            asked["limit"] = numbers[3]
-            rows = rows[: numbers[3]]
+            asked["limit"] = numbers[3] % (len(rows) + 1)
+            rows = rows[: asked["limit"]]
         return asked, rows
 
     def read(
