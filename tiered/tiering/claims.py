@@ -194,10 +194,11 @@ class Claims:
 
     def note_head(self, meta: TopicMeta, partition: int, head: Head) -> int:
         """Take note of a head that was read just now, and whose lineage is this disk's; return its end."""
-        known = self._committers.get((meta.topic_id, partition))
-        if known is not None and known.epoch < head.epoch:
-            # Another process of this store tiered since. What we upload now must bear a newer epoch.
-            self._committers.pop((meta.topic_id, partition), None)
+        with self._lock:
+            known = self._committers.get((meta.topic_id, partition))
+            if known is not None and known.epoch < head.epoch:
+                # Another process of this store tiered since. What we upload now must bear a newer epoch.
+                del self._committers[meta.topic_id, partition]
         return self.note_end(meta, partition, head.end_offset)
 
     def note_end(self, meta: TopicMeta, partition: int, end_offset: int) -> int:
@@ -461,15 +462,14 @@ class Claims:
     def forget_others(self, topics: Iterable[TopicMeta]) -> None:
         """Let go of what is kept of topics other than these: they were deleted."""
         ids = {meta.topic_id for meta in topics}
-        # Without a lock: what other threads let go of meanwhile is gone, and what they add goes the next time.
-        for topic_id in self._announced.keys() - ids:
-            self._announced.pop(topic_id, None)
-        for kept in (self._committers, self._ends, self.same.proven):
-            for key in [key for key in list(kept) if key[0] not in ids]:
-                kept.pop(key, None)
-        self._without_lineage.difference_update(
-            [key for key in list(self._without_lineage) if key[0] not in ids]
-        )
+        with self._lock:
+            for topic_id in self._announced.keys() - ids:
+                del self._announced[topic_id]
+            for kept in (self._committers, self._ends, self.same.proven):
+                for key in [key for key in list(kept) if key[0] not in ids]:
+                    del kept[key]
+            for key in [key for key in list(self._without_lineage) if key[0] not in ids]:
+                self._without_lineage.discard(key)
 
     def _is_announced(self, meta: TopicMeta) -> bool:
         newest = self._announced.get(meta.topic_id)
@@ -485,7 +485,8 @@ class Claims:
             # Perhaps by a restore that began since, which may be under way still, or cut short.
             self._claim_store(bucket)
             bucket.put_topic(meta.to_json(), self._documents_lineage)
-        self._announced[meta.topic_id] = meta
+        with self._lock:
+            self._announced[meta.topic_id] = meta
 
     @property
     def _lineage(self) -> int:
