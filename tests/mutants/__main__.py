@@ -6,6 +6,7 @@ python -m tests.mutants --only NAME           these alone, with the change and t
 python -m tests.mutants --rest                those that have no outcome yet: new ones, and where the test is gone
 python -m tests.mutants --survivors           those again that survived and are not explained; with --rest both
 python -m tests.mutants --measure PATH        note which lines the tests of a file or folder run, where tests are new
+python -m tests.mutants --survivors --first PATH   with tests that are new, before those that were measured
 python -m tests.mutants --write-docs          the table in docs/durability.md, from the results so far
 
 Outcomes are kept in outcomes.tsv, measurements in build/mutants.
@@ -148,6 +149,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="measure anew which tests run which lines")
     parser.add_argument("--measure", action="append", default=[], metavar="PATH", help="measure these tests")
+    parser.add_argument("--first", action="append", default=[], metavar="PATH", help="try these tests first")
     parser.add_argument("--write-docs", action="store_true", help="write the table of the results and stop")
     asked = parser.parse_args()
     plan = tomllib.loads(PLAN.read_text())
@@ -178,7 +180,7 @@ def main() -> int:
         for item in mutants:
             print(f"{item.path}:{item.line}\t{item.name}\t{item.text}")
         return 0
-    judge = Judge(known_selection(plan, asked), plan["beside"], asked.test_seconds, known)
+    judge = Judge(known_selection(plan, asked), plan["beside"], asked.test_seconds, known, asked.first)
     return try_all(mutants, judge, asked)
 
 
@@ -260,9 +262,11 @@ class Judge:
         beside: Mapping[str, list[str]],
         seconds_max: float,
         known: Mapping[Identity, Outcome],
+        first: list[str],
     ) -> None:
         self._selection = selection
         self._beside = beside
+        self._first = first
         self._seconds_max = seconds_max
         self._noticed: defaultdict[str, list[str]] = defaultdict(list)
         self._sound: set[str] = set()
@@ -310,6 +314,8 @@ class Judge:
 
     def _rounds(self, mutant: Mutant, text: str) -> Iterator[list[str]]:
         """Yield a few tests that are likely to notice, the rest within the time, and those with processes of their own."""
+        if self._first:
+            yield self._first
         covering = self._selection.tests_of(mutant.path, text, mutant.line)
         tests = in_turn([test for test in covering if test not in self._unsound], mutant.path)
         next_line = min(mutant.line + 1, len(text.splitlines()))

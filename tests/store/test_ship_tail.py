@@ -205,6 +205,16 @@ def test_a_segment_that_is_sealed_as_it_is_opened_is_shipped(
     assert published(bucket) == numbers(0, 3)
 
 
+def test_a_segment_whose_file_somebody_removed_is_an_error(store: tiered.Store) -> None:
+    """It is not looked for without end."""
+    grow(store, 3)
+    action = tail_of(store, 0, 3)
+    [path] = (Path(store.url) / "topics" / "t" / "0").glob("*.log")
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        store.tierer.actions.ship_tail(action)
+
+
 def test_a_sealed_segment_that_was_not_meant_is_not_shipped(
     store: tiered.Store, bucket: WatchedBucket
 ) -> None:
