@@ -153,6 +153,29 @@ def test_retention_reaches_a_store_whose_writer_never_closes(
         assert values(found.topic) == [b"new", b"newer"]
 
 
+@pytest.mark.parametrize("with_bucket", [True, False])
+def test_what_the_bucket_has_expired_is_gone_here_too_after_the_writer_died(
+    tmp_path: Path, clock: Clock, with_bucket: bool
+) -> None:
+    """Without a bucket the request is dropped, and nothing was removed: the policy may be another by then."""
+    cold = f"file://{tmp_path}/cold" if with_bucket else None
+    with pair(tmp_path / "data", cold, clock, retention={"age": "1d"}, offload="off") as found:
+        found.topic.roll()
+        clock.advance(20 * 3600)
+        found.topic.append(b"new", sync=True)
+        assert found.a_pass(10 * HOUR_US) == ["expire"]
+        found.writer.close()
+        with open_store(found.path, None, clock) as again:
+            topic = again.topic("t")
+            topic.append(b"newer", sync=True)
+            flush_in_background(again.context, again.open_topics.writers)
+            start = topic.offsets()[0].start
+            assert start == (10 if with_bucket else 0)
+            assert values(topic)[-2:] == [b"new", b"newer"]
+            assert len(values(topic)) == 12 - start
+        assert not (found.directory / ASKED_FILE).exists()
+
+
 def test_what_is_asked_too_late_or_of_somebody_else_changes_nothing(sealing: Pair) -> None:
     """Of another segment, of the topic that had this name before, beyond the end, or not a document at all."""
     meta, active = sealing.topic.opened.meta, sealing.partition.active_segment_id

@@ -355,7 +355,7 @@ class TierActions:
         if writer is not None:
             writer.set_start_offset(offset)
         elif read_start_offset(directory) < offset:
-            asked = Asked(meta.topic_id, start_offset=offset)
+            asked = Asked(meta.topic_id, start_offset=offset, decided=self._access.has_cold)
             if not self._as_writer(
                 meta, action.partition, lambda writer: writer.set_start_offset(offset), asked
             ):

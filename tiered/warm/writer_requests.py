@@ -4,7 +4,7 @@ Only the writer seals and moves the start offset while it holds the partition's 
 the tierer leaves ``asked.json``; the writer looks for it every ``store.sync_interval``, takes the file away, then does
 what it says. Nobody waits: a request that gets lost is repeated by the tierer's next pass, one that comes too late
 names a segment that is sealed by then, or an offset that lies behind. One that its writer did not live to see is
-dropped by the next one, since the policy may be another by then.
+dropped by the next one, since the policy may be another by then; but not a start offset that the bucket has as well.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ class Asked:
         The active segment that is to be sealed; None where none is.
     start_offset
         Where the log is to begin; 0 where it is to stay as it is.
+    decided
+        Whether the log begins there in any case: the bucket is told at the same time.
     """
 
     topic_id: UUID
     seal: UUID | None = None
     start_offset: int = 0
+    decided: bool = False
 
 
 def ask(fs: FileSystem, directory: Path, asked: Asked) -> None:
@@ -49,11 +52,12 @@ def ask(fs: FileSystem, directory: Path, asked: Asked) -> None:
     before = _read(directory)
     if before is not None and before.topic_id == asked.topic_id:
         start = max(before.start_offset, asked.start_offset)
-        asked = Asked(asked.topic_id, asked.seal or before.seal, start)
+        asked = Asked(asked.topic_id, asked.seal or before.seal, start, asked.decided or before.decided)
     values = {
         "topic_id": str(asked.topic_id),
         "seal": None if asked.seal is None else str(asked.seal),
         "start_offset": asked.start_offset,
+        "decided": asked.decided,
     }
     write_atomically(fs, directory / ASKED_FILE, encode_document(values))
 
@@ -66,8 +70,10 @@ def take_asked(fs: FileSystem, directory: Path) -> Asked | None:
 
 
 def drop_asked(fs: FileSystem, directory: Path) -> None:
-    """Remove what was asked of an earlier writer; the caller has just taken the partition's lock."""
-    fs.unlink(directory / ASKED_FILE)
+    """Remove what was asked of an earlier writer, unless it is decided; the caller has just taken the partition's lock."""
+    found = _read(directory)
+    if found is None or not found.decided:
+        fs.unlink(directory / ASKED_FILE)
 
 
 def _read(directory: Path) -> Asked | None:
@@ -77,7 +83,8 @@ def _read(directory: Path) -> Asked | None:
         seal, start = values["seal"], values["start_offset"]
         if type(start) is not int or not 0 <= start < 1 << 63:
             return None
-        return Asked(UUID(values["topic_id"]), None if seal is None else UUID(seal), start)
+        decided = values.get("decided", False) is True  # which early releases do not write
+        return Asked(UUID(values["topic_id"]), None if seal is None else UUID(seal), start, decided)
     except (FileNotFoundError, CorruptionError, UnsupportedFormat):
         return None
     except (KeyError, ValueError, TypeError, AttributeError):
