@@ -55,7 +55,7 @@ class HeldScan:
             expected += [(partition, offset, log.values[offset]) for offset in range(start, end)]
         # Not coalesced, so that a reader stops between any two batches.
         batches = (batch for split in scan.splits() for batch in scan.read(split))
-        return cls(life, store, topic, scan._meta.topic_id, scan.offsets, expected, batches)
+        return cls(life, store, topic, scan.meta.topic_id, scan.offsets, expected, batches)
 
     def read_some(self) -> bool:
         """Read one batch; return whether there may be more."""
