@@ -32,7 +32,7 @@ from rich.table import Table
 
 import tiered
 from tests.s3_server import S3Process, s3_process
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.options import ColdOptions
@@ -172,7 +172,7 @@ def _watch(
     """Note ten times a second how old the first record is that the head in the bucket does not cover."""
     bucket = open_object_store(url, ColdOptions(endpoint_url=server.url))
     (topic,) = Bucket(bucket).topics().values()
-    cold = ColdPartition(bucket, "bench", UUID(topic["id"]), 0)
+    cold = PartitionManifest(bucket, "bench", UUID(topic["id"]), 0)
     while not ended.wait(0.1):
         loaded = cold.load()
         now, end = time.perf_counter(), loaded.head.end_offset if loaded else 0

@@ -27,7 +27,7 @@ from tiered.errors import ConfigError
 from tiered.policies.policy import PRESETS, Policy
 from tiered.settings.settings import Settings
 from tiered.settings.toml_lines import key_lines
-from tiered.warm.bucket_binding import ColdPlace
+from tiered.warm.bucket_binding import BucketBinding
 
 EXAMPLE = """
 [store]
@@ -109,13 +109,13 @@ def test_what_is_said_of_the_bucket_reaches_it() -> None:
     }  # fmt: skip
     settings = Settings.model_validate(values)
     assert Settings.model_validate(settings.to_json()) == settings
-    options = cold_options(settings, ColdPlace())
+    options = cold_options(settings, BucketBinding())
     assert options == ColdOptions(
         storage_class="STANDARD_IA", encryption="aws:kms", kms_key_id="alias/k", tags=(("team", "data"),),
         read_back=True, part_bytes=16 << 20, upload_threads=2, upload_bytes_per_second=1 << 20,
         requests_per_second=5.0, bytes_per_second_min=1 << 10,
     )  # fmt: skip
-    assert cold_options(Settings(), ColdPlace()) == ColdOptions()
+    assert cold_options(Settings(), BucketBinding()) == ColdOptions()
 
 
 def test_model_validate_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

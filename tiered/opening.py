@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from .base.ticker import Ticker
-from .cold.manifest.store_documents import Bucket
+from .cold.manifest.store_documents import StoreDocuments
 from .engine.catalog import BucketCatalog
 from .engine.host import Host
 from .engine.locations import cache_options, check_cold, check_no_copy, cold_options, cold_place, places_of
@@ -16,16 +16,16 @@ from .engine.writers import flush_in_background
 from .errors import ConfigError
 from .flight import connect, serve
 from .monitor.views import listen
-from .reader.locations import Places
-from .reader.tiers import TierAccess
+from .reader.locations import TierLocations
+from .reader.tiers import Tiers
 from .settings.schedule import first_seconds, schedule_of
 from .settings.sections import SERVED
 from .settings.settings import Settings
 from .store.interface.store import Store
 from .store.local_store import LocalStore
 from .tiering.deletions import finish_deletions
-from .tiering.pass_loop import Passes
-from .warm.bucket_binding import ColdPlace, read_cold_place
+from .tiering.pass_loop import PassLoop
+from .warm.bucket_binding import BucketBinding, read_cold_place
 from .warm.catalog import Catalog
 from .warm.file_lock import FileLock
 from .warm.mount_check import check_local
@@ -132,7 +132,7 @@ def _open_local(
         )
     lock = None
     if writable and cold is not None and not root.exists():
-        check_cold(host, cold, settings, ColdPlace())  # before a directory is made for it
+        check_cold(host, cold, settings, BucketBinding())  # before a directory is made for it
     if writable:
         # The lock comes first: two processes that create one store must not each give it an id.
         catalog.make_root()
@@ -147,7 +147,7 @@ def _open_local(
             catalog.remove_deleted()
         place = cold_place(host, root, cold, settings, writable)
         find = None if writable else partial(places_of, root, settings)
-        access = TierAccess(places_of(root, settings, place), host.open_bucket, find)
+        access = Tiers(places_of(root, settings, place), host.open_bucket, find)
         store = LocalStore(
             settings, host, access, catalog, store_id, str(root),
             writer_lock=lock, read_only=read_only, serve=serve,
@@ -175,10 +175,10 @@ def _open_local(
 
 
 def _open_bucket(url: str, settings: Settings, host: Host) -> LocalStore:
-    place = ColdPlace(url, settings.cold.endpoint_url, settings.cold.region)
-    places = Places(None, url, cold_options(settings, place), cache=cache_options(settings, None))
-    access = TierAccess(places, host.open_bucket)
-    catalog = BucketCatalog(Bucket(access.object_store))
+    place = BucketBinding(url, settings.cold.endpoint_url, settings.cold.region)
+    places = TierLocations(None, url, cold_options(settings, place), cache=cache_options(settings, None))
+    access = Tiers(places, host.open_bucket)
+    catalog = BucketCatalog(StoreDocuments(access.object_store))
     return LocalStore(
         settings, host, access, catalog, catalog.open_store(), url,
         writer_lock=None, read_only=True, serve=serve,
@@ -186,7 +186,7 @@ def _open_bucket(url: str, settings: Settings, host: Host) -> LocalStore:
 
 
 def _start_passes(store: LocalStore) -> None:
-    store.passes = Passes(
+    store.passes = PassLoop(
         store.tierer,
         store.topics,
         store.context.settings.policy_for,

@@ -14,7 +14,7 @@ import tiered
 from tests.s3_server import S3Process, s3_process
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName
-from tiered.cold.manifest.partition_manifest import ENTRIES_CACHED_MAX, ColdPartition
+from tiered.cold.manifest.partition_manifest import ENTRIES_CACHED_MAX, PartitionManifest
 from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_page, encode_head
 from tiered.policies.facts import StoreFacts
@@ -105,7 +105,7 @@ def _one_offset(count: int) -> Callable[[tiered.Store], object]:
     return lambda store: store.topic("many").scan(start_offset=middle, end_offset=middle + 1).splits()
 
 
-def _entry_bytes(cold: ColdPartition, head: Head) -> int:
+def _entry_bytes(cold: PartitionManifest, head: Head) -> int:
     """Return what an object of 13 row groups takes in memory once its page is decoded."""
     refs = head.pages[:_PAGES_WEIGHED]
     stored = [cold.store.get(cold.keys.page(ref.name)).data for ref in refs]

@@ -25,8 +25,8 @@ from tiered.cold.manifest.keys import (
     topic_key,
     topic_of_folder,
 )
-from tiered.cold.manifest.partition_manifest import ColdPartition
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.partition_manifest import PartitionManifest
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import rebuild_entry, verify_object
@@ -50,8 +50,8 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def bucket(store: MemoryStore) -> Bucket:
-    return Bucket(store, sleep=lambda seconds: None)
+def bucket(store: MemoryStore) -> StoreDocuments:
+    return StoreDocuments(store, sleep=lambda seconds: None)
 
 
 def topic(
@@ -61,7 +61,7 @@ def topic(
     return {"name": name, "id": str(topic_id), "partitions": partitions, "schemas": versions, "created_us": 5}
 
 
-def test_a_prefix_belongs_to_one_store_for_ever(bucket: Bucket, store: MemoryStore) -> None:
+def test_a_prefix_belongs_to_one_store_for_ever(bucket: StoreDocuments, store: MemoryStore) -> None:
     assert bucket.read_store_id() is None
     bucket.claim_store(STORE)
     before = dict(store.objects)
@@ -73,7 +73,7 @@ def test_a_prefix_belongs_to_one_store_for_ever(bucket: Bucket, store: MemorySto
 
 
 @pytest.mark.parametrize("fault", ["lost", "answer lost", "repeated", "delayed"])
-def test_a_claim_survives_a_lost_answer(bucket: Bucket, store: MemoryStore, fault: str) -> None:
+def test_a_claim_survives_a_lost_answer(bucket: StoreDocuments, store: MemoryStore, fault: str) -> None:
     kinds = iter([fault])
     store.fault = lambda verb, key: next(kinds, None) if verb == "put" else None
     bucket.claim_store(STORE)
@@ -83,12 +83,14 @@ def test_a_claim_survives_a_lost_answer(bucket: Bucket, store: MemoryStore, faul
     assert len(store.writes) == 1
 
 
-def test_two_stores_that_race_for_a_prefix_do_not_share_it(bucket: Bucket, store: MemoryStore) -> None:
+def test_two_stores_that_race_for_a_prefix_do_not_share_it(
+    bucket: StoreDocuments, store: MemoryStore
+) -> None:
     put = store.put
 
     def overtaken(key: str, data: bytes, **how: object) -> str:
         store.put = put  # type: ignore[method-assign]
-        Bucket(store).claim_store(OTHER)
+        StoreDocuments(store).claim_store(OTHER)
         return put(key, data, **how)  # type: ignore[arg-type]
 
     store.put = overtaken  # type: ignore[method-assign]
@@ -97,7 +99,9 @@ def test_two_stores_that_race_for_a_prefix_do_not_share_it(bucket: Bucket, store
     assert bucket.read_store_id() == OTHER
 
 
-def test_an_unreadable_store_document_is_not_an_absent_one(bucket: Bucket, store: MemoryStore) -> None:
+def test_an_unreadable_store_document_is_not_an_absent_one(
+    bucket: StoreDocuments, store: MemoryStore
+) -> None:
     bucket.claim_store(STORE)
     data, etag = store.objects["store.json"]
     for bad in (data[:-5], data.replace(b"0", b"7", 1), b"", b"{}"):
@@ -112,7 +116,9 @@ def test_an_unreadable_store_document_is_not_an_absent_one(bucket: Bucket, store
         bucket.claim_store(OTHER)
 
 
-def test_a_lost_store_document_beside_topics_is_not_replaced(bucket: Bucket, store: MemoryStore) -> None:
+def test_a_lost_store_document_beside_topics_is_not_replaced(
+    bucket: StoreDocuments, store: MemoryStore
+) -> None:
     bucket.claim_store(STORE)
     bucket.put_topic(topic())
     del store.objects["store.json"]
@@ -121,7 +127,7 @@ def test_a_lost_store_document_beside_topics_is_not_replaced(bucket: Bucket, sto
     assert "store.json" not in store.objects
 
 
-def test_what_is_not_ours_in_a_prefix_is_no_hindrance(bucket: Bucket, store: MemoryStore) -> None:
+def test_what_is_not_ours_in_a_prefix_is_no_hindrance(bucket: StoreDocuments, store: MemoryStore) -> None:
     for key in ("backup/2024/x.tar", "notes.txt", "a b/c", "%2E/x/y", "store.json.d/x"):
         store.put(key, b"x")
     bucket.claim_store(STORE)
@@ -129,7 +135,7 @@ def test_what_is_not_ours_in_a_prefix_is_no_hindrance(bucket: Bucket, store: Mem
     assert list(bucket.topics()) == ["backup"]
 
 
-def test_topics_are_those_that_live(bucket: Bucket) -> None:
+def test_topics_are_those_that_live(bucket: StoreDocuments) -> None:
     bucket.put_topic(topic("orders"))
     bucket.put_topic(topic("a.b-c_D", AGAIN))
     assert bucket.topics() == {"orders": topic("orders"), "a.b-c_D": topic("a.b-c_D", AGAIN)}
@@ -144,21 +150,21 @@ def test_topics_are_those_that_live(bucket: Bucket) -> None:
     assert bucket.topics()["orders"] == topic("orders", OTHER)
 
 
-def test_a_deleted_topic_does_not_come_back(bucket: Bucket) -> None:
+def test_a_deleted_topic_does_not_come_back(bucket: StoreDocuments) -> None:
     bucket.tombstone("orders", TOPIC, deleted_us=77)
     with pytest.raises(TopicNotFound):
         bucket.put_topic(topic())
     assert bucket.topics() == {}
 
 
-def test_two_living_topics_of_a_name_are_no_choice_to_make(bucket: Bucket) -> None:
+def test_two_living_topics_of_a_name_are_no_choice_to_make(bucket: StoreDocuments) -> None:
     bucket.put_topic(topic())
     bucket.put_topic(topic(topic_id=AGAIN))
     with pytest.raises(CorruptionError, match="two topics 'orders'"):
         bucket.topics()
 
 
-def test_a_topic_grows_and_a_stale_one_is_fenced(bucket: Bucket, store: MemoryStore) -> None:
+def test_a_topic_grows_and_a_stale_one_is_fenced(bucket: StoreDocuments, store: MemoryStore) -> None:
     bucket.put_topic(topic())
     bucket.put_topic(topic(partitions=2))
     bucket.put_topic(topic(partitions=2, schemas=3))
@@ -175,20 +181,20 @@ def test_a_topic_grows_and_a_stale_one_is_fenced(bucket: Bucket, store: MemorySt
     assert bucket.topics() == {"orders": topic(partitions=2, schemas=3)}
 
 
-def test_a_topic_document_that_moved_is_corruption(bucket: Bucket, store: MemoryStore) -> None:
+def test_a_topic_document_that_moved_is_corruption(bucket: StoreDocuments, store: MemoryStore) -> None:
     bucket.put_topic(topic())
     store.objects[topic_key("stolen", AGAIN)] = store.objects[topic_key("orders", TOPIC)]
     with pytest.raises(CorruptionError, match="another topic"):
         bucket.topics()
 
 
-def test_an_update_that_lost_the_race_sees_what_won(bucket: Bucket, store: MemoryStore) -> None:
+def test_an_update_that_lost_the_race_sees_what_won(bucket: StoreDocuments, store: MemoryStore) -> None:
     bucket.put_topic(topic())
     put = store.put
 
     def overtaken(key: str, data: bytes, **how: object) -> str:
         store.put = put  # type: ignore[method-assign]
-        Bucket(store).tombstone("orders", TOPIC, deleted_us=5)
+        StoreDocuments(store).tombstone("orders", TOPIC, deleted_us=5)
         return put(key, data, **how)  # type: ignore[arg-type]
 
     store.put = overtaken  # type: ignore[method-assign]
@@ -197,7 +203,9 @@ def test_an_update_that_lost_the_race_sees_what_won(bucket: Bucket, store: Memor
     assert bucket.topics() == {}
 
 
-def test_an_update_without_an_answer_is_unknown_not_failed(bucket: Bucket, store: MemoryStore) -> None:
+def test_an_update_without_an_answer_is_unknown_not_failed(
+    bucket: StoreDocuments, store: MemoryStore
+) -> None:
     store.fault = lambda verb, key: "lost" if verb == "put" else None
     with pytest.raises(ColdStorageError, match="outcome unknown") as caught:
         bucket.put_topic(topic())
@@ -259,7 +267,7 @@ def test_all_of_it_over_a_real_store(real_url: str, request: pytest.FixtureReque
     """Claim, offload tails and the whole, read, fence, rebuild: with the backends that users have."""
     options = request.getfixturevalue("s3_options") if real_url.startswith("s3") else None
     backend = open_object_store(real_url, options)
-    bucket = Bucket(backend)
+    bucket = StoreDocuments(backend)
     bucket.claim_store(STORE)
     with pytest.raises(ConfigError):
         bucket.claim_store(OTHER)
@@ -268,7 +276,7 @@ def test_all_of_it_over_a_real_store(real_url: str, request: pytest.FixtureReque
     bucket.put_topic(topic())
     assert list(bucket.topics()) == ["orders"]
 
-    partition = ColdPartition(backend, "orders", TOPIC, 0)
+    partition = PartitionManifest(backend, "orders", TOPIC, 0)
     assert partition.load() is None
     one = Committer(partition, STORE, clock=lambda: 1)
     one.claim()
@@ -290,7 +298,7 @@ def test_all_of_it_over_a_real_store(real_url: str, request: pytest.FixtureReque
     assert [item.name for item in head.inline] == [name]
     assert rebuild_entry(backend, partition.keys.data(name)) == entry
 
-    reader = ColdPartition(backend, "orders", TOPIC, 0)
+    reader = PartitionManifest(backend, "orders", TOPIC, 0)
     loaded = reader.load()
     assert loaded is not None
     assert loaded.head == head
@@ -301,7 +309,7 @@ def test_all_of_it_over_a_real_store(real_url: str, request: pytest.FixtureReque
     ]
     assert pa.Table.from_batches(found).equals(table.slice(500))
 
-    two = Committer(ColdPartition(backend, "orders", TOPIC, 0), STORE, clock=lambda: 2)
+    two = Committer(PartitionManifest(backend, "orders", TOPIC, 0), STORE, clock=lambda: 2)
     assert two.claim() == 2
     with pytest.raises(Fenced):
         one.raise_start_offset(2000)
@@ -312,7 +320,11 @@ def test_claims_that_race_over_http_get_an_epoch_each(new_bucket: str, s3_option
     backend = open_object_store(f"s3://{new_bucket}/race", s3_options)  # type: ignore[arg-type]
     processes = [
         Committer(
-            ColdPartition(backend, "t", TOPIC, 0), STORE, clock=lambda: 1, attempts=20, backoff_seconds=0.01
+            PartitionManifest(backend, "t", TOPIC, 0),
+            STORE,
+            clock=lambda: 1,
+            attempts=20,
+            backoff_seconds=0.01,
         )
         for _ in range(4)
     ]

@@ -17,7 +17,7 @@ from tests.cold.memory_store import MemoryStore
 from tests.format.manifest_values import STORE, TOPIC, entry
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.protocol import Versioned
 from tiered.cold.upkeep.rebuild import publish_rebuilt
 from tiered.errors import ColdStorageError, CorruptionError, Fenced
@@ -45,7 +45,7 @@ class Clock:
 def committer(store: MemoryStore, clock: Clock | None = None, store_id: UUID = STORE) -> Committer:
     clock = clock or Clock()
     return Committer(
-        ColdPartition(store, "t", TOPIC, 0), store_id, clock=clock, sleep=clock.sleep, attempts=3
+        PartitionManifest(store, "t", TOPIC, 0), store_id, clock=clock, sleep=clock.sleep, attempts=3
     )
 
 
@@ -435,7 +435,7 @@ def test_pages_are_in_the_bucket_before_the_head_names_them(store: MemoryStore, 
         if key == HEAD:
             assert {ref.name for ref in decode_head(data, where=key).pages} <= seen
         seen.add(key.rpartition("/")[2])
-    reader = ColdPartition(store, "t", TOPIC, 0)
+    reader = PartitionManifest(store, "t", TOPIC, 0)
     loaded = reader.load()
     assert loaded is not None
     store.requests.clear()
@@ -473,7 +473,7 @@ def test_a_damaged_page_is_corruption(store: MemoryStore) -> None:
     key = one.partition.keys.page(published(store).pages[0].name)
     data, etag = store.objects[key]
     store.objects[key] = (data[:40] + bytes([data[40] ^ 1]) + data[41:], etag)
-    reader = ColdPartition(store, "t", TOPIC, 0)
+    reader = PartitionManifest(store, "t", TOPIC, 0)
     with pytest.raises(CorruptionError, match=r"pages/.*\.zst"):
         reader.entries(published(store))
     del store.objects[key]
@@ -485,7 +485,7 @@ def test_the_head_of_another_partition_is_corruption(store: MemoryStore) -> None
     committer(store).claim()
     store.objects[PartitionKeys.of("t", TOPIC, 1).head] = store.objects[HEAD]
     with pytest.raises(CorruptionError, match="head of partition 0"):
-        ColdPartition(store, "t", TOPIC, 1).load()
+        PartitionManifest(store, "t", TOPIC, 1).load()
 
 
 def test_without_compare_and_swap_a_second_tierer_is_noticed(store: MemoryStore) -> None:
@@ -510,7 +510,7 @@ def test_the_commit_time_never_goes_back(store: MemoryStore) -> None:
 def test_waits_grow_and_are_bounded(store: MemoryStore) -> None:
     clock = Clock()
     one = Committer(
-        ColdPartition(store, "t", TOPIC, 0),
+        PartitionManifest(store, "t", TOPIC, 0),
         STORE,
         clock=clock,
         sleep=clock.sleep,
@@ -544,7 +544,7 @@ def test_a_claim_races_whoever_commits_back_to_back(store: MemoryStore) -> None:
     clock, checks = Clock(), []
     busy = Busy(store, 50)
     claiming = Committer(
-        ColdPartition(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, monotonic=lambda: 0.0
+        PartitionManifest(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, monotonic=lambda: 0.0
     )
     assert claiming.claim(begin_lineage=True, check=lambda: checks.append(1)) == 2
     assert (busy.left, clock.slept, len(checks)) == (0, [], 1)
@@ -562,7 +562,7 @@ def test_a_claim_that_never_comes_first_says_so(store: MemoryStore) -> None:
 
     Busy(store, 1000)
     claiming = Committer(
-        ColdPartition(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, monotonic=monotonic
+        PartitionManifest(store, "t", TOPIC, 0), STORE, clock=clock, sleep=clock.sleep, monotonic=monotonic
     )
     with pytest.raises(
         ColdStorageError, match=r"others committed to .*head\.json first, \d+ times in 60 s"
@@ -867,7 +867,7 @@ class Bucket(RuleBasedStateMachine):
 
     def entries(self) -> list[ObjectEntry]:
         self.store.fault = lambda verb, key: None
-        fresh = ColdPartition(self.store, "t", TOPIC, 0)
+        fresh = PartitionManifest(self.store, "t", TOPIC, 0)
         loaded = fresh.load()
         return fresh.entries(loaded.head) if loaded else []
 

@@ -17,7 +17,7 @@ from tiered.cold.fetch.disk_cache import DiskCache
 from tiered.cold.fetch.fetcher import Admission, Fetcher
 from tiered.cold.fetch.local_copies import LocalCopies
 from tiered.cold.fetch.memory_cache import Ident
-from tiered.cold.fetch.plan import Piece
+from tiered.cold.fetch.plan import VerifiedRange
 from tiered.errors import Backpressure, ColdStorageError, CorruptionError, DiskFull
 from tiered.warm.filesystem import OsFileSystem
 
@@ -27,12 +27,12 @@ DATA = bytes(i * 7 % 251 for i in range(SIZE))
 STEP = 4000
 
 
-def piece(index: int) -> Piece:
+def piece(index: int) -> VerifiedRange:
     """One of 16; its checksum is in two parts, as that of a column chunk can be."""
     start = index * STEP
     data = DATA[start : start + STEP]
     checks = ((1000, crc32c(data[:1000])), (STEP - 1000, crc32c(data[1000:])))
-    return Piece(start, STEP, checks, "fails", (index, index + 1))
+    return VerifiedRange(start, STEP, checks, "fails", (index, index + 1))
 
 
 def bucket(data: bytes = DATA) -> MemoryStore:
@@ -143,7 +143,7 @@ def test_an_interrupt_between_two_pieces_leaves_nobody_waiting(monkeypatch: pyte
     fetcher = Fetcher(bucket, memory_bytes=1 << 20)
     held = fetcher._held
 
-    def interrupted(ident: Ident, wanted: Piece) -> memoryview | None:
+    def interrupted(ident: Ident, wanted: VerifiedRange) -> memoryview | None:
         if wanted == piece(2):
             raise KeyboardInterrupt
         return held(ident, wanted)

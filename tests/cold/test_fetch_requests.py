@@ -27,7 +27,7 @@ from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.reader.read import read_split
 from tiered.reader.rows import Query
 from tiered.reader.splits import ColdSource
-from tiered.reader.tiers import TierAccess
+from tiered.reader.tiers import Tiers
 
 ROWS, SEGMENTS = 3000, 4
 GROUP_BYTES = 256 << 10
@@ -303,7 +303,7 @@ def test_an_executor_has_a_cache_of_its_own_in_memory_and_shares_the_one_on_disk
         access = pickle.loads(pickle.dumps(store.context.tiers))
         store.context.tiers.fetcher.drain()
         fresh.log.take()
-        assert isinstance(access, TierAccess)
+        assert isinstance(access, Tiers)
         assert sum(batch.num_rows for batch in read_split(access, meta, split, Query())) == 1
         assert fresh.log.take() == []
         access.close()

@@ -12,7 +12,7 @@ from tests.cold.memory_store import MemoryStore
 from tiered.cold.manifest.keys import STORE_KEY
 from tiered.cold.manifest.restore_intent import BELIEVED_SECONDS_MAX, HOLDS_SECONDS, intent_of
 from tiered.cold.manifest.restores import LOOK_AGAIN_SECONDS, LOOK_SECONDS, RENEW_SECONDS, Restores, Restoring
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.errors import Fenced, RestoreUnderWay, StoreLocked
 from tiered.format.document import decode_document, encode_document
 
@@ -46,7 +46,7 @@ class Server(MemoryStore):
 @pytest.fixture
 def server() -> Server:
     server = Server()
-    Bucket(server).claim_store(STORE)
+    StoreDocuments(server).claim_store(STORE)
     return server
 
 
@@ -55,7 +55,7 @@ class Side:
 
     def __init__(self, server: Server) -> None:
         self.server, self.now = server, 0.0
-        self.bucket = Bucket(server, sleep=lambda _: None)
+        self.bucket = StoreDocuments(server, sleep=lambda _: None)
         self.restores = Restores(monotonic=lambda: self.now)
 
     def restoring(self, restore_id: str, holder: str = "ann@host") -> Restoring:

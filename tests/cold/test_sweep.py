@@ -15,8 +15,8 @@ from tests.format.manifest_values import STORE, TOPIC, MemoryPages, empty_head, 
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName, PartitionKeys, topic_key
 from tiered.cold.manifest.leases import server_seconds
-from tiered.cold.manifest.partition_manifest import ColdPartition
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.partition_manifest import PartitionManifest
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.protocol import ObjectInfo
 from tiered.cold.upkeep.sweep import PartitionSweeper, PartSweep, SweepRules, plan_sweep, sweep_deleted_topic
@@ -79,7 +79,7 @@ class Process:
 
     def __init__(self, store: SweptStore, grace: float = GRACE) -> None:
         self.store = store
-        self.partition = ColdPartition(store, "t", TOPIC, 0)
+        self.partition = PartitionManifest(store, "t", TOPIC, 0)
         self.committer = Committer(
             self.partition, STORE, clock=lambda: int(store.now * 1e6), sleep=lambda _: None, attempts=2
         )
@@ -302,7 +302,7 @@ def test_nothing_is_swept_where_a_commit_gets_lost_during_the_run(
     assert store.deleted == []
     for land in store.delayed:
         land()
-    reader = ColdPartition(store, "t", TOPIC, 0)
+    reader = PartitionManifest(store, "t", TOPIC, 0)
     assert new in reader.entries(head_of(store))
 
 
@@ -476,17 +476,17 @@ def test_a_preview_is_what_the_run_then_does_and_changes_nothing(store: SweptSto
 
 def test_a_preview_of_a_partition_without_a_head_is_empty(store: SweptStore) -> None:
     store.put(KEYS.data(name_of()), b"x")
-    sweeper = PartitionSweeper(ColdPartition(store, "t", TOPIC, 0), SweepRules(1e9, 0.0), {})
+    sweeper = PartitionSweeper(PartitionManifest(store, "t", TOPIC, 0), SweepRules(1e9, 0.0), {})
     assert sweeper.preview().deleted == ()
 
 
 def test_partition_1_does_not_reach_into_partition_10(store: SweptStore) -> None:
     """A prefix without its slash would: everything of 10 is unnamed by the head of 1."""
-    ten = Committer(ColdPartition(store, "t", TOPIC, 10), STORE, clock=lambda: 1)
+    ten = Committer(PartitionManifest(store, "t", TOPIC, 10), STORE, clock=lambda: 1)
     ten.claim()
     key = ten.partition.keys.data(ten.new_object_name(0))
     store.put(key, b"x")
-    partition = ColdPartition(store, "t", TOPIC, 1)
+    partition = PartitionManifest(store, "t", TOPIC, 1)
     committer = Committer(partition, STORE, clock=lambda: 1)
     committer.claim()
     store.now += 1e9
@@ -499,7 +499,7 @@ def test_partition_1_does_not_reach_into_partition_10(store: SweptStore) -> None
 
 
 def test_a_deleted_topic_goes_after_its_grace_but_for_its_tombstone(store: SweptStore, one: Process) -> None:
-    bucket = Bucket(store)
+    bucket = StoreDocuments(store)
     bucket.put_topic({"name": "t", "id": str(TOPIC), "partitions": 1, "schemas": []})
     one.append()
     other = topic_key("t", UUID(int=99))
@@ -675,7 +675,7 @@ class Sweeps(RuleBasedStateMachine):
     def what_a_snapshot_can_hold_is_there(self) -> None:
         """Of the head that stands now, and of every head that stood within the grace period."""
         ends = [written for written, _ in self.heads[1:]] + [float("inf")]
-        reader = ColdPartition(self.store, "t", TOPIC, 0)
+        reader = PartitionManifest(self.store, "t", TOPIC, 0)
         for (_, head), end in zip(self.heads, ends, strict=True):
             if self.store.now - end >= GRACE:
                 continue

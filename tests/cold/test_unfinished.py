@@ -13,7 +13,7 @@ from tests.format.manifest_values import STORE, TOPIC
 from tests.s3_server import S3, Unfinished, s3_thread
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName, PartitionKeys
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import ColdOptions, open_object_store
 from tiered.cold.object_store.protocol import UnfinishedUpload
 from tiered.cold.upkeep.multipart_uploads import plan_aborts, sweep_uploads, sweep_uploads_of_deleted
@@ -60,7 +60,7 @@ class Shop:
             endpoint_url=endpoint, region="us-east-1", access_key="k", secret_key="s", attempts=1
         )
         self.store = open_object_store("s3://bucket/p", options)
-        self.partition = ColdPartition(self.store, "t", TOPIC, 0)
+        self.partition = PartitionManifest(self.store, "t", TOPIC, 0)
         self.swept = PartSweep("t", 0)
 
     def committer(self) -> Committer:
@@ -143,7 +143,7 @@ def test_those_of_a_deleted_topic_go_by_age_alone(shop: Shop, dry_run: bool) -> 
 
 def test_other_backends_have_none(tmp_path) -> None:
     store = open_object_store(f"file://{tmp_path}/cold")
-    partition = ColdPartition(store, "t", TOPIC, 0)
+    partition = PartitionManifest(store, "t", TOPIC, 0)
     assert sweep_uploads(PartSweep("t", 0), partition, None, RULES) == PartSweep("t", 0)
 
 

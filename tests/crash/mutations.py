@@ -155,7 +155,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a seal without a sync": _method_without(SegmentWriter, "seal", "sync"),
     "a deleted topic, its rename not synced": lambda: mock.patch.object(Catalog, "sync_deletions"),
     "a deleted topic, its tombstone before the rename": lambda: mock.patch.object(
-        Claims, "check_may_bury", Claims.bury
+        Claims, "check_may_write_tombstone", Claims.write_tombstone
     ),
     "a re-encoded file, its bytes not synced": _rewrite_without("sync"),
     "a re-encoded file, its name not synced": _rewrite_without("sync_directory"),

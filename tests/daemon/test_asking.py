@@ -18,7 +18,7 @@ from tiered.errors import CorruptionError
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.splits import Tier
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.writer_requests import ASKED_FILE, Asked, ask, take_asked
+from tiered.warm.writer_requests import ASKED_FILE, WriterRequest, ask, take_request
 
 FS = OsFileSystem()
 ROLL = {"roll": {"bytes": "256MiB", "age": "1h"}}
@@ -133,17 +133,24 @@ def test_a_tail_pass_right_after_a_roll_ships_the_sealed_segment(sealing: Pair) 
     assert sealing.tierer.tierer.tail_pass().report.done == ()
 
 
+@contextmanager
+def expiring(path: Path, with_bucket: bool, clock: Clock) -> Iterator[Pair]:
+    """A tierer has just asked a writer, whose ten oldest records are a day old, to begin behind them."""
+    cold = f"file://{path}/cold" if with_bucket else None
+    with pair(path / "data", cold, clock, retention={"age": "1d"}, offload="off") as found:
+        found.topic.roll()
+        clock.advance(20 * 3600)
+        found.topic.append(b"new", sync=True)
+        assert found.a_pass(10 * HOUR_US) == ["expire"]
+        yield found
+
+
 @pytest.mark.parametrize("with_bucket", [True, False])
 def test_retention_reaches_a_store_whose_writer_never_closes(
     tmp_path: Path, clock: Clock, with_bucket: bool
 ) -> None:
     """The tierer asks, the writer moves the start offset, and the files go; nobody waits for the writer."""
-    cold = f"file://{tmp_path}/cold" if with_bucket else None
-    with pair(tmp_path / "data", cold, clock, retention={"age": "1d"}, offload="off") as found:
-        found.topic.roll()
-        clock.advance(20 * 3600)
-        found.topic.append(b"new", sync=True)
-        assert found.a_pass(10 * HOUR_US) == ["expire"]
+    with expiring(tmp_path, with_bucket, clock) as found:
         found.tick()
         assert found.topic.offsets()[0].start == 10
         found.a_pass(11 * HOUR_US)
@@ -158,12 +165,7 @@ def test_what_the_bucket_has_expired_is_gone_here_too_after_the_writer_died(
     tmp_path: Path, clock: Clock, with_bucket: bool
 ) -> None:
     """Without a bucket the request is dropped, and nothing was removed: the policy may be another by then."""
-    cold = f"file://{tmp_path}/cold" if with_bucket else None
-    with pair(tmp_path / "data", cold, clock, retention={"age": "1d"}, offload="off") as found:
-        found.topic.roll()
-        clock.advance(20 * 3600)
-        found.topic.append(b"new", sync=True)
-        assert found.a_pass(10 * HOUR_US) == ["expire"]
+    with expiring(tmp_path, with_bucket, clock) as found:
         found.writer.close()
         with open_store(found.path, None, clock) as again:
             topic = again.topic("t")
@@ -180,12 +182,12 @@ def test_what_is_asked_too_late_or_of_somebody_else_changes_nothing(sealing: Pai
     """Of another segment, of the topic that had this name before, beyond the end, or not a document at all."""
     meta, active = sealing.topic.opened.meta, sealing.partition.active_segment_id
     sealing.topic.append(b"pending")
-    for asked in (Asked(meta.topic_id, uuid4()), Asked(uuid4(), active, 5)):
+    for asked in (WriterRequest(meta.topic_id, uuid4()), WriterRequest(uuid4(), active, 5)):
         ask(FS, sealing.directory, asked)
         sealing.tick()
         assert sealing.partition.active_segment_id == active
         assert sealing.partition.start_offset == 0
-    ask(FS, sealing.directory, Asked(meta.topic_id, start_offset=1 << 40))
+    ask(FS, sealing.directory, WriterRequest(meta.topic_id, start_offset=1 << 40))
     sealing.tick()
     assert sealing.partition.start_offset <= sealing.partition.durable_offset
     for damaged in (b"", b"{}", b"\xff", b'{"crc32c": 1, "format": 1}'):
@@ -222,14 +224,14 @@ def test_a_request_that_cannot_be_taken_does_not_stand_in_the_way_of_a_flush(sea
 
 def test_requests_add_up_until_they_are_taken(tmp_path: Path) -> None:
     topic, segment = uuid4(), uuid4()
-    ask(FS, tmp_path, Asked(topic, segment))
-    ask(FS, tmp_path, Asked(topic, start_offset=7))
-    ask(FS, tmp_path, Asked(topic, start_offset=3))
-    assert take_asked(FS, tmp_path) == Asked(topic, segment, 7)
-    assert take_asked(FS, tmp_path) is None
-    ask(FS, tmp_path, Asked(topic, segment))
-    ask(FS, tmp_path, Asked(uuid4(), start_offset=3))
-    found = take_asked(FS, tmp_path)
+    ask(FS, tmp_path, WriterRequest(topic, segment))
+    ask(FS, tmp_path, WriterRequest(topic, start_offset=7))
+    ask(FS, tmp_path, WriterRequest(topic, start_offset=3))
+    assert take_request(FS, tmp_path) == WriterRequest(topic, segment, 7)
+    assert take_request(FS, tmp_path) is None
+    ask(FS, tmp_path, WriterRequest(topic, segment))
+    ask(FS, tmp_path, WriterRequest(uuid4(), start_offset=3))
+    found = take_request(FS, tmp_path)
     assert found is not None
     assert (found.seal, found.start_offset) == (None, 3), "what was asked of the topic before is void"
 

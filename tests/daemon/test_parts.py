@@ -368,7 +368,7 @@ def test_neither_reloads_nor_clock_steps_put_the_next_pass_off(tmp_path: Path) -
     again: list[object] = []
     daemon._passes = SimpleNamespace(  # type: ignore[assignment]
         reschedule=again.append,
-        gone=list,
+        dead_threads=list,
         state=lambda: SimpleNamespace(lag_records=0, full=SimpleNamespace(passes=1)),
     )
     daemon._store = SimpleNamespace(  # type: ignore[assignment]

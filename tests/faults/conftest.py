@@ -11,7 +11,7 @@ from botocore.retries.standard import ExponentialBackoff
 
 from tests.tally import tally
 from tiered.cold.manifest.commit import Committer
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.format import manifest_changes
 from tiered.policies.executor import Executor
 
@@ -24,7 +24,7 @@ def no_pause(seconds: float) -> None:
 def at_once() -> Iterator[pytest.MonkeyPatch]:
     """Repeat without a pause, in one order: so the n-th request is the same one at every run."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (Committer, Bucket):
+        for kind in (Committer, StoreDocuments):
             patch.setitem(kind.__init__.__kwdefaults__, "sleep", no_pause)
         patch.setitem(Executor.__init__.__kwdefaults__, "concurrency", 1)
         patch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)

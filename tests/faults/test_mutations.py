@@ -16,7 +16,7 @@ from tests.faults.workload import Violation
 from tiered.cold.manifest import commit
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.fsspec_store import _SpooledUpload
 from tiered.errors import ColdStorageError
 from tiered.tiering.local_actions import TierActions
@@ -127,7 +127,7 @@ def test_deleting_the_local_file_before_it_is_published(operations, monkeypatch)
 @pytest.mark.parametrize("fault", ["busy", "gone"])
 def test_taking_an_unreadable_head_for_an_empty_one(operations, monkeypatch, fault: str) -> None:
     """P10: the log would look empty to who has the bucket alone."""
-    load = ColdPartition.load
+    load = PartitionManifest.load
 
     def careless(self):
         try:
@@ -138,8 +138,8 @@ def test_taking_an_unreadable_head_for_an_empty_one(operations, monkeypatch, fau
     def without_a_word(self):
         next(iter(self.store.list(self.keys.data_prefix)), None)  # the operations stay the same
 
-    monkeypatch.setattr(ColdPartition, "load", careless)
-    monkeypatch.setattr(ColdPartition, "check_unpublished", without_a_word)
+    monkeypatch.setattr(PartitionManifest, "load", careless)
+    monkeypatch.setattr(PartitionManifest, "check_unpublished", without_a_word)
     with found(r"has \[\]"):
         scan = places(operations, "get_range", ".parquet")[-1]
         live({max(n for n in places(operations, "get", "head.json") if n < scan): fault})

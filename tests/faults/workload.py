@@ -15,7 +15,7 @@ from tests.conftest import Clock
 from tests.store.helpers import EVICT_US, OFFLOAD_US, stepwise
 from tiered.cold.fetch.object_reader import read_object
 from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.protocol import ObjectStore
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError, Fenced, ObjectNotFound, TieredError
@@ -72,7 +72,7 @@ class WatchedFiles(OsFileSystem):
         if segment.end_offset <= read_start_offset(path.parent):
             return
         header = segment.header
-        cold = ColdPartition(self.bucket, path.parent.parent.name, header.topic_id, header.partition)
+        cold = PartitionManifest(self.bucket, path.parent.parent.name, header.topic_id, header.partition)
         loaded = cold.load()
         hold(loaded is not None, f"{path} is deleted and nothing is published")
         hold(
@@ -288,12 +288,12 @@ class Life:
         topic_id = self.opened.topic(TOPIC).opened.meta.topic_id
         named = {"store.json"}
         for partition in PARTITIONS:
-            cold = ColdPartition(self.bucket, TOPIC, topic_id, partition)
+            cold = PartitionManifest(self.bucket, TOPIC, topic_id, partition)
             named |= {cold.keys.head, cold.keys.prefix.removesuffix(f"{partition}/") + "topic.json"}
             named |= self._check_manifest(cold)
         return [info.key for info in self.bucket.list("") if info.key not in named]
 
-    def _check_manifest(self, cold: ColdPartition) -> set[str]:
+    def _check_manifest(self, cold: PartitionManifest) -> set[str]:
         """Check one partition's published log, object by object, and return the keys that it names."""
         loaded = cold.load()
         covered = 0
@@ -316,7 +316,7 @@ class Life:
         self._check_local(cold.partition, max(covered, start))
         return keys
 
-    def _check_object(self, cold: ColdPartition, key: str, entry: object) -> None:
+    def _check_object(self, cold: PartitionManifest, key: str, entry: object) -> None:
         try:
             rows = pa.Table.from_batches(read_object(self.bucket, key, entry, RECORD_SCHEMA))
         except (ObjectNotFound, CorruptionError) as error:
@@ -340,7 +340,7 @@ class Life:
             keys = PartitionKeys.of(TOPIC, topic_id, partition)
             if key.startswith(keys.data_prefix):
                 parsed = parse_object_name(key.removeprefix(keys.data_prefix))
-                head = ColdPartition(self.bucket, TOPIC, topic_id, partition).load()
+                head = PartitionManifest(self.bucket, TOPIC, topic_id, partition).load()
                 return parsed is not None and head is not None and parsed.epoch <= head.head.epoch
             if key.startswith(keys.pages_prefix):
                 return parse_page_name(key.removeprefix(keys.pages_prefix)) is not None

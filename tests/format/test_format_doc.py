@@ -19,13 +19,13 @@ from tiered.cold.object_store import protocol
 from tiered.cold.parquet import layout as parquet_format
 from tiered.cold.parquet import page_memory
 from tiered.cold.upkeep.merge import merged_facts
-from tiered.flight.wire.serving_file import Notice
+from tiered.flight.wire.serving_file import ServingFile
 from tiered.format import block, manifest, manifest_changes, manifest_codec, schema, segment, topic_meta
 from tiered.format.codec import Codec
 from tiered.format.segment_facts import ProducerState, SegmentFacts
 from tiered.format.topic_meta import TopicMeta
 from tiered.survey.scrub_state import Damage, ScrubState
-from tiered.warm.bucket_binding import ColdPlace
+from tiered.warm.bucket_binding import BucketBinding
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
@@ -201,8 +201,8 @@ def test_documents_that_are_written_now_have_them_too() -> None:
     assert set(keys("topic.json")) == topic.keys()
     described = next(row[1] for row in table("topic.json") if "`schemas`" in row[0])
     assert re.findall(r"`([^`]+)`", described) == list(topic["schemas"][0])
-    assert set(keys("cold.json")) == names_of(ColdPlace)
-    assert set(keys("serving.json")) == names_of(Notice)
+    assert set(keys("cold.json")) == names_of(BucketBinding)
+    assert set(keys("serving.json")) == names_of(ServingFile)
     assert set(keys("store.json")) == names_of(Intent) | {"id", "restore"}
 
 

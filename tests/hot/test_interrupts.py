@@ -31,7 +31,7 @@ from tests.hot.writers import (
 )
 from tests.warm.disks import FailingDisk
 from tests.warm.segments import APPENDING
-from tiered.base.condition import News
+from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
 from tiered.hot.group_commit import GroupCommit
@@ -326,7 +326,7 @@ WAITING = {
     method.__code__
     for method in (
         GroupCommit.run, GroupCommit._gather, PartitionWriter._advance, PartitionWriter._fail, Condition.__enter__,
-        Condition.__exit__, Condition.notify_all, Condition.notify, News.tell,
+        Condition.__exit__, Condition.notify_all, Condition.notify, InterruptSafeCondition.notify_all,
     )
 }  # fmt: skip
 
@@ -379,7 +379,13 @@ def test_an_interrupt_anywhere_in_a_commit_leaves_nobody_waiting(tmp_path: Path)
 
 def test_an_interrupt_of_who_waits_takes_no_lock_from_another() -> None:
     """It strikes as the waiting thread is woken, by one that still holds the lock."""
-    news, waiting, through, inside, together = News(), threading.Event(), threading.Event(), [0], [-1]
+    news, waiting, through, inside, together = (
+        InterruptSafeCondition(),
+        threading.Event(),
+        threading.Event(),
+        [0],
+        [-1],
+    )
 
     def strike(*_: object) -> None:
         raise Interrupted
@@ -388,7 +394,7 @@ def test_an_interrupt_of_who_waits_takes_no_lock_from_another() -> None:
         waiting.wait()
         with news.lock:
             inside[0] += 1
-            news.tell()
+            news.notify_all()
             for _ in range(20):
                 # In Python code a thread takes back a plain lock.
                 if sys._current_frames()[main].f_code.co_name == "_acquire_restore" or through.wait(0.01):

@@ -25,7 +25,7 @@ from tests.machine.life import Life, Published
 from tests.machine.shared_bucket import Cloud
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import STORE_KEY
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.format import manifest_changes
 from tiered.policies.executor import Executor
 from tiered.warm import segment_reader, tail
@@ -40,7 +40,7 @@ def repeatable() -> Iterator[None]:
         return hashlib.shake_128(str(next(numbers)).encode()).digest(size)
 
     with ExitStack() as stack:
-        for kind in (Committer, Bucket):
+        for kind in (Committer, StoreDocuments):
             stack.enter_context(
                 mock.patch.dict(kind.__init__.__kwdefaults__, {"sleep": lambda seconds: None})
             )

@@ -15,7 +15,7 @@ from tests.s3_server import S3Process
 from tiered.engine.host import Host
 from tiered.monitor.metrics import exposition, registry_for
 from tiered.settings.schedule import every
-from tiered.tiering.pass_loop import Passes
+from tiered.tiering.pass_loop import PassLoop
 
 POLICY = {
     "roll": {"bytes": "256MiB", "age": "off"},
@@ -28,7 +28,7 @@ POLICY = {
 
 
 @contextmanager
-def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.Store, Passes]]:
+def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.Store, PassLoop]]:
     """An open store, and its loop of passes without threads."""
     settings = tiered.Settings.model_validate(
         {"store": {"sync_interval": "1h"}, "policies": {"default": POLICY}}
@@ -36,7 +36,7 @@ def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.S
     with tiered.open(path, cold=cold, settings=settings, host=Host(clock=clock)) as store:
         yield (
             store,
-            Passes(
+            PassLoop(
                 store.tierer,
                 store.topics,
                 settings.policy_for,
@@ -48,14 +48,14 @@ def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.S
         )
 
 
-def run(passes: Passes) -> None:
+def run(passes: PassLoop) -> None:
     """Run both kinds of pass now."""
     passes._look_for_topics(0.0)
     passes.trigger()
     passes.run_due()
 
 
-def scraped(store: tiered.Store, passes: Passes | None = None) -> dict[tuple[str, ...], float]:
+def scraped(store: tiered.Store, passes: PassLoop | None = None) -> dict[tuple[str, ...], float]:
     """The samples of a scrape, by name and ``label=value`` in the order of the labels' names."""
     text = exposition(registry_for(store.watched(passes)))[0].decode()
     return {
@@ -70,7 +70,7 @@ def requests_of(server: S3Process) -> dict[str, int]:
     return {name: count for name, count in server.counts().items() if not name.startswith("bytes")}
 
 
-def families(store: tiered.Store, passes: Passes | None = None) -> dict[str, Any]:
+def families(store: tiered.Store, passes: PassLoop | None = None) -> dict[str, Any]:
     """Families of a scrape as the parser of the library reads them, by name."""
     text = exposition(registry_for(store.watched(passes)))[0].decode()
     return {family.name: family for family in text_string_to_metric_families(text)}

@@ -34,12 +34,18 @@ from tiered.policies import (
     StoreFacts,
     Sweep,
 )
-from tiered.policies.policy import Compress as CompressRule
-from tiered.policies.policy import LocalRetention, Pin, Retention, Roll, StorageClass
-from tiered.policies.policy import Merge as MergeRule
-from tiered.policies.policy import Offload as OffloadRule
-from tiered.policies.policy import Promote as PromoteRule
-from tiered.policies.policy import Scrub as ScrubRule
+from tiered.policies.policy import (
+    CompressRule,
+    LocalRetention,
+    MergeRule,
+    OffloadRule,
+    Pin,
+    PromoteRule,
+    Retention,
+    Roll,
+    ScrubRule,
+    StorageClass,
+)
 
 SECOND = 1_000_000
 NOW = 1_000_000 * SECOND

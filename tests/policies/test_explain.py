@@ -34,9 +34,8 @@ from tiered.policies import (
     StoreFacts,
     make_plan,
 )
-from tiered.policies.forecast.explain import Explanation, Piece, explain
-from tiered.policies.policy import Compress, LocalRetention, Offload, Retention, Scrub
-from tiered.policies.policy import Merge as MergeRule
+from tiered.policies.forecast.explain import Explanation, OffsetRun, explain
+from tiered.policies.policy import CompressRule, LocalRetention, MergeRule, OffloadRule, Retention, ScrubRule
 
 HOUR = 3600 * SECOND
 
@@ -49,14 +48,14 @@ class Plans:
         self._policy = policy
         self._made: dict[int, tuple[Action, ...]] = {}
 
-    def touching(self, now_us: int, of: Explanation, piece: Piece) -> set[str]:
+    def touching(self, now_us: int, of: Explanation, piece: OffsetRun) -> set[str]:
         """Which kinds of action the plan for that time has for a piece."""
         if now_us not in self._made:
             self._made[now_us] = make_plan(self._facts, lambda _: self._policy, now_us).actions
         return {action.kind for action in self._made[now_us] if touches(action, of, piece)}
 
 
-def touches(action: Action, of: Explanation, piece: Piece) -> bool:
+def touches(action: Action, of: Explanation, piece: OffsetRun) -> bool:
     if action.whole_store or (action.topic, action.partition) != (of.topic, of.partition):
         return False
     if isinstance(action, Expire):
@@ -114,8 +113,8 @@ def test_pieces_are_the_live_log_and_what_is_due_now_is_what_the_plan_says(
 def test_what_is_in_the_way_is_so_until_it_expires() -> None:
     """A segment that is not in the bucket keeps those after it on the disk, as long as it is there."""
     policy = Policy(
-        offload=Offload(after=None),
-        compress=Compress(after=None),
+        offload=OffloadRule(after=None),
+        compress=CompressRule(after=None),
         local_retention=LocalRetention(age=timedelta(minutes=90)),
         retention=Retention(age=timedelta(hours=12)),
     )
@@ -131,9 +130,9 @@ def test_what_is_in_the_way_is_so_until_it_expires() -> None:
 def test_what_is_offloaded_for_its_size_stands_in_nobody_s_way() -> None:
     """The first goes at once, so the second need not wait for the age of the first, which is younger."""
     policy = Policy(
-        compress=Compress(after=None),
-        offload=Offload(after=timedelta(hours=1), tail_interval=None, bytes=15 << 10),
-        scrub=Scrub(every=None),
+        compress=CompressRule(after=None),
+        offload=OffloadRule(after=timedelta(hours=1), tail_interval=None, bytes=15 << 10),
+        scrub=ScrubRule(every=None),
     )
     young = segment(1, 0, 10, last_append_us=NOW)
     old = segment(2, 10, 20, last_append_us=NOW - HOUR * 5 // 6)
@@ -149,7 +148,7 @@ def test_a_merge_may_wait_until_an_older_object_is_left_to_retention() -> None:
     policy = Policy(
         retention=Retention(age=timedelta(hours=100)),
         merge=MergeRule(target_bytes=10, after=timedelta(0)),
-        scrub=Scrub(every=None),
+        scrub=ScrubRule(every=None),
     )
     hours = (203.5, 206, 207)  # all in one tenth of the retention
     names = [UUID(int=number) for number in range(3)]
@@ -175,7 +174,7 @@ def test_a_segment_whose_object_is_damaged_says_why_it_stays() -> None:
 
 def test_a_segment_of_each_kind() -> None:
     policy = Policy(
-        offload=Offload(after=timedelta(minutes=90), tail_interval=timedelta(hours=3)),
+        offload=OffloadRule(after=timedelta(minutes=90), tail_interval=timedelta(hours=3)),
         local_retention=LocalRetention(age=timedelta(hours=6)),
         retention=Retention(age=timedelta(days=90)),
     )

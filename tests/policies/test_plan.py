@@ -46,12 +46,18 @@ from tiered.policies import (
     make_plan,
 )
 from tiered.policies.cost import COMMIT, estimate, upload_requests
-from tiered.policies.policy import Compress as CompressRule
-from tiered.policies.policy import LocalRetention, Pin, Retention, Roll, StorageClass
-from tiered.policies.policy import Merge as MergeRule
-from tiered.policies.policy import Offload as OffloadRule
-from tiered.policies.policy import Promote as PromoteRule
-from tiered.policies.policy import Scrub as ScrubRule
+from tiered.policies.policy import (
+    CompressRule,
+    LocalRetention,
+    MergeRule,
+    OffloadRule,
+    Pin,
+    PromoteRule,
+    Retention,
+    Roll,
+    ScrubRule,
+    StorageClass,
+)
 from tiered.policies.rules.promote import Copies
 
 HOUR = timedelta(hours=1)

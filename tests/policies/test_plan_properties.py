@@ -33,8 +33,7 @@ from tiered.policies import (
     Sweep,
     make_plan,
 )
-from tiered.policies.policy import Merge as MergeRule
-from tiered.policies.policy import Offload as OffloadRule
+from tiered.policies.policy import MergeRule, OffloadRule
 from tiered.policies.rules.change_class import BYTES_PER_PASS
 from tiered.policies.rules.merge import GROWTH, SEGMENTS_MAX
 

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from tests.policies.policy_model import NOW, SECOND, active, partition, policies, segment, store, stores
 from tiered.policies import Policy, StoreFacts, make_plan
 from tiered.policies.forecast.simulate import simulate
-from tiered.policies.policy import Compress, LocalRetention, Merge, Offload, Retention, Roll, Scrub
+from tiered.policies.policy import (
+    CompressRule,
+    LocalRetention,
+    MergeRule,
+    OffloadRule,
+    Retention,
+    Roll,
+    ScrubRule,
+)
 
 HOUR_US = 3600 * SECOND
 HOUR = timedelta(hours=1)
@@ -24,7 +32,7 @@ def test_a_simulation_ends_at_rest_and_can_be_cut_anywhere(
 ) -> None:
     """To a time and on from there comes to the same as at once; nothing happens too early."""
     # A merge depends on what else has come by then; a scrub comes again and again.
-    policy = policy.model_copy(update={"merge": Merge(after=None), "scrub": Scrub(every=None)})
+    policy = policy.model_copy(update={"merge": MergeRule(after=None), "scrub": ScrubRule(every=None)})
     middle, end = NOW + first * HOUR_US, NOW + (first + second) * HOUR_US
     whole = simulate(facts, lambda _: policy, end)
     assert make_plan(whole.end, lambda _: policy, end).actions == ()
@@ -43,11 +51,11 @@ def test_a_simulation_ends_at_rest_and_can_be_cut_anywhere(
 def test_each_step_has_its_time_and_groups_say_how_many() -> None:
     policy = Policy(
         roll=Roll(age=HOUR, bytes=None),
-        compress=Compress(after=None),
-        offload=Offload(after=2 * HOUR, tail_interval=None),
+        compress=CompressRule(after=None),
+        offload=OffloadRule(after=2 * HOUR, tail_interval=None),
         local_retention=LocalRetention(age=5 * HOUR),
         retention=Retention(age=24 * HOUR),
-        scrub=Scrub(every=None),
+        scrub=ScrubRule(every=None),
     )
     fresh = {"last_append_us": NOW, "max_timestamp_us": NOW, "created_us": NOW}
     facts = store(
@@ -80,8 +88,8 @@ def test_each_step_has_its_time_and_groups_say_how_many() -> None:
 
 def test_a_long_log_is_looked_at_at_fewer_times_and_ends_the_same() -> None:
     policy = Policy(
-        roll=Roll(age=None), compress=Compress(after=None), offload=Offload(after=HOUR),
-        local_retention=LocalRetention(age=2 * HOUR), merge=Merge(after=None), scrub=Scrub(every=None),
+        roll=Roll(age=None), compress=CompressRule(after=None), offload=OffloadRule(after=HOUR),
+        local_retention=LocalRetention(age=2 * HOUR), merge=MergeRule(after=None), scrub=ScrubRule(every=None),
     )  # fmt: skip
     sealed = [segment(i, i, i + 1, last_append_us=NOW + i * SECOND, created_us=NOW) for i in range(300)]
     facts = replace(store(partition(*sealed, active(1000, 300, 301))), now_us=NOW)

@@ -1,6 +1,6 @@
 """The engine in the model: real tiering, claims, restore, sweep and reading, over local disks that are values.
 
-What is real: `Committer`, `ColdPartition`, `Claims`, `TierActions` (offload, ship_tail, evict_local, expire),
+What is real: `Committer`, `PartitionManifest`, `Claims`, `TierActions` (offload, ship_tail, evict_local, expire),
 `Executor._run_partition`, `_Restore`, `PartitionSweeper`, `Bucket`, `snapshot_partition`, `read_split`, `resolve`, and all of
 `format.manifest`. What stands in: segment files and the documents beside them (values in a `Disk`, each look at or change
 of a shared one is a step), Parquet (an object is the JSON of its records), local locks (which the model
@@ -34,7 +34,7 @@ from tiered.cold.manifest import store_documents as bucket_module
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import PartitionKeys
 from tiered.cold.manifest.restores import Restores, Restoring
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.options import ColdOptions
 from tiered.cold.upkeep.sweep import PartitionSweeper, PartSweep, SweepRules
 from tiered.errors import TieredError
@@ -46,10 +46,10 @@ from tiered.policies.actions import Action, EvictLocal, Expire, Offload, ShipTai
 from tiered.policies.executor import Executor
 from tiered.reader import read, snapshot
 from tiered.reader import tiers as access_module
-from tiered.reader.locations import Places
+from tiered.reader.locations import TierLocations
 from tiered.reader.rows import Query
 from tiered.reader.same_log import SameLog
-from tiered.reader.tiers import TierAccess
+from tiered.reader.tiers import Tiers
 from tiered.recovery.restore import _look, _Restore
 from tiered.survey.local_segments import LocalSegments
 from tiered.tiering import claims as claims_module
@@ -287,13 +287,13 @@ def _caught(take: Callable[[], Any]) -> Any:
         return error
 
 
-class ModelAccess(TierAccess):
+class ModelAccess(Tiers):
     """The real one, with segments of the model."""
 
     def __init__(self, model: Model, disk: Disk | None) -> None:
         root = disk.root if disk else None
         super().__init__(
-            Places(root, "sim://bucket", ColdOptions()),
+            TierLocations(root, "sim://bucket", ColdOptions()),
             open_bucket=lambda url, options: SimStore(model.bucket),
         )
         self._disk = disk
@@ -304,7 +304,7 @@ class ModelAccess(TierAccess):
 
     def forget(self, path: str | Path) -> None: ...
 
-    def kept(self, meta: Any) -> AbstractContextManager[None]:
+    def hold_topic(self, meta: Any) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -559,9 +559,7 @@ def _read_warm(access: Any, split: Any, source: Any, query: Any, assembler: Any)
     yield split.end_offset, Rows(rows[split.start_offset - base : split.end_offset - base])
 
 
-def read_all(
-    access: TierAccess, meta: Meta, start: int | None = None
-) -> tuple[int, int, list[tuple[int, str]]]:
+def read_all(access: Tiers, meta: Meta, start: int | None = None) -> tuple[int, int, list[tuple[int, str]]]:
     """Take a snapshot and read it: its bounds, and its rows."""
     taken = snapshot.snapshot_partition(access, meta, 0, view=None, start_offset=start)  # type: ignore[arg-type]
     rows: list[tuple[int, str]] = []
@@ -577,7 +575,7 @@ class ModelRestore(_Restore):
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         host = SimpleNamespace(fs=_Files(disk), clock=lambda: CLOCK_US)
-        super().__init__(Bucket(model().store()), STORE, disk.root, None, host, None, {})  # type: ignore[arg-type]
+        super().__init__(StoreDocuments(model().store()), STORE, disk.root, None, host, None, {})  # type: ignore[arg-type]
         self._catalog = SimpleNamespace(  # type: ignore[assignment]
             make_root=lambda: None,
             write_topic=lambda meta: None,
@@ -600,7 +598,7 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    _look(Bucket(model().store()), None, CLOCK_US, {})
+    _look(StoreDocuments(model().store()), None, CLOCK_US, {})
     ModelRestore(disk).run()
 
 
@@ -683,7 +681,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
             patch.setitem(timed.__init__.__kwdefaults__, "monotonic", lambda: 0.0)
         patch.setattr(restoring, "server_seconds", _server_seconds)
         patch.setattr(_RESTORE, "uuid4", lambda: _current[-1].world.uuid())
-        patch.setitem(Bucket.__init__.__kwdefaults__, "sleep", lambda seconds: None)
+        patch.setitem(StoreDocuments.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setattr(bucket_module, "_ATTEMPTS", 2)
         _remember(patch)
         actions = local_actions

@@ -12,7 +12,7 @@ from tests.protocol.bucket import Sent
 from tests.protocol.engine import META, Meta, Model, ModelAccess, Process, Segment, read_all, records_of
 from tests.protocol.explorer import OK, Violation
 from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, topic_key
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import (
     ColdStorageError,
     CorruptionError,
@@ -297,6 +297,6 @@ def _both(first: Callable[..., None], second: Callable[..., None]) -> Callable[.
 
 def head_of(model: Model, meta: Meta = META) -> Head:
     """Return the head as it lies in the bucket."""
-    loaded = ColdPartition(model.store(), meta.name, meta.topic_id, 0).load()
+    loaded = PartitionManifest(model.store(), meta.name, meta.topic_id, 0).load()
     assert loaded is not None
     return loaded.head

@@ -21,9 +21,9 @@ from tests.protocol.engine import (
 from tests.protocol.explorer import World
 from tests.protocol.invariants import GRACE, Watch, head_of, hold
 from tiered.cold.manifest.commit import Committer
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.manifest.restore_intent import BELIEVED_SECONDS_MAX
-from tiered.cold.manifest.store_documents import DELETED, Bucket
+from tiered.cold.manifest.store_documents import DELETED, StoreDocuments
 from tiered.cold.upkeep.sweep import SweepRules, sweep_deleted_topic
 from tiered.errors import ColdStorageError, Fenced, TieredError
 from tiered.policies.actions import ShipTail
@@ -247,7 +247,7 @@ def claim_again(world: World) -> None:
         disk.segments = dict(stage.disk.segments)
 
         def work(name: str = name) -> None:
-            cold = ColdPartition(stage.model.store(), "t", stage.watch.meta.topic_id, 0)
+            cold = PartitionManifest(stage.model.store(), "t", stage.watch.meta.topic_id, 0)
             committer = Committer(cold, STORE, clock=lambda: 0)
             for _ in range(2):
                 try:
@@ -279,7 +279,7 @@ def claim_alone(world: World) -> None:
     base = stage.process("base")
     base.announce()
     assert base.committer
-    cold = ColdPartition(stage.model.store(), "t", stage.watch.meta.topic_id, 0)
+    cold = PartitionManifest(stage.model.store(), "t", stage.watch.meta.topic_id, 0)
     committer = Committer(cold, STORE, clock=lambda: 0)
     first = head_of(stage.model).epoch
 
@@ -591,7 +591,7 @@ def first_pass_and_restore(world: World) -> None:
     old_disk, twin_disk = stage.disks["old"], stage.disks["twin"]
     old_disk.fill(1)
     old = stage.process("old")
-    old.claims._own_prefix(Bucket(stage.model.store()))
+    old.claims._own_prefix(StoreDocuments(stage.model.store()))
 
     done: list[bool] = []
 
@@ -637,7 +637,7 @@ def _two_restores(world: World, passing_seconds: float = 0.0) -> None:
         world.actor(name, lambda work=work: old.attempt(work))
 
     def ending() -> None:
-        store = Bucket(stage.model.store())
+        store = StoreDocuments(stage.model.store())
         newest = store._lineage("", store._read("store.json")[0])  # type: ignore[index]
         disk = next((stage.disks[name] for name in made if stage.disks[name].store_lineage == newest), None)
         stage.watch.quiet(stage.process("last", disk or _repeated(stage)))
@@ -709,7 +709,7 @@ def announced_beside_a_restore(world: World) -> None:
     old_disk, twin_disk = stage.disks["old"], stage.disks["twin"]
     old_disk.fill(1)
     old = stage.process("old")
-    old.claims._own_prefix(Bucket(stage.model.store()))
+    old.claims._own_prefix(StoreDocuments(stage.model.store()))
     stage.model.bucket.passing_time(BELIEVED_SECONDS_MAX + 1)
     done: list[bool] = []
 
@@ -797,18 +797,18 @@ def created_again(world: World) -> None:
     world.remembered.add("new")
     stage.model.bucket.passing_time(GRACE)
     stage.actor(old, stage.offloads(old, 1))
-    bucket = Bucket(stage.model.store())
+    bucket = StoreDocuments(stage.model.store())
 
-    def bury(now: float) -> None:
+    def write_tombstone(now: float) -> None:
         rules = SweepRules(now, GRACE)
         if DELETED in (bucket.read_topic("t", stage.watch.meta.topic_id) or {}):
             sweep_deleted_topic(bucket.store, "t", stage.watch.meta.topic_id, rules, dry_run=False)
 
     def work() -> None:
-        new.claims.bury(stage.watch.meta)  # type: ignore[arg-type]
+        new.claims.write_tombstone(stage.watch.meta)  # type: ignore[arg-type]
         if not new.offload():
             new_watch.acknowledged(new_disk.sealed()[0])
-        bury(stage.model.bucket.now)
+        write_tombstone(stage.model.bucket.now)
 
     stage.actor(new, work)
 
@@ -817,9 +817,9 @@ def created_again(world: World) -> None:
         for request in list(world.underway.values()):
             request.take("ok")
         stage.model.bucket.now += GRACE
-        new.claims.bury(stage.watch.meta)  # type: ignore[arg-type]
+        new.claims.write_tombstone(stage.watch.meta)  # type: ignore[arg-type]
         stage.model.bucket.now += GRACE
-        bury(stage.model.bucket.now)
+        write_tombstone(stage.model.bucket.now)
         prefix = f"t/{stage.watch.meta.topic_id}/"
         left = [key for key in stage.model.bucket.objects if key.startswith(prefix)]
         hold(left == [f"{prefix}topic.json"], f"of the deleted topic stays {left}")

@@ -15,7 +15,7 @@ from tests.tally import tally
 from tiered.cold.manifest import commit, store_documents
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.manifest.restores import Restores, Restoring
 from tiered.cold.upkeep.sweep import PartitionSweeper
 from tiered.errors import ColdStorageError, PreconditionFailed
@@ -145,7 +145,7 @@ def test_writing_the_head_without_a_condition(patch: pytest.MonkeyPatch) -> None
 
 def test_evicting_by_offsets_instead_of_the_segment_id(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        ColdPartition,
+        PartitionManifest,
         "covers",
         lambda self, head, segment_id, base, end: head.start_offset <= base and end <= head.end_offset,
     )
@@ -206,7 +206,7 @@ def test_a_restore_that_is_never_finished_in_the_bucket(patch: pytest.MonkeyPatc
 
 def test_taking_a_missing_head_for_a_lost_one_without_another_look(patch: pytest.MonkeyPatch) -> None:
     """The first claim and the first upload can come between the look at the head and the listing."""
-    load = ColdPartition.load
+    load = PartitionManifest.load
     looks: dict[int, object] = {}
 
     def once(self):
@@ -215,13 +215,13 @@ def test_taking_a_missing_head_for_a_lost_one_without_another_look(patch: pytest
         looks[id(self)] = load(self)
         return looks[id(self)]
 
-    check = ColdPartition.check_unpublished
+    check = PartitionManifest.check_unpublished
 
     def hasty(self):
         self.hasty = True
         return check(self)
 
-    patch.setattr(ColdPartition, "hasty", False, raising=False)
-    patch.setattr(ColdPartition, "load", once)
-    patch.setattr(ColdPartition, "check_unpublished", hasty)
+    patch.setattr(PartitionManifest, "hasty", False, raising=False)
+    patch.setattr(PartitionManifest, "load", once)
+    patch.setattr(PartitionManifest, "check_unpublished", hasty)
     found("P8", scenarios.first_reader)

@@ -35,7 +35,7 @@ from tiered.spark import TieredDataSource, table
 from tiered.spark.options import SourceOptions
 from tiered.spark.read import remote
 from tiered.spark.read.remote import bucket_of
-from tiered.warm.bucket_binding import ColdPlace, write_cold_place
+from tiered.warm.bucket_binding import BucketBinding, write_cold_place
 from tiered.warm.filesystem import OsFileSystem
 
 ELSEWHERE: Any = lambda _: None  # noqa: E731 (an executor on another host has no such directory)
@@ -356,8 +356,8 @@ def test_no_host_is_taken_from_a_plan_unless_it_is_configured(
     with pytest.raises(ConfigError, match="sent no plan"):
         planned(s3, None, "x.evil.example/")
     # A cloud's own hosts.
-    assert bucket_of(planned(s3, None, "eu-west-1"), by_url, {}) == ColdPlace(s3, None, "eu-west-1")
-    assert bucket_of(planned(None), by_url, {}) == ColdPlace()
+    assert bucket_of(planned(s3, None, "eu-west-1"), by_url, {}) == BucketBinding(s3, None, "eu-west-1")
+    assert bucket_of(planned(None), by_url, {}) == BucketBinding()
     # Configured here: by the option, the environment, the settings, or the directory that the read names.
     chosen = replace(by_url, endpoint_url=minio)
     assert bucket_of(planned(s3, "http://other"), chosen, {}).endpoint_url == minio
@@ -367,8 +367,8 @@ def test_no_host_is_taken_from_a_plan_unless_it_is_configured(
     by_file = replace(by_url, config=str(config))
     assert bucket_of(planned(s3, minio), by_file, {}).endpoint_url == minio
     assert bucket_of(planned(azure), by_file, {}).url == azure
-    write_cold_place(OsFileSystem(), tmp_path, ColdPlace(s3, minio, "eu-west-1"))
+    write_cold_place(OsFileSystem(), tmp_path, BucketBinding(s3, minio, "eu-west-1"))
     by_path = SourceOptions("t", path=str(tmp_path))
-    assert bucket_of(planned(s3, "http://other"), by_path, {}) == ColdPlace(s3, minio, "eu-west-1")
+    assert bucket_of(planned(s3, "http://other"), by_path, {}) == BucketBinding(s3, minio, "eu-west-1")
     monkeypatch.setenv("TIERED_COLD__ENDPOINT_URL", minio)
     assert bucket_of(planned(s3, minio), by_url, {}).endpoint_url == minio

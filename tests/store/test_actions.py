@@ -23,9 +23,9 @@ from tests.store.helpers import (
     values,
 )
 from tests.store.watched import URL, WatchedBucket, host, open_at
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.errors import Fenced
-from tiered.hot.writer_requests import do_what_is_asked
+from tiered.hot.writer_requests import serve_requests
 from tiered.policies.actions import Action, Expire, Offload, Seal, ShipTail
 
 AHEAD_US = {"compress": COMPRESS_US, "offload": OFFLOAD_US, "evict_local": EVICT_US}
@@ -172,7 +172,7 @@ def test_a_file_whose_topic_was_deleted_in_the_bucket_alone_is_not_evicted(
     """Its objects are swept soon: then the file is all there is."""
     action, meta = planned(store, clock, "evict_local"), store.topic("t").opened.meta
     store.close()
-    Bucket(bucket).tombstone("t", meta.topic_id, deleted_us=clock(), lineage=1)
+    StoreDocuments(bucket).tombstone("t", meta.topic_id, deleted_us=clock(), lineage=1)
     before = local_segments(tmp_path / "data", "t")
     with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
         with pytest.raises(Fenced, match="deleted"):
@@ -207,7 +207,7 @@ def test_an_expiry_that_only_the_writer_can_do_removes_nothing_before_it_did(tmp
             assert call(beside, expiry(2)) == 0
             assert local_segments(tmp_path, "t") == before
             assert values(beside.topic("t")) == [b"0", b"1", b"2"]
-        do_what_is_asked(store.topic("t").opened.writer(0))
+        serve_requests(store.topic("t").opened.writer(0))
         assert store.topic("t").offsets()[0].start == 2
 
 

@@ -74,7 +74,7 @@ def test_the_prefix_is_claimed_once_by_topics_that_are_announced_at_once(
         one, other = store.create_topic("t"), store.create_topic("u")
         actions, own = store.tierer.actions, store.tierer.claims
         meeting = Meeting(bucket, "store.json", lambda: actions.committer(other.opened.meta, 0))
-        own._own_prefix(claims.Bucket(bucket))
+        own._own_prefix(claims.StoreDocuments(bucket))
         actions.committer(one.opened.meta, 0)
         meeting.end()
         assert puts(bucket, "store.json") == 1
@@ -278,7 +278,7 @@ def test_what_is_known_to_be_published_never_goes_back(tmp_path: Path, clock: Cl
     """Whichever of two threads tells its end last."""
     with open_at(tmp_path / "data", WatchedBucket(), clock) as store:
         meta, own = store.create_topic("t").opened.meta, store.tierer.claims
-        other = threading.Thread(target=own.note_end, args=(meta, 0, 9))
+        other = threading.Thread(target=own.record_published, args=(meta, 0, 9))
 
         class Overtaken(int):
             def __lt__(self, value: int) -> bool:
@@ -286,7 +286,7 @@ def test_what_is_known_to_be_published_never_goes_back(tmp_path: Path, clock: Cl
                 other.join(NOT_WAITING_SECONDS)
                 return super().__lt__(value)
 
-        own.note_end(meta, 0, Overtaken(5))
+        own.record_published(meta, 0, Overtaken(5))
         other.join(30)
         assert own.known_end(meta, 0) == 9
 

@@ -17,7 +17,7 @@ from tests.conftest import Clock
 from tests.store.helpers import EVICT_US, OFFLOAD_US, local_segments, open_store, stepwise, tier, values
 from tests.store.watched import WatchedBucket, away, open_at
 from tiered.cold.manifest.commit import Committer
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.format import manifest_changes
 
@@ -33,7 +33,7 @@ def settings_of(endpoint: str) -> tiered.Settings:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeat without the pauses, which were nine tenths of these tests' time."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)
-    for kind in (Committer, Bucket):
+    for kind in (Committer, StoreDocuments):
         monkeypatch.setitem(kind.__init__.__kwdefaults__, "sleep", lambda seconds: None)
 
 

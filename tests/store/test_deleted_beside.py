@@ -26,7 +26,7 @@ from tests.store.helpers import (
     values,
 )
 from tiered.cold.manifest.commit import Committer
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.tiering import local_actions, store_survey, tierer
 from tiered.tiering.local_actions import TierActions
@@ -62,7 +62,7 @@ DAY_US = 24 * HOUR_US
     [
         (Committer, "claim", OFFLOAD_US, RULES),
         (reencode, "SegmentName", COMPRESS_US, RULES),
-        (ColdPartition, "covers", EVICT_US, UNCOMPRESSED),
+        (PartitionManifest, "covers", EVICT_US, UNCOMPRESSED),
         (TierActions, "_check_lineage", 61 * DAY_US, RULES),
         (PartitionScrub, "_gone", 31 * DAY_US, RULES),
     ],
@@ -123,7 +123,7 @@ def test_a_fence_of_a_deleted_topic_fences_not_the_one_that_has_its_name(
             store.delete_topic("t")
             store.create_topic("t").append(b"new", sync=True)
 
-        once(monkeypatch, store_survey.Finder, "published", begun_anew)
+        once(monkeypatch, store_survey.StoreSurvey, "published", begun_anew)
         store.tier()
         store.topic("t").append(b"newer", sync=True)
         assert values(store.topic("t")) == [b"new", b"newer"]
@@ -137,7 +137,7 @@ def test_a_deletion_waits_for_what_another_process_changes_of_the_topic(tmp_path
     ):
         meta = store.create_topic("t").opened.meta
         deletion = threading.Thread(target=store.delete_topic, args=["t"])
-        with beside.context.tiers.kept(meta):
+        with beside.context.tiers.hold_topic(meta):
             deletion.start()
             deletion.join(0.05)
             assert (tmp_path / "data/topics/t/topic.json").exists()
@@ -148,7 +148,7 @@ def test_a_deletion_waits_for_what_another_process_changes_of_the_topic(tmp_path
         deletion.join(30)
         assert store.topics() == ["other"]
         store.create_topic("t")
-        with pytest.raises(tiered.TopicNotFound), beside.context.tiers.kept(meta):
+        with pytest.raises(tiered.TopicNotFound), beside.context.tiers.hold_topic(meta):
             pytest.fail("it is another topic")
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
             store.tierer.tail_pass()
             assert all(kept)
             store.delete_topic("t")
-            known.note_end(topic.opened.meta, 0, 1)
+            known.record_published(topic.opened.meta, 0, 1)
             access.list_segments(access.directory("t", 0) or Path())
             access.cold(topic.opened.meta, 0)
 

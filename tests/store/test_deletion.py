@@ -104,7 +104,7 @@ def test_two_deletions_at_once_delete_one_topic(
 ) -> None:
     """The slower one neither takes the topic that has its name by now nor fails for want of a directory."""
     store.create_topic("t").append(b"old")
-    check = store.tierer.claims.check_may_bury
+    check = store.tierer.claims.check_may_write_tombstone
 
     def overtaken(meta: TopicMeta) -> None:
         monkeypatch.undo()
@@ -113,7 +113,7 @@ def test_two_deletions_at_once_delete_one_topic(
             store.create_topic("t").append(b"new", sync=True)
         check(meta)
 
-    monkeypatch.setattr(store.tierer.claims, "check_may_bury", overtaken)
+    monkeypatch.setattr(store.tierer.claims, "check_may_write_tombstone", overtaken)
     with pytest.raises(tiered.TopicNotFound):
         store.delete_topic("t")
     assert [values(store.topic(name)) for name in store.topics()] == [[b"new"]] * created_again
@@ -213,13 +213,13 @@ def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
             reason="",
         )  # fmt: skip
 
-        kept = store.context.tiers.kept
+        kept = store.context.tiers.hold_topic
 
         def late(meta: TopicMeta) -> Any:
             store.delete_topic("t")
             return kept(meta)
 
-        monkeypatch.setattr(store.context.tiers, "kept", late)
+        monkeypatch.setattr(store.context.tiers, "hold_topic", late)
         with pytest.raises(tiered.TopicNotFound):
             actions.seal(seal)
         assert values(store.create_topic("t")) == []

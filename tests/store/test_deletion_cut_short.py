@@ -30,7 +30,7 @@ from tests.store.helpers import (
     tier,
     values,
 )
-from tiered.cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, Bucket
+from tiered.cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
 from tiered.cold.object_store.connect import ColdOptions, open_object_store
 from tiered.tiering.deletions import finish_deletions
 from tiered.warm.catalog import deletions
@@ -53,7 +53,7 @@ DELETES = """
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again without a pause."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0)
-    monkeypatch.setitem(Bucket.__init__.__kwdefaults__, "sleep", lambda seconds: None)
+    monkeypatch.setitem(StoreDocuments.__init__.__kwdefaults__, "sleep", lambda seconds: None)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def with_a_topic(root: Path, url: str, clock: Clock, endpoint: str | None = None
 def marks(url: str, name: str = "t") -> list[bool]:
     """Of every topic that ever had this name in the bucket, whether it has a tombstone."""
     store = open_object_store(url, ColdOptions())
-    bucket = Bucket(store)
+    bucket = StoreDocuments(store)
     try:
         found = [bucket.read_topic(name, topic_id) for topic_id in bucket.topic_ids(name)]
         return sorted(DELETED in topic for topic in found if topic is not None)
@@ -335,7 +335,7 @@ def dead_in_the_bucket_alone(root: Path, url: str, clock: Clock) -> None:
         topic.roll()
         tier(store, clock, OFFLOAD_US)
         topic.append(b"more", sync=True)
-        bucket = Bucket(store.context.tiers.object_store)
+        bucket = StoreDocuments(store.context.tiers.object_store)
         bucket.tombstone("t", topic.opened.meta.topic_id, deleted_us=clock())
 
 

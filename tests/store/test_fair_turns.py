@@ -21,7 +21,7 @@ from tiered.daemon.health import Health
 from tiered.daemon.pass_watch import WatchedWork
 from tiered.settings.schedule import every
 from tiered.tiering import tierer as tierer_module
-from tiered.tiering.pass_loop import Passes
+from tiered.tiering.pass_loop import PassLoop
 from tiered.warm.fair_lock import FairLock
 from tiered.warm.file_lock import FileLock
 
@@ -122,7 +122,7 @@ def test_passes_that_are_locked_out_are_counted_and_said(
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t")
         health.set_unready("")
-        passes = Passes(
+        passes = PassLoop(
             WatchedWork(store.tierer, health), store.topics, store.context.settings.policy_for,
             schedule=every(1.0, draw=lambda: 0.5), clock=clock, monotonic=lambda: clock() / 1e6,
             draw=lambda: 0.5,

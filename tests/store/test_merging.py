@@ -15,8 +15,8 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, open_store, stepwise, tier
 from tiered.cli.verify import _access
-from tiered.cold.manifest.partition_manifest import ColdPartition
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.partition_manifest import PartitionManifest
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import read_facts, read_facts_of_entry
@@ -60,9 +60,9 @@ def fill(store: tiered.Store, parts: int = PARTS, rows: int = 50) -> tiered.Topi
     return topic
 
 
-def cold_of(url: str, topic: str = "t") -> ColdPartition:
+def cold_of(url: str, topic: str = "t") -> PartitionManifest:
     store = open_object_store(url)
-    return ColdPartition(store, topic, UUID(Bucket(store).topics()[topic]["id"]), 0)
+    return PartitionManifest(store, topic, UUID(StoreDocuments(store).topics()[topic]["id"]), 0)
 
 
 def head_of(url: str) -> Head:

@@ -23,7 +23,7 @@ from tiered.policies.actions import Expire
 from tiered.policies.executor import TierReport
 from tiered.policies.policy import Policy
 from tiered.settings.schedule import every
-from tiered.tiering.pass_loop import Passes
+from tiered.tiering.pass_loop import PassLoop
 from tiered.tiering.reports import PassEvent
 from tiered.warm import partition_directory
 
@@ -34,7 +34,7 @@ class Loop:
     def __init__(self, store: tiered.Store, clock: Clock, interval: float = 30.0) -> None:
         self.clock = clock
         self.events: list[PassEvent] = []
-        self.passes = Passes(
+        self.passes = PassLoop(
             store.tierer,
             store.topics,
             store.context.settings.policy_for,
@@ -461,7 +461,7 @@ def test_stop_has_a_deadline(tmp_path: Path, clock: Clock) -> None:
         def lags(self) -> list[object]:
             return []
 
-    passes = Passes(
+    passes = PassLoop(
         Stuck(),
         list,
         lambda _: tiered.Settings().policy_for("t"),
@@ -576,7 +576,7 @@ def test_a_wait_longer_than_the_system_s_longest_ends_no_thread() -> None:
             return TierReport(), []
 
     ended = threading.Event()
-    passes = Passes(
+    passes = PassLoop(
         Idle(),  # type: ignore[arg-type]
         list,
         lambda _: Policy(),
@@ -590,7 +590,7 @@ def test_a_wait_longer_than_the_system_s_longest_ends_no_thread() -> None:
         assert ended.wait(30)
         passes._full.wake.set()
         passes._threads[0].join(0.05)
-        assert passes.gone() == []
+        assert passes.dead_threads() == []
     finally:
         assert passes.stop(deadline_seconds=1e15)
     ticker = Ticker("idle", 1e15, lambda: None)

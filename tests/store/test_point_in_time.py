@@ -19,10 +19,10 @@ import tiered
 from tests.conftest import Clock
 from tests.store.helpers import HOUR_US, OFFLOAD_US, let_intent_lapse, open_store, stepwise, values
 from tests.store.test_restore import Countdown, Killed, dying_host, head_of
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.format.manifest import Head, Origin
-from tiered.recovery.point_in_time import Piece, View, view_at
+from tiered.recovery.point_in_time import LogPiece, View, view_at
 
 TAILS = stepwise(offload={"after": "4h", "tail_interval": "1s"})
 
@@ -305,11 +305,11 @@ def test_a_damaged_orphan_is_in_the_way_only_where_it_may_be_needed(history: His
 # -- the plan, by itself ---------------------------------------------------------------------------
 
 
-def piece(text: str) -> Piece:
+def piece(text: str) -> LogPiece:
     """Return the piece of ``lineage:base-end@append``, an orphan; with a star the head names it."""
     lineage, base, end, append = map(int, re.split("[:@-]", text.rstrip("*")))
     named: Any = object() if text.endswith("*") else None
-    return Piece(text, base, end, append, lineage, named, (int(named is not None),))
+    return LogPiece(text, base, end, append, lineage, named, (int(named is not None),))
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ class Model:
             str, ...
         ] = ()  # by offset from 0, also of what was deleted: which object was the first with it
         self.named: list[str] = []
-        self.objects: dict[str, tuple[Piece, tuple[str, ...]]] = {}
+        self.objects: dict[str, tuple[LogPiece, tuple[str, ...]]] = {}
         self.now_us = 0
         self.seen: list[tuple[int, tuple[str, ...], int]] = []
 
@@ -457,7 +457,7 @@ class Model:
         self, name: str, records: tuple[str, ...], end: int, newest: int, lineage: int | None = None
     ) -> str:
         lineage = lineage or self.head.lineage_epoch
-        self.objects[name] = (Piece(name, end - len(records), end, newest, lineage, None, (0,)), records)
+        self.objects[name] = (LogPiece(name, end - len(records), end, newest, lineage, None, (0,)), records)
         return name
 
 
@@ -513,7 +513,7 @@ def test_topics_that_were_deleted_or_replaced_since_come_back(history: History) 
         store.sweep()
         with tiered.open(store.context.tiers.places.cold_url) as bucket:
             assert state_of(bucket) == state_of(store)
-            documents = Bucket(bucket.context.tiers.object_store)
+            documents = StoreDocuments(bucket.context.tiers.object_store)
             found = [documents.read_topic("replaced", item) for item in documents.topic_ids("replaced")]
             assert sorted("deleted_us" in (topic or {}) for topic in found) == [False, True]
     # To the present, nothing of that happens.

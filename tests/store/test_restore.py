@@ -32,8 +32,8 @@ from tests.store.helpers import (
 from tests.store.test_cold_trouble import refusing
 from tests.store.watched import URL, WatchedBucket, host, open_at
 from tiered.cold.manifest.commit import Committer
-from tiered.cold.manifest.partition_manifest import ColdPartition
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.partition_manifest import PartitionManifest
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.policies.actions import EvictLocal, Expire
@@ -72,10 +72,10 @@ def offloaded(path: Path, url: str, clock: Clock, count: int = 10) -> None:
 
 def head_of(url: str, topic: str = "t", partition: int = 0) -> Any:
     store = open_object_store(url)
-    meta = Bucket(store).topics()[topic]
+    meta = StoreDocuments(store).topics()[topic]
     from uuid import UUID
 
-    loaded = ColdPartition(store, topic, UUID(meta["id"]), partition).load()
+    loaded = PartitionManifest(store, topic, UUID(meta["id"]), partition).load()
     return loaded and loaded.head
 
 
@@ -598,7 +598,7 @@ def test_a_stalled_store_can_neither_delete_nor_grow_a_topic(
     with open_store(tmp_path / "old", None, clock) as old:
         meta = old.topic("t").opened.meta
     restored(file_url, tmp_path / "new", clock).close()
-    bucket = Bucket(open_object_store(file_url))
+    bucket = StoreDocuments(open_object_store(file_url))
     with pytest.raises(tiered.Fenced):
         bucket.tombstone("t", meta.topic_id, deleted_us=1, lineage=1)
     with pytest.raises(tiered.Fenced):

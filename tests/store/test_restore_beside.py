@@ -19,7 +19,7 @@ from tests.store.helpers import let_intent_lapse, stepwise, values
 from tests.store.watched import URL, WatchedBucket, away, host, open_at, settings
 from tiered.cold.manifest.restore_intent import HOLDS_SECONDS
 from tiered.cold.manifest.restores import LOOK_SECONDS, Restores, Restoring
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.errors import RestoreUnderWay
@@ -49,7 +49,7 @@ class Server(WatchedBucket):
         return store
 
     def begun(self, restore_id: str = "1") -> Restoring:
-        restoring = Restoring(Bucket(self), restore_id, "ann@other", monotonic=lambda: self.now)
+        restoring = Restoring(StoreDocuments(self), restore_id, "ann@other", monotonic=lambda: self.now)
         restoring.begin()
         return restoring
 
@@ -160,13 +160,13 @@ def test_a_topic_that_a_restore_takes_over_while_it_is_announced(
             if request.startswith("get") and request.endswith("topic.json"):
                 server.hook = lambda _: None
                 lineage = server.begun().lineage
-                Bucket(server).adopt_topic("t", topic.opened.meta.topic_id, lineage)
+                StoreDocuments(server).adopt_topic("t", topic.opened.meta.topic_id, lineage)
                 server.pass_(HOLDS_SECONDS + 2 if dies else 0)
 
         server.hook = begins
         if dies:
             actions.committer(topic.opened.meta, 1)
-            announced = Bucket(server).topic("t")
+            announced = StoreDocuments(server).topic("t")
             assert announced is not None
             assert announced["partitions"] == 2
         else:
@@ -326,7 +326,7 @@ def test_a_second_restore_beside_a_live_one_is_refused_and_leaves_nothing(
         store.create_topic("t").append(b"0", sync=True)
         store.topic("t").roll()
         store.tier((clock() + 5 * 3_600_000_000) // 1000)
-    restoring = Restoring(Bucket(open_object_store(url)), "1", "ann@other (process 5)")
+    restoring = Restoring(StoreDocuments(open_object_store(url)), "1", "ann@other (process 5)")
     restoring.begin()
     with pytest.raises(tiered.StoreLocked, match=r"is being restored by ann@other \(process 5\): wait"):
         tiered.restore(url, tmp_path / "new", settings=stepwise())

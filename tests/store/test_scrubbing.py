@@ -13,7 +13,7 @@ from tests.s3_server import s3_process
 from tests.store.helpers import HOUR_US, local_segments, open_store, tier
 from tests.store.test_merging import entries_of, fill, head_of, kinds, merging, names_in, offload_all
 from tiered.cli.verify import _access
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError
 from tiered.policies.actions import Scrub
 from tiered.repair.repair import repair_store
@@ -246,9 +246,9 @@ def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
         path.write_bytes(path.read_bytes()[:-7])
         if number == 0:
             assert len(failed(store, clock, 30 * DAY_US)) == 1
-    load, left = ColdPartition.load, [answers]
+    load, left = PartitionManifest.load, [answers]
 
-    def ceasing(self: ColdPartition) -> Any:
+    def ceasing(self: PartitionManifest) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise ColdStorageError("503", retryable=True)
@@ -256,7 +256,7 @@ def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
 
     (action,) = store.plan((clock() + 60 * DAY_US) // 1000).actions
     assert isinstance(action, Scrub)
-    monkeypatch.setattr(ColdPartition, "load", ceasing)
+    monkeypatch.setattr(PartitionManifest, "load", ceasing)
     with pytest.raises(tiered.CorruptionError, match="one of 2 damaged objects"):
         store.tierer.actions.scrub(action)
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from tests.store.helpers import values
 from tests.store.watched import URL, WatchedBucket, away, host
 from tiered.engine.host import Host
 from tiered.settings.schedule import every
-from tiered.tiering.pass_loop import Passes
+from tiered.tiering.pass_loop import PassLoop
 
 KIB = 1 << 10
 TICK_SECONDS = 30
@@ -64,7 +64,7 @@ class Run:
     store: tiered.Store
     bucket: WatchedBucket
     clock: Clock
-    passes: Passes
+    passes: PassLoop
     appended: dict[int, list[tuple[int, bytes]]] = field(default_factory=lambda: {0: [], 1: []})
     tight: int = 0
     dice: random.Random = field(default_factory=lambda: random.Random(5))
@@ -103,7 +103,7 @@ def running(path: Path, clock: Clock) -> Iterator[Run]:
     small = replace(host(bucket, clock), disk_usage=lambda _: Disk.under(path))
     with tiered.open(path, cold=URL, settings=SETTINGS, host=small) as store:
         store.create_topic("t", partitions=2)
-        passes = Passes(
+        passes = PassLoop(
             store.tierer, store.topics, SETTINGS.policy_for, schedule=every(TICK_SECONDS, draw=lambda: 0.5),
             clock=clock, monotonic=lambda: clock() / 1e6, draw=lambda: 0.5,
         )  # fmt: skip

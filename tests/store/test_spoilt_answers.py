@@ -14,7 +14,7 @@ from tests.conftest import Clock
 from tests.faults.faulty_store import FaultyStore
 from tests.store.helpers import HOUR_US
 from tests.store.test_merging import bits, fill, merging, offload_all
-from tiered.cold.manifest.partition_manifest import ColdPartition
+from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.upkeep.merge import merge_objects
 from tiered.cold.upkeep.rebuild import plan_rebuild
@@ -49,8 +49,8 @@ class Place:
         self.rounds = self.restores = 0
 
     @property
-    def cold(self) -> ColdPartition:
-        return ColdPartition(self.faulty, "t", self.meta.topic_id, 0)
+    def cold(self) -> PartitionManifest:
+        return PartitionManifest(self.faulty, "t", self.meta.topic_id, 0)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def pages(place: Place) -> object:
     head = place.cold.load().head
     entries = head.inline
     ref = place.cold.save_page(entries)
-    return ColdPartition(place.faulty, "t", place.meta.topic_id, 0).load_page(ref) == entries
+    return PartitionManifest(place.faulty, "t", place.meta.topic_id, 0).load_page(ref) == entries
 
 
 def restore(place: Place) -> object:

@@ -18,7 +18,7 @@ from tiered.errors import CorruptionError, ObjectNotFound, TieredError
 from tiered.format.document import decode_document
 from tiered.verify.notes import Notes
 from tiered.verify.report import Item, Problem, VerifyReport
-from tiered.verify.segments import look_at_segment
+from tiered.verify.segments import check_segment
 
 NEWEST = PER_SEGMENT * (EVICTED + IN_BOTH + LOCAL)
 """Where the newest file begins."""
@@ -88,7 +88,7 @@ def check_reads(place: Place, problems: tuple[Problem, ...], what: str, *, other
             assert found == truth or torn, f"{what}: wrong records read"
 
 
-def check_segment(place: Place, case: Case, *, newest: bool = False) -> bool:
+def segment_passes(place: Place, case: Case, *, newest: bool = False) -> bool:
     """Return whether the damage was found; reads are right in any case."""
     size = case.path.stat().st_size
     with damaged(case.path, case.damage) as changed:
@@ -111,7 +111,7 @@ def test_a_damaged_sealed_segment_is_found_and_never_read_as_data(sound: Place, 
     cases = [case for case in ways(path, segment_parts(path)) if case.name != "missing" or which]
     cases = thinned(cases, 5)
     for case in cases:
-        assert check_segment(sound, case), f"{case.name}: not found"
+        assert segment_passes(sound, case), f"{case.name}: not found"
     tally("corruption", tried=len(cases))
 
 
@@ -131,7 +131,7 @@ def test_another_file_in_the_place_of_a_segment_is_found(sound: Place, other: st
         "object": sound.objects()[0],
         "document": sound.data / "store.json",
     }[other]
-    assert check_segment(sound, Case(path, f"swapped with {other}", swapped(source)))
+    assert segment_passes(sound, Case(path, f"swapped with {other}", swapped(source)))
     tally("corruption", tried=1)
 
 
@@ -148,7 +148,7 @@ def test_damage_to_the_newest_file_is_found_wherever_it_can_be_told_from_a_torn_
             or "after it" in case.name
             or case.name == "missing"
         )
-        found = check_segment(sound, case, newest=True)
+        found = segment_passes(sound, case, newest=True)
         assert found or torn, f"{case.name}: not found"
     tally("corruption", tried=tried)
 
@@ -163,7 +163,7 @@ def test_every_byte_of_a_segment_is_looked_at(sound: Place, which: int, stride: 
     for position in range(0, len(data), stride):
         with damaged(path, flipped(position, position % 8)):
             notes = Notes()
-            look_at_segment(path, newest=which == -1, end_hint=108, deep=True, notes=notes)
+            check_segment(path, newest=which == -1, end_hint=108, deep=True, notes=notes)
         assert notes.problems or mark[0] <= position < mark[1], f"byte {position} was not noticed"
     tally("corruption", tried=len(data) // stride)
 

@@ -15,29 +15,31 @@ from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.upkeep.rebuild import Candidate, choose
 from tiered.format.manifest import ObjectEntry
 from tiered.verify import invariants
-from tiered.verify.invariants import INVARIANTS, PartitionFacts, check_partition
+from tiered.verify.invariants import INVARIANTS, Evidence, check_partition
 from tiered.verify.notes import Notes
-from tiered.verify.partitions import Tiers, look_at_partition
+from tiered.verify.partitions import VerifiedTiers, check_partition_tiers
 from tiered.warm.catalog import Catalog
 from tiered.warm.filesystem import OsFileSystem
 
 
 @pytest.fixture(scope="module")
-def facts(sound: Place) -> PartitionFacts:
+def facts(sound: Place) -> Evidence:
     catalog = Catalog(OsFileSystem(), sound.data)
-    tiers = Tiers(sound.data, open_object_store(f"file://{sound.bucket}"), catalog.open_store(create=False))
+    tiers = VerifiedTiers(
+        sound.data, open_object_store(f"file://{sound.bucket}"), catalog.open_store(create=False)
+    )
     meta = catalog.read_topic("orders")
-    return look_at_partition(tiers, meta, 0, sound.partition(), deep=False, notes=Notes())
+    return check_partition_tiers(tiers, meta, 0, sound.partition(), deep=False, notes=Notes())
 
 
-def test_every_invariant_holds_for_a_sound_partition(facts: PartitionFacts) -> None:
+def test_every_invariant_holds_for_a_sound_partition(facts: Evidence) -> None:
     assert check_partition(facts) == []
     assert facts.segments is not None
     assert facts.entries is not None
     assert (len(facts.segments), len(facts.entries)) == (5, 6)
 
 
-def segment(facts: PartitionFacts, place: int, **changes: object) -> PartitionFacts:
+def segment(facts: Evidence, place: int, **changes: object) -> Evidence:
     """Facts with one segment's look changed; ``header`` and ``about`` take changes of what they hold."""
     segments = list(facts.segments or ())
     look = segments[place]
@@ -51,24 +53,24 @@ def segment(facts: PartitionFacts, place: int, **changes: object) -> PartitionFa
     return replace(facts, segments=tuple(segments))
 
 
-def entry(facts: PartitionFacts, place: int, **changes: object) -> PartitionFacts:
+def entry(facts: Evidence, place: int, **changes: object) -> Evidence:
     entries = list(facts.entries or ())
     entries[place] = replace(entries[place], **changes)  # type: ignore[arg-type]
     return replace(facts, entries=tuple(entries))
 
 
-def without(facts: PartitionFacts, place: int) -> PartitionFacts:
+def without(facts: Evidence, place: int) -> Evidence:
     segments = list(facts.segments or ())
     del segments[place]
     return replace(facts, segments=tuple(segments))
 
 
-def head(facts: PartitionFacts, **changes: object) -> PartitionFacts:
+def head(facts: Evidence, **changes: object) -> Evidence:
     assert facts.head is not None
     return replace(facts, head=replace(facts.head, **changes))  # type: ignore[arg-type]
 
 
-BROKEN: list[tuple[str, Callable[[PartitionFacts], PartitionFacts]]] = [
+BROKEN: list[tuple[str, Callable[[Evidence], Evidence]]] = [
     ("offsets_are_contiguous", lambda f: without(f, 2)),
     ("offsets_are_contiguous", lambda f: replace(f, entries=(f.entries or ())[1:])),
     ("offsets_are_contiguous", lambda f: segment(f, 2, end_offset=90)),
@@ -114,7 +116,7 @@ BROKEN: list[tuple[str, Callable[[PartitionFacts], PartitionFacts]]] = [
     ("name", "broken"), BROKEN, ids=[f"{name}-{i}" for i, (name, _) in enumerate(BROKEN)]
 )
 def test_an_invariant_finds_each_way_to_break_it(
-    facts: PartitionFacts, name: str, broken: Callable[[PartitionFacts], PartitionFacts]
+    facts: Evidence, name: str, broken: Callable[[Evidence], Evidence]
 ) -> None:
     problems = list(getattr(invariants, name)(broken(facts)))
     assert problems
@@ -127,7 +129,7 @@ def test_every_invariant_is_tried() -> None:
     assert {item.__name__ for item in INVARIANTS} == {name for name, _ in BROKEN}
 
 
-def test_what_is_not_known_is_not_judged(facts: PartitionFacts) -> None:
+def test_what_is_not_known_is_not_judged(facts: Evidence) -> None:
     """Without the bucket's word nothing that it may have is called lost (promise P10)."""
     blind = replace(facts, head=None, entries=None, sizes=None, earlier_end=None)
     assert check_partition(blind) == []

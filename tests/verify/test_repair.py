@@ -20,7 +20,7 @@ from tests.verify.damage import Damage, cut, flipped, grown, missing, swapped, z
 from tests.verify.stores import PARTITIONS, Place, read, segment_parts
 from tiered.cli.verify import _access
 from tiered.cold.manifest.restores import Restoring
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.file_store import FileStore
 from tiered.cold.object_store.second_look import LOOKS
 from tiered.errors import StoreLocked, TieredError
@@ -378,7 +378,7 @@ def test_the_bucket_s_documents_are_written_anew_from_the_local_ones(
 
 def test_a_topic_s_document_is_of_the_lineage_by_which_the_store_went_on(place: Place) -> None:
     """A restore was begun and given up, so that the bucket's lineage is above that of this disk, which is in charge."""
-    restoring = Restoring(Bucket(FileStore(place.bucket)), "1", "ann@host")
+    restoring = Restoring(StoreDocuments(FileStore(place.bucket)), "1", "ann@host")
     restoring.begin()
     path = next(place.bucket.glob("*/*/topic.json"))
     spoil(path, missing)

@@ -29,7 +29,7 @@ from tiered.format.block import Body, encode_body
 from tiered.verify import partitions
 from tiered.verify.notes import Notes
 from tiered.verify.report import Item
-from tiered.verify.segments import look_at_segment
+from tiered.verify.segments import check_segment
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import Listing, list_segments
 from tiered.warm.segment_writer import SegmentWriter
@@ -259,7 +259,7 @@ def look_is_deep_enough(tmp_path: Path, body: Body, schema: pa.Schema) -> str:
     found = {}
     for deep in (False, True):
         notes = Notes()
-        look_at_segment(writer.path, newest=False, end_hint=None, deep=deep, notes=notes)
+        check_segment(writer.path, newest=False, end_hint=None, deep=deep, notes=notes)
         found[deep] = notes.problems
     assert [item.offsets for item in found[True]] == [(100, 103)]
     assert found[False] == []

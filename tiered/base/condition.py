@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-class News:
+class InterruptSafeCondition:
     """A condition, and the lock to hold around it.
 
     ``with news.lock`` instead of ``with condition``: the latter takes the lock in Python code, where Ctrl-C can strike
@@ -41,7 +41,7 @@ class News:
             self.wait(left)
         return True
 
-    def tell(self) -> None:
+    def notify_all(self) -> None:
         """Wake all who wait, also where Ctrl-C strikes meanwhile; the caller holds the lock."""
         try:
             self._condition.notify_all()

@@ -15,7 +15,7 @@ from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
 from ..settings.provenance import Setting, doubts, pattern_of, policy_provenance, provenance
 from ..settings.settings import Settings, Sources, dotted
-from ..warm.bucket_binding import COLD_FILE, ColdPlace, read_cold_place
+from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
 from .output import count, print_json, print_table, say
 
@@ -79,7 +79,7 @@ def config(
     _print_settings(found, topic, pattern, as_json)
 
 
-def _in_effect(item: Setting, settings: Settings, place: ColdPlace) -> Setting:
+def _in_effect(item: Setting, settings: Settings, place: BucketBinding) -> Setting:
     """Return a setting as it is in effect: what a command does by itself, or the store remembers, where nothing is set."""
     if item.value is None and item.key in _COMMANDS:
         return Setting(item.key, *_COMMANDS[item.key])
@@ -92,7 +92,7 @@ def _in_effect(item: Setting, settings: Settings, place: ColdPlace) -> Setting:
     return Setting(item.key, value, f"remembered in {Path(settings.store.path) / COLD_FILE}")
 
 
-def _other_bucket(settings: Settings, place: ColdPlace) -> Iterator[str]:
+def _other_bucket(settings: Settings, place: BucketBinding) -> Iterator[str]:
     url = settings.cold.url
     if (
         url is not None

@@ -8,7 +8,7 @@ import typer
 
 from ..base.units import approximate_size, format_duration
 from ..monitor.explain import explain_topic
-from ..policies.forecast.explain import Explanation, Piece
+from ..policies.forecast.explain import Explanation, OffsetRun
 from ..reader.query import checked_partition
 from .options import (
     AsJson,
@@ -72,7 +72,7 @@ def _print_partition(item: Explanation) -> None:
         say(f"note: {note}")
 
 
-def _row(piece: Piece, now_us: int) -> tuple[str, ...]:
+def _row(piece: OffsetRun, now_us: int) -> tuple[str, ...]:
     where = "+".join(piece.tiers)
     if piece.cold_end_offset is not None and piece.cold_end_offset < piece.end_offset:
         where += f" to {piece.cold_end_offset}"

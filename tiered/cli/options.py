@@ -11,7 +11,7 @@ import typer
 from ..base.units import shown
 from ..errors import StoreLocked, TieredError
 from ..flight import open_noticed
-from ..flight.wire.serving_file import Notice, standing_notice
+from ..flight.wire.serving_file import ServingFile, standing_notice
 from ..opening import open_local_store, open_store
 from ..settings.settings import Settings
 from ..store.interface.store import Store
@@ -171,11 +171,11 @@ def open_for_appending(settings: Settings) -> Store:
         return store
 
 
-def _at_server(locked: StoreLocked, notice: Notice | None, more: str = "") -> StoreLocked:
+def _at_server(locked: StoreLocked, notice: ServingFile | None, more: str = "") -> StoreLocked:
     return locked if notice is None else StoreLocked(f"{locked}; it is served at {notice.location}{more}")
 
 
-def _notice_of(settings: Settings) -> Notice | None:
+def _notice_of(settings: Settings) -> ServingFile | None:
     try:
         return standing_notice(_root(settings))
     except (TieredError, OSError) as error:

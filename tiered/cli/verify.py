@@ -12,14 +12,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from ..base.units import approximate_size, shown
 from ..engine.locations import cold_options
 from ..errors import ConfigError, ReadOnly, TieredError
-from ..reader.locations import Places
-from ..reader.tiers import TierAccess
+from ..reader.locations import TierLocations
+from ..reader.tiers import Tiers
 from ..repair.repair import repair_store
 from ..settings.settings import Settings
 from ..verify.damage_memory import Memory
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
-from ..warm.bucket_binding import ColdPlace, read_cold_place
+from ..warm.bucket_binding import BucketBinding, read_cold_place
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, names_server
 from .output import count, error_line, print_json, print_table, say, stderr
@@ -81,23 +81,23 @@ def verify(
         raise typer.Exit(1)
 
 
-def _access(settings: Settings) -> TierAccess:
+def _access(settings: Settings) -> Tiers:
     """Return the way to a store's tiers; nothing of it needs to be sound."""
     text = str(settings.store.path)
     if names_server(text):
         raise ReadOnly(f"{text} is a server; verify where its store lies, or by the URL of its bucket")
     if "://" in text:
-        place = ColdPlace(text, settings.cold.endpoint_url, settings.cold.region)
-        return TierAccess(Places(None, text, cold_options(settings, place)))
+        place = BucketBinding(text, settings.cold.endpoint_url, settings.cold.region)
+        return Tiers(TierLocations(None, text, cold_options(settings, place)))
     root = Path(text).absolute()
     if not (root / STORE_FILE).exists() and not (root / TOPICS_DIRECTORY).exists():
         raise ConfigError(f"there is no store at {root}; check the path")
     try:
         place = read_cold_place(root)
     except TieredError:
-        place = ColdPlace()  # damaged, which is for the verification to say
+        place = BucketBinding()  # damaged, which is for the verification to say
     url = settings.cold.url or place.url
-    return TierAccess(Places(root, url, cold_options(settings, place), settings.store.mmap))
+    return Tiers(TierLocations(root, url, cold_options(settings, place), settings.store.mmap))
 
 
 def _bar() -> Progress:

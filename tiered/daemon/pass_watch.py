@@ -1,4 +1,4 @@
-"""The store's tierer as `Passes` drives it, with health looking on."""
+"""The store's tierer as `PassLoop` drives it, with health looking on."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from ..policies.policy import Policy
 from ..settings.schedule import first_seconds, schedule_of
 from ..settings.settings import Settings
 from ..store.local_store import LocalStore
-from ..tiering.pass_loop import Backoff, Passes
+from ..tiering.pass_loop import Backoff, PassLoop
 from ..warm.catalog import STORE_FILE
 from ..warm.file_lock import FileLock
 from .health import Health
@@ -92,7 +92,7 @@ class Daemon:
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ending = False
         self._store: LocalStore | None = None
-        self._passes: Passes | None = None
+        self._passes: PassLoop | None = None
         self._registry: Any = None
         self._no_metrics: ConfigError | None = None
         self._web: Web | None = None
@@ -135,7 +135,7 @@ class Daemon:
         work = WatchedWork(store.tierer, self._health)
         if store.context.tiers.has_cold:
             work.bucket_answers()
-        self._passes = Passes(
+        self._passes = PassLoop(
             work,
             store.topics,
             self._policy,
@@ -161,7 +161,7 @@ class Daemon:
     def _policy(self, topic: str) -> Policy:
         return self._settings.policy_for(topic)  # the newest, after a reload
 
-    def _stop(self, store: LocalStore, passes: Passes) -> None:
+    def _stop(self, store: LocalStore, passes: PassLoop) -> None:
         """End what is under way, or leave it: any action may be killed at any instruction (promise P6)."""
         if not self._ending:
             log.warning("the store at %s is gone, or another one is in its place", store.url)
@@ -244,7 +244,7 @@ class Daemon:
     def _tick(self) -> None:
         assert self._store is not None
         assert self._passes is not None
-        self._look(self._passes.gone())
+        self._look(self._passes.dead_threads())
         drift = self._drift()
         if abs(drift - self._clock_drift) > _CLOCK_STEP_SECONDS:
             self._clock_drift = drift
@@ -270,7 +270,7 @@ class Daemon:
     def _drift(self) -> float:
         return self._clock() / 1e6 - time.monotonic()
 
-    def _summary(self, passes: Passes) -> str:
+    def _summary(self, passes: PassLoop) -> str:
         unready = self._health.unready()
         if unready:
             return "; ".join(unready)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from ..errors import SchemaMismatch
-from ..format.block_pieces import Piece, encode_blocks, split
+from ..format.block_pieces import BlockRows, encode_blocks, split
 from ..format.record import check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import FULL, PartitionWriter
@@ -219,7 +219,7 @@ def _append_sticky(topic: OpenTopic, body: pa.RecordBatch, ranges: list[OffsetRa
 
 
 def _append_pieces(
-    topic: OpenTopic, pieces: Sequence[Piece], partition: int, ranges: list[OffsetRange]
+    topic: OpenTopic, pieces: Sequence[BlockRows], partition: int, ranges: list[OffsetRange]
 ) -> None:
     writer = topic.writer(partition)
     for piece in pieces:
@@ -233,7 +233,7 @@ def _append_pieces(
 
 
 def _append_run(
-    topic: OpenTopic, writer: PartitionWriter, run: Sequence[Piece], *, keep: bool
+    topic: OpenTopic, writer: PartitionWriter, run: Sequence[BlockRows], *, keep: bool
 ) -> tuple[int, int]:  # fmt: skip
     """Append pieces by one write: the system then has fewer pages of which a write gets a part."""
     if run[0].batch.num_columns < 1 + len(writer.meta.schema):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, TieredError
-from ..format.block_pieces import Piece
+from ..format.block_pieces import BlockRows
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_number
 from ..format.timestamps import plain_int
 from ..hot.partition_writer import PartitionWriter
@@ -107,7 +107,7 @@ def append_pieces(
     partition: int,
     number: int,
     epoch: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[BlockRows],
     numbers: Sequence[np.ndarray[Any, Any]],
 ) -> OffsetRange:
     """Append pieces of one partition under the numbers of their rows."""
@@ -140,7 +140,7 @@ def _appended(writer: PartitionWriter, number: int, first: int) -> list[OffsetRa
     return [] if UNKNOWN_OFFSET in (start, last) else [OffsetRange(writer.partition, start, last + 1)]
 
 
-def numbered(pieces: Sequence[Piece], number: int) -> list[np.ndarray[Any, Any]]:
+def numbered(pieces: Sequence[BlockRows], number: int) -> list[np.ndarray[Any, Any]]:
     """Return the numbers of the rows of pieces that follow each other."""
     numbers = []
     for piece in pieces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 from uuid import UUID
 
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..errors import ConfigError, CorruptionError, ReadOnly, TopicNotFound, UnsupportedFormat
 from ..format.topic_meta import TopicMeta
 
@@ -21,7 +21,7 @@ class TopicCatalog(Protocol):
 class BucketCatalog:
     """The topics of a bucket; cannot be written."""
 
-    def __init__(self, bucket: Bucket) -> None:
+    def __init__(self, bucket: StoreDocuments) -> None:
         self._bucket = bucket
 
     def open_store(self) -> UUID:

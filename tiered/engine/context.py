@@ -10,7 +10,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..hot.recent_blocks import HotMemory
 from ..hot.write_counters import WriteCounters
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..settings.settings import Settings
 from .host import Host
 from .lifecycle import Lifecycle
@@ -56,7 +56,7 @@ class StoreContext:
         self,
         settings: Settings,
         host: Host,
-        tiers: TierAccess,
+        tiers: Tiers,
         catalog: Any,
         store_id: UUID,
         url: str,

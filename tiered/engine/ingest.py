@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
-from ..format.block_pieces import PIECE_BYTES_MAX, Piece, split
+from ..format.block_pieces import PIECE_BYTES_MAX, BlockRows, split
 from ..format.record import check_record_size, key_bytes, partition_of
 from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls, to_batches
 from ..format.sizes import largest_record
@@ -96,7 +96,7 @@ def body_pieces(
     timestamp_column: str | None,
     now_us: int,
     block_bytes: int,
-) -> list[Piece]:
+) -> list[BlockRows]:
     """Return what `body_of` does, split into pieces of a block each.
 
     Raises
@@ -127,7 +127,7 @@ def body_pieces(
         for i, column in zip(some, rows.columns, strict=True):
             arrays[i + 1] = column
         body = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        found.append(Piece(body, size + int(row_bytes * count), bounds))
+        found.append(BlockRows(body, size + int(row_bytes * count), bounds))
     return found
 
 
@@ -224,7 +224,7 @@ def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) ->
     Parameters
     ----------
     size
-        Bytes of the whole batch, where they are known (`Piece`).
+        Bytes of the whole batch, where they are known (`BlockRows`).
     """
     check_record_size(largest_record(batch, limit, size), limit)
 

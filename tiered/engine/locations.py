@@ -9,9 +9,9 @@ from uuid import UUID
 
 from ..cold.object_store.options import ColdOptions, check_url
 from ..errors import ConfigError, DiskFull, TieredError
-from ..reader.locations import CacheOptions, Places
+from ..reader.locations import CacheOptions, TierLocations
 from ..settings.settings import Settings
-from ..warm.bucket_binding import ColdPlace, read_cold_place, write_cold_place
+from ..warm.bucket_binding import BucketBinding, read_cold_place, write_cold_place
 from ..warm.catalog import Catalog
 from .host import Host
 
@@ -19,7 +19,7 @@ CACHE_DIRECTORY = "cache"
 COPIES_DIRECTORY = "promoted"
 
 
-def cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
+def cold_options(settings: Settings, place: BucketBinding) -> ColdOptions:
     """Return how to reach a bucket: by the settings, and where they are silent as the store remembers."""
     cold = settings.cold
     return ColdOptions(
@@ -39,11 +39,11 @@ def cold_options(settings: Settings, place: ColdPlace) -> ColdOptions:
     )
 
 
-def places_of(root: Path, settings: Settings, place: ColdPlace | None = None) -> Places:
+def places_of(root: Path, settings: Settings, place: BucketBinding | None = None) -> TierLocations:
     """Return where the tiers of a local store lie, by default as it remembers."""
     place = place or read_cold_place(root)
     cache = cache_options(settings, root)
-    return Places(root, place.url, cold_options(settings, place), settings.store.mmap, cache)
+    return TierLocations(root, place.url, cold_options(settings, place), settings.store.mmap, cache)
 
 
 def cache_options(settings: Settings, root: Path | None) -> CacheOptions:
@@ -60,7 +60,7 @@ def cache_options(settings: Settings, root: Path | None) -> CacheOptions:
     )
 
 
-def check_cold(host: Host, cold: str, settings: Settings, place: ColdPlace) -> None:
+def check_cold(host: Host, cold: str, settings: Settings, place: BucketBinding) -> None:
     """Raise `ConfigError` for what is no URL of an object store, or one without a driver here; asks nobody."""
     _check_text(cold)
     host.open_bucket(cold, cold_options(settings, place)).close()
@@ -103,7 +103,7 @@ def _identity(catalog: Catalog) -> tuple[UUID, int]:
     return catalog.open_store(create=False), catalog.lineage()
 
 
-def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> ColdPlace:
+def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> BucketBinding:
     """Return where the cold tier lies: what the caller says, which the store remembers, or what it remembers."""
     known = read_cold_place(root)
     home = str(root.resolve())
@@ -118,7 +118,7 @@ def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, wri
         raise ConfigError(
             f"the store {root} has its cold tier at {known.url}, not at {cold}; a store keeps its bucket"
         )
-    place = ColdPlace(
+    place = BucketBinding(
         cold,
         settings.cold.endpoint_url or known.endpoint_url,
         settings.cold.region or known.region,

@@ -41,7 +41,7 @@ def refresh(topic: OpenTopic, *, asks_bucket: bool = True) -> None:
     context.lifecycle.check()
     if context.lifecycle.writes:
         return
-    context.tiers.forget_removed_at_times()
+    context.tiers.forget_removed_if_due()
     catalog = context.catalog
     if isinstance(catalog, BucketCatalog):
         found = catalog.read_again(known) if asks_bucket else known

@@ -14,12 +14,13 @@ class Sequence:
     ----------
     number : int or None
         The number after the highest one that the topic has of the producer; None where it has none.
+    topic : str
     """
 
     def __init__(self, producer_id: str, topic: str, number: int | None) -> None:
         self.number = number
         self._producer_id = producer_id
-        self._topic = topic
+        self.topic = topic
 
     @property
     def next(self) -> int:
@@ -41,7 +42,7 @@ class Sequence:
         sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
         if self.number is not None and sequence > self.number:
             raise OutOfOrderSequence(
-                f"producer {self._producer_id!r} appends number {sequence} to topic {self._topic!r}, and the next is "
+                f"producer {self._producer_id!r} appends number {sequence} to topic {self.topic!r}, and the next is "
                 f"{self.number}: what lies between was not appended, or lost with a crash; append it first"
             )
         return sequence

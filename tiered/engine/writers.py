@@ -10,7 +10,7 @@ from ..format.producers import producer_number
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import LOCK_WAIT_SECONDS, PartitionWriter
 from ..hot.recovery import WriterOptions
-from ..hot.writer_requests import do_what_is_asked
+from ..hot.writer_requests import serve_requests
 from ..warm.open_commits import decision_producer, open_decisions
 from .context import StoreContext
 
@@ -88,7 +88,7 @@ def flush_in_background(context: StoreContext, writers: Callable[[], Iterable[Pa
 
     for writer in writers():
         # Each by itself: where a full disk keeps records from being written, what is asked may be what makes room.
-        for work in (PartitionWriter.roll_if_old, flush, do_what_is_asked, PartitionWriter.close_sealed):
+        for work in (PartitionWriter.roll_if_old, flush, serve_requests, PartitionWriter.close_sealed):
             try:
                 work(writer)
             except (StoreClosed, TopicNotFound):
@@ -97,6 +97,6 @@ def flush_in_background(context: StoreContext, writers: Callable[[], Iterable[Pa
                 # Whatever it is, the partitions after it must reach the disk (promise P11).
                 failed = error
     # What another process evicts keeps its room on the disk until then.
-    context.tiers.forget_removed_at_times()
+    context.tiers.forget_removed_if_due()
     if failed is not None:
         raise failed

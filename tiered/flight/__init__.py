@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..store.interface.server import Server
     from ..store.local_store import LocalStore
     from .client.remote_store import RemoteStore
-    from .wire.serving_file import Notice
+    from .wire.serving_file import ServingFile
 
 
 def _loaded(name: str) -> Any:
@@ -48,7 +48,7 @@ def connect(
     return store
 
 
-def open_noticed(notice: Notice, settings: Settings, *, read_only: bool) -> RemoteStore:
+def open_noticed(notice: ServingFile, settings: Settings, *, read_only: bool) -> RemoteStore:
     """See `remote_store.open_noticed`."""
     store: RemoteStore = _loaded(".client.remote_store").open_noticed(notice, settings, read_only=read_only)
     return store

@@ -18,7 +18,7 @@ PIECE_BYTES_MAX = RAW_BYTES_MAX // 4
 """What to aim at, at most: a slice may have twice the target, and encoding adds padding to each of its buffers."""
 
 
-class Piece(NamedTuple):
+class BlockRows(NamedTuple):
     """Rows of about a block.
 
     Attributes
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 def split(
     batch: pa.RecordBatch, block_bytes: int, size_of: Callable[[pa.RecordBatch], int] = _NBYTES
-) -> list[Piece]:
+) -> list[BlockRows]:
     """Split a body batch into slices of about `block_bytes` raw, or of one record each where these are larger.
 
     Parameters
@@ -44,19 +44,19 @@ def split(
     size_of
         Returns the bytes of a batch.
     """
-    return _split(Piece(batch, size_of(batch)), block_bytes, size_of) if batch.num_rows else []
+    return _split(BlockRows(batch, size_of(batch)), block_bytes, size_of) if batch.num_rows else []
 
 
-def _split(whole: Piece, block_bytes: int, size_of: Callable[[pa.RecordBatch], int]) -> list[Piece]:
+def _split(whole: BlockRows, block_bytes: int, size_of: Callable[[pa.RecordBatch], int]) -> list[BlockRows]:
     target = min(block_bytes, PIECE_BYTES_MAX)
     batch, size = whole.batch, whole.size
     if size <= target or batch.num_rows == 1:
         return [whole]
     rows = max(1, min(batch.num_rows - 1, batch.num_rows * target // size))
-    pieces: list[Piece] = []
+    pieces: list[BlockRows] = []
     for start in range(0, batch.num_rows, rows):
         rest = batch.slice(start, rows)
-        piece = Piece(rest, size_of(rest))
+        piece = BlockRows(rest, size_of(rest))
         # Rows of uneven size: a slice that is still far over the target is split again.
         pieces.extend([piece] if piece.size <= 2 * target else _split(piece, target, size_of))
     return pieces

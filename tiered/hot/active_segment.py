@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
-from ..base.condition import News
+from ..base.condition import InterruptSafeCondition
 from ..errors import DiskFull, Fenced, PartitionPoisoned, TieredError, again
 from ..format.block import Body, Numbers
 from ..format.schema import body_schema
@@ -23,7 +23,7 @@ from .recovery import WriterOptions, following_header
 from .row_buffer import Number
 
 
-class ActiveEnd:
+class ActiveSegment:
     """Writes blocks, and knows what of them is durable, and why nothing can be written any more.
 
     Attributes
@@ -52,7 +52,7 @@ class ActiveEnd:
         self._durable_producers = segment.producers.snapshot()
         self.recent = RecentBlocks(options.memory)
         self._write_lock = threading.RLock()
-        self._advanced = News()
+        self._advanced = InterruptSafeCondition()
         self._counters = options.counters
         self._counts = options.counters.of(meta.name, partition)
         self.fault: TieredError | None = None
@@ -162,7 +162,7 @@ class ActiveEnd:
         with self._advanced.lock:
             if end >= self.durable_offset:
                 self.durable_offset, self._durable_producers = end, producers
-            self._advanced.tell()
+            self._advanced.notify_all()
 
     def _mark_clean(self) -> None:
         try:
@@ -193,7 +193,7 @@ class ActiveEnd:
     def _fail(self, fault: TieredError) -> None:
         self.fault = fault
         with self._advanced.lock:
-            self._advanced.tell()
+            self._advanced.notify_all()
 
     def _check_fault(self) -> None:
         if self.fault is not None:

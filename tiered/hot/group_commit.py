@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ..base.condition import News
+from ..base.condition import InterruptSafeCondition
 
 _GATHER_SECONDS_MAX = 0.002
 _GATHER_STEP_SECONDS = 0.00002
@@ -21,7 +21,7 @@ class GroupCommit:
     """
 
     def __init__(self) -> None:
-        self._news = News()
+        self._news = InterruptSafeCondition()
         self._leading = False
         self._followers = 0
         self._expected = 0
@@ -60,7 +60,7 @@ class GroupCommit:
         with self._news.lock:
             self._leading = False
             self._expected, self._followers = self._followers, 0
-            self._news.tell()
+            self._news.notify_all()
 
     def _gather(self) -> None:
         if not self._expected:

@@ -1,4 +1,4 @@
-"""The writer of one partition. Below it: `NumberedRows`, `PendingRows` and `ActiveEnd`, each upon the next.
+"""The writer of one partition. Below it: `ProducerRows`, `PendingRows` and `ActiveSegment`, each upon the next.
 
 Three locks, always taken in this order:
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from ..base.condition import News
+from ..base.condition import InterruptSafeCondition
 from ..errors import Fenced, PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, again
 from ..format.block import Body
 from ..format.topic_meta import TopicMeta
@@ -29,7 +29,7 @@ from ..warm.segment_writer import SegmentWriter
 from ..warm.writer_requests import drop_asked
 from .group_commit import GroupCommit
 from .pending_rows import SchemaGrew
-from .producer_rows import NumberedRows
+from .producer_rows import ProducerRows
 from .recovery import WriterOptions, open_active
 from .view import HotView
 
@@ -39,7 +39,7 @@ FULL = -1
 LOCK_WAIT_SECONDS = 5.0
 
 
-class PartitionWriter(NumberedRows):
+class PartitionWriter(ProducerRows):
     """Appends to one partition; thread-safe.
 
     Attributes
@@ -246,7 +246,7 @@ class PartitionWriter(NumberedRows):
         self._write_lock = threading.RLock()
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()
-        self._advanced = News()
+        self._advanced = InterruptSafeCondition()
         self.fault = fault
         self._segment.abandon()
         self._file_lock.abandon()

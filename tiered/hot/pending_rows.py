@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..errors import Backpressure, TieredError
 from ..format.block import RAW_BYTES_MAX
-from ..format.block_pieces import Piece, encode_blocks, split
+from ..format.block_pieces import BlockRows, encode_blocks, split
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..warm.segment_writer import SegmentWriter
-from .active_segment import ActiveEnd
+from .active_segment import ActiveSegment
 from .group_commit import GroupCommit
 from .recovery import WriterOptions
 from .row_buffer import RecordBuffer, RowBuffer, RowLayout, stretches
@@ -26,7 +26,7 @@ class SchemaGrew(Exception):
     """What is to be appended has not the columns of the writer; the caller brings both to the newest schema."""
 
 
-class PendingRows(ActiveEnd):
+class PendingRows(ActiveSegment):
     """Buffers rows in front of the active segment.
 
     Attributes
@@ -291,7 +291,7 @@ class PendingRows(ActiveEnd):
             return
         batch = buffer.to_batch(self._body_schema)
         if buffer.bytes <= min(2 * self._block_bytes, RAW_BYTES_MAX // 2):
-            pieces = [Piece(batch, buffer.bytes)]
+            pieces = [BlockRows(batch, buffer.bytes)]
         else:
             pieces = split(batch, self._block_bytes)
         for piece in pieces:

@@ -22,7 +22,7 @@ RUN_BYTES_MAX = 8 << 20
 """Of a producer's blocks that are written at once. Twice what a client of a server sends as one batch, 4 MiB at most."""
 
 
-class NumberedRows(PendingRows):
+class ProducerRows(PendingRows):
     """Knows the producers of what was appended.
 
     Attributes

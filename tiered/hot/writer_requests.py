@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from ..errors import ReadOnly
-from ..warm.writer_requests import ASKED_FILE, take_asked
+from ..warm.writer_requests import ASKED_FILE, take_request
 from .partition_writer import PartitionWriter
 
 
-def do_what_is_asked(writer: PartitionWriter) -> None:
+def serve_requests(writer: PartitionWriter) -> None:
     """Seal, and move the start offset, where a tierer asked for it; one look at the directory where none did.
 
     Raises
@@ -21,7 +21,7 @@ def do_what_is_asked(writer: PartitionWriter) -> None:
     if not os.path.exists(f"{writer.directory}/{ASKED_FILE}"):  # noqa: PTH110 — every 50 ms; a Path costs more
         return
     try:
-        asked = take_asked(writer.fs, writer.directory)
+        asked = take_request(writer.fs, writer.directory)
     except OSError as error:
         # Another user's, perhaps. It must not stand in the way of what else is to be flushed.
         raise ReadOnly(f"cannot take away {writer.directory}/{ASKED_FILE}: {error.strerror}") from None

@@ -25,7 +25,7 @@ from .watched import Watched
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class TierExtent:
     """A run of offsets in one tier.
 
     Attributes
@@ -80,7 +80,7 @@ class PartitionFigures:
     start_offset: int = 0
     end_offset: int = 0
     published_offset: int | None = None
-    extents: tuple[Extent, ...] = ()
+    extents: tuple[TierExtent, ...] = ()
     lag: CopyLag | None = None
     lag_unknown: bool = False
     scrub: ScrubState = field(default_factory=ScrubState)
@@ -193,20 +193,20 @@ class _Look:
         if opened is not None:
             yield _File(opened.header.base_offset, opened.end_offset, opened.bytes)
 
-    def _hot(self, end_offset: int) -> Iterator[Extent]:
+    def _hot(self, end_offset: int) -> Iterator[TierExtent]:
         blocks = self._writer.recent.between(0, end_offset) if self._writer is not None else []
         if blocks:
             base, end = blocks[0].base_offset, blocks[-1].end_offset
-            yield Extent("hot", base, end, len(blocks), end - base, sum(block.bytes for block in blocks))
+            yield TierExtent("hot", base, end, len(blocks), end - base, sum(block.bytes for block in blocks))
 
-    def _cold(self, head: Head | None, start: int, end: int) -> Iterator[Extent]:
+    def _cold(self, head: Head | None, start: int, end: int) -> Iterator[TierExtent]:
         if head is None or end <= start:
             return
         pages = head.pages
         records = [ref.record_count for ref in pages] + [entry.record_count for entry in head.inline]
         sizes = [ref.object_bytes for ref in pages] + [entry.bytes for entry in head.inline]
         count = sum(ref.count for ref in pages) + len(head.inline)
-        yield Extent("cold", start, end, count, _sum(records), _sum(sizes))
+        yield TierExtent("cold", start, end, count, _sum(records), _sum(sizes))
 
     def _lag(self, files: list[_File], cursor: int, end_offset: int) -> CopyLag:
         behind = [file for file in files if file.end_offset > max(cursor, file.base_offset)]
@@ -244,7 +244,7 @@ class _Look:
         return state if entries is None else state.among({entry.name for entry in entries})
 
 
-def _warm(files: list[_File]) -> Iterator[Extent]:
+def _warm(files: list[_File]) -> Iterator[TierExtent]:
     """Yield the runs of local segments without a gap."""
     run: list[_File] = []
     for file in files:
@@ -256,9 +256,9 @@ def _warm(files: list[_File]) -> Iterator[Extent]:
         yield _extent(run)
 
 
-def _extent(run: list[_File]) -> Extent:
+def _extent(run: list[_File]) -> TierExtent:
     base, end = run[0].base_offset, run[-1].end_offset
-    return Extent("warm", base, end, len(run), end - base, sum(file.bytes for file in run))
+    return TierExtent("warm", base, end, len(run), end - base, sum(file.bytes for file in run))
 
 
 def _size(path: Path) -> int | None:

@@ -19,7 +19,7 @@ from ..policies.rules.append_times import by_the_clock
 from ..survey.partition_survey import partition_facts
 from ..survey.published import Published
 from ..survey.scrub_state import read_scrub_state
-from ..tiering.pass_loop import Passes
+from ..tiering.pass_loop import PassLoop
 from ..version import VERSION
 from .figures import PartitionFigures, look
 from .watched import Watched
@@ -91,7 +91,7 @@ def _lag(watched: Watched, found: list[PartitionFigures]) -> dict[str, Any] | No
     }
 
 
-def _passes(passes: Passes) -> list[dict[str, Any]]:
+def _passes(passes: PassLoop) -> list[dict[str, Any]]:
     counts = passes.history.counts
     return [
         {

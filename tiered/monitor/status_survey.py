@@ -11,7 +11,7 @@ from ..survey.local_segments import LocalSegments, append_time_us
 from ..survey.partition_survey import partition_facts
 from ..survey.published import Published
 from ..survey.scrub_state import ScrubState, read_scrub_state
-from ..tiering.store_survey import Finder
+from ..tiering.store_survey import StoreSurvey
 from ..warm.catalog import deletions
 from ..warm.partition_directory import read_fence, read_lineage
 from .status import PartitionStatus, StoreStatus, TierHoldings
@@ -124,7 +124,7 @@ def _partition_status(
     )
 
 
-def _lost(finder: Finder, meta: TopicMeta, partition: int, published: Published) -> str:
+def _lost(finder: StoreSurvey, meta: TopicMeta, partition: int, published: Published) -> str:
     """Return that the manifest was lost; or empty."""
     try:
         finder.check_not_lost(meta, partition, published)

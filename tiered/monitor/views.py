@@ -29,7 +29,7 @@ def listen(watched: Watched, setting: str, address: str | None) -> Web | None:
         return exposition(registry[0])
 
     views = Views(
-        lambda: [f"thread {name} is gone" for name in passes.gone()] if passes else [],
+        lambda: [f"thread {name} is gone" for name in passes.dead_threads()] if passes else [],
         lambda: ["the bucket does not answer"] if passes and passes.bucket_away else [],
         metrics,
         page,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..tiering.pass_loop import Passes
+from ..tiering.pass_loop import PassLoop
 from ..tiering.tierer import Tierer
 
 
@@ -23,4 +23,4 @@ class Watched:
     context: StoreContext
     topics: OpenTopics
     tierer: Tierer
-    passes: Passes | None = None
+    passes: PassLoop | None = None

@@ -35,7 +35,7 @@ from .cost import PRICES_AS_OF, Cost, Requests, estimate, moving
 from .facts import StoreFacts
 from .outlook import TierBytes
 from .policy import Policy
-from .rules.partition_plan import Draft, promote, relieve_disk
+from .rules.partition_plan import PartitionPlan, promote, relieve_disk
 from .rules.sweep import sweep
 
 
@@ -142,7 +142,7 @@ def make_plan(
         How often the bucket is swept; None for never.
     """
     now = facts.now_us if now_us is None else now_us
-    drafts = [Draft(item, policy_for(item.topic), facts, now) for item in facts.partitions]
+    drafts = [PartitionPlan(item, policy_for(item.topic), facts, now) for item in facts.partitions]
     relieve_disk(facts, drafts)
     promote(facts, drafts)
     return Plan(
@@ -156,5 +156,5 @@ def make_plan(
     )
 
 
-def _frees_no_disk(draft: Draft) -> bool:
+def _frees_no_disk(draft: PartitionPlan) -> bool:
     return not draft.frees_disk()

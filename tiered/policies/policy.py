@@ -82,7 +82,7 @@ class Roll(_Rule):
     age: PositiveDurationOrOff = timedelta(hours=1)
 
 
-class Compress(_Rule):
+class CompressRule(_Rule):
     """Re-encode a sealed segment on the local disk, so long after its last append, into blocks of about ``block_bytes``.
 
     ``level=None`` is the codec's own default. Files of less than ``min_bytes`` stay as they are.
@@ -96,7 +96,7 @@ class Compress(_Rule):
     block_bytes: Annotated[PositiveSize, AfterValidator(_fits_a_block)] = 1 << 20
 
 
-class Offload(_Rule):
+class OffloadRule(_Rule):
     """Copy sealed segments, so long after their last append, and the active tail to the cold tier.
 
     Sooner, the oldest first, where more than so many ``bytes`` of sealed segments wait for it, and while the disk
@@ -157,7 +157,7 @@ class Pin(_Rule):
         )
 
 
-class Promote(_Rule):
+class PromoteRule(_Rule):
     """Copy a cold object to the local disk once its bytes were fetched from the bucket in so many minutes.
 
     Counted in every process that reads through the local store; a count ends ``within`` so long after the last
@@ -204,7 +204,7 @@ class Retention(_Rule):
     by: Literal["append", "timestamp"] = "append"
 
 
-class Merge(_Rule):
+class MergeRule(_Rule):
     """Join small neighbours in the cold tier into objects of at most ``target_bytes``, so long after their last append.
 
     An object of half the target or more is left as it is.
@@ -215,7 +215,7 @@ class Merge(_Rule):
     after: DurationOrOff = timedelta(hours=6)
 
 
-class Scrub(_Rule):
+class ScrubRule(_Rule):
     """Look at every cold object again, once in ``every``, so many bytes of objects a pass and partition."""
 
     limits = ("every",)
@@ -229,14 +229,14 @@ class Policy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     roll: Roll = Roll()
-    compress: Compress = Compress(level=3)
-    offload: Offload = Offload()
+    compress: CompressRule = CompressRule(level=3)
+    offload: OffloadRule = OffloadRule()
     local_retention: LocalRetention = LocalRetention(age=timedelta(hours=6), bytes=50 << 30)
     retention: Retention = Retention()
-    merge: Merge = Merge()
-    scrub: Scrub = Scrub()
+    merge: MergeRule = MergeRule()
+    scrub: ScrubRule = ScrubRule()
     storage_class: StorageClass = StorageClass()
-    promote: Promote = Promote()
+    promote: PromoteRule = PromoteRule()
     pin: Pin = Pin()
 
 
@@ -245,16 +245,16 @@ PRESETS: Mapping[str, Policy] = MappingProxyType(
         # Much stays local and cheap to decode; the bucket is seconds behind.
         "high-performance": Policy(
             roll=Roll(bytes=512 << 20, age=timedelta(hours=1)),
-            compress=Compress(codec="lz4", after=timedelta(minutes=10)),
-            offload=Offload(after=timedelta(minutes=10), tail_interval=timedelta(seconds=5)),
+            compress=CompressRule(codec="lz4", after=timedelta(minutes=10)),
+            offload=OffloadRule(after=timedelta(minutes=10), tail_interval=timedelta(seconds=5)),
             local_retention=LocalRetention(age=timedelta(days=7), bytes=500 << 30),
-            promote=Promote(reads=3, bytes=50 << 30),
+            promote=PromoteRule(reads=3, bytes=50 << 30),
         ),
         # Few, large objects, few requests and little local disk; the bucket is minutes behind.
         "cost-optimized": Policy(
             roll=Roll(bytes=512 << 20, age=timedelta(hours=6)),
-            compress=Compress(codec="zstd", level=9, after=timedelta(minutes=1)),
-            offload=Offload(after=timedelta(0), tail_interval=timedelta(minutes=5)),
+            compress=CompressRule(codec="zstd", level=9, after=timedelta(minutes=1)),
+            offload=OffloadRule(after=timedelta(0), tail_interval=timedelta(minutes=5)),
             local_retention=LocalRetention(age=timedelta(minutes=30), bytes=5 << 30),
         ),
     }

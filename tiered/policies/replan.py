@@ -9,7 +9,7 @@ SHORT_SECONDS = 30.0
 """How long a plan is carried out on a disk that is short; it does not evict what it publishes itself."""
 
 
-class Outdated:
+class ReplanCheck:
     """Asked before each action of one plan, from several threads.
 
     Parameters

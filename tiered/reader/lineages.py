@@ -6,10 +6,10 @@ from ..cold.manifest.commit import FIRST_LINEAGE
 from ..format.lineages import WHOLLY, shared_end
 from ..format.topic_meta import TopicMeta
 from ..warm.partition_directory import read_lineage
-from .tiers import TierAccess
+from .tiers import Tiers
 
 
-def lineage_of(access: TierAccess, meta: TopicMeta, partition: int) -> int:
+def lineage_of(access: Tiers, meta: TopicMeta, partition: int) -> int:
     """Return the epoch of the lineage whose log is read here: the disk's own, or the bucket's as last read.
 
     Raises
@@ -27,7 +27,7 @@ def lineage_of(access: TierAccess, meta: TopicMeta, partition: int) -> int:
     return begun[-1] if begun else FIRST_LINEAGE
 
 
-def common_end(access: TierAccess, meta: TopicMeta, partition: int, epoch: int) -> int:
+def common_end(access: Tiers, meta: TopicMeta, partition: int, epoch: int) -> int:
     """Return the offset below which the log that is read here is that of lineage `epoch`, as far as the bucket knows.
 
     Raises

@@ -37,7 +37,7 @@ class CacheOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TierLocations:
     """Where a store's tiers lie: a local directory, a bucket, or both."""
 
     root: Path | None

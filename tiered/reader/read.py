@@ -14,7 +14,7 @@ from .prefetch import SplitsAhead
 from .rows import Query, RowAssembler
 from .snapshot import snapshot_partition
 from .splits import HotSource, Split, Tier, WarmSource
-from .tiers import TierAccess
+from .tiers import Tiers
 
 _MOVES_MAX = 8
 
@@ -23,7 +23,7 @@ Piece = tuple[int, pa.RecordBatch | None]
 
 
 def read_splits(
-    access: TierAccess,
+    access: Tiers,
     meta: TopicMeta,
     splits: Sequence[Split],
     query: Query,
@@ -55,7 +55,7 @@ def read_splits(
 
 
 def read_split(
-    access: TierAccess, meta: TopicMeta, split: Split, query: Query, ahead: SplitsAhead | None = None
+    access: Tiers, meta: TopicMeta, split: Split, query: Query, ahead: SplitsAhead | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows in offset order, batches of a block or a part of a row group.
 
@@ -87,7 +87,7 @@ def read_split(
             parts[:0] = _relocate(access, meta, part.clip(reached, part.end_offset))
 
 
-def _relocate(access: TierAccess, meta: TopicMeta, part: Split) -> tuple[Split, ...]:
+def _relocate(access: Tiers, meta: TopicMeta, part: Split) -> tuple[Split, ...]:
     """Find where the records of a split lie now."""
     fresh = snapshot_partition(
         access,
@@ -109,7 +109,7 @@ def _relocate(access: TierAccess, meta: TopicMeta, part: Split) -> tuple[Split, 
 
 
 def _read_source(
-    access: TierAccess,
+    access: Tiers,
     meta: TopicMeta,
     split: Split,
     query: Query,
@@ -137,7 +137,7 @@ def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Itera
 
 
 def _read_warm(
-    access: TierAccess, split: Split, source: WarmSource, query: Query, assembler: RowAssembler
+    access: Tiers, split: Split, source: WarmSource, query: Query, assembler: RowAssembler
 ) -> Iterator[Piece]:
     segment = source.opened or access.segment(source.path)
     if segment.header.segment_id != source.segment_id:
@@ -163,7 +163,7 @@ def _read_warm(
 
 
 def _read_cold(
-    access: TierAccess,
+    access: Tiers,
     meta: TopicMeta,
     split: Split,
     query: Query,

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.parquet.layout import object_schema
 from ..cold.upkeep.inspect import read_facts_of_entry
 from ..errors import CorruptionError, ObjectNotFound
@@ -71,7 +71,9 @@ class SameLog:
             return Likeness.OTHER if longer else Likeness.UNKNOWN
         return _compared(entry.hash_at_end, self.ends.hash_at(segment, entry.end_offset))
 
-    def of(self, cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry, segment: SegmentFile) -> Likeness:
+    def of(
+        self, cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry, segment: SegmentFile
+    ) -> Likeness:
         """Compare as `by_hash`; where that does not tell, by the object's footer, and then by the records.
 
         Unknown where the object cannot be read, or reaches beyond what the local file has by now.
@@ -99,7 +101,7 @@ class SameLog:
                 self._same.popitem(last=False)
         return found
 
-    def _by_footer(self, cold: ColdPartition, entry: ObjectEntry, segment: SegmentFile) -> Likeness:
+    def _by_footer(self, cold: PartitionManifest, entry: ObjectEntry, segment: SegmentFile) -> Likeness:
         segment_id = segment.header.segment_id
         for facts in read_facts_of_entry(cold.store, cold.keys.data(entry.name), entry):
             if facts.segment_id == segment_id and facts.end_offset <= segment.end_offset:
@@ -107,7 +109,7 @@ class SameLog:
                 return _compared(theirs, self.ends.hash_at(segment, facts.end_offset))
         return Likeness.UNKNOWN
 
-    def at_end(self, cold: ColdPartition, head: Head, segments: Sequence[SegmentFile]) -> Likeness:
+    def at_end(self, cold: PartitionManifest, head: Head, segments: Sequence[SegmentFile]) -> Likeness:
         """Compare the end of what is published with the local log, by the manifest alone.
 
         Where it is the same there, it is the same before: the hash is over the segment from its first block on, and
@@ -130,7 +132,7 @@ class SameLog:
             self._note_proven(cold, head.end_offset)
         return found
 
-    def _at_end(self, cold: ColdPartition, head: Head, segments: Sequence[SegmentFile]) -> Likeness:
+    def _at_end(self, cold: PartitionManifest, head: Head, segments: Sequence[SegmentFile]) -> Likeness:
         end = head.end_offset
         last = next(iter(cold.entries(head, end - 1, end)), None)
         if last is None:
@@ -148,7 +150,7 @@ class SameLog:
         return self.proven.get((meta.topic_id, partition), 0)
 
     def prove(
-        self, cold: ColdPartition, meta: TopicMeta, head: Head, segments: Sequence[SegmentFile]
+        self, cold: PartitionManifest, meta: TopicMeta, head: Head, segments: Sequence[SegmentFile]
     ) -> Likeness:
         """Compare what is published since `proven_end`, by the records where hashes do not tell; see `within`."""
         known = self.proven_end(meta, cold.partition)
@@ -157,14 +159,14 @@ class SameLog:
             self._note_proven(cold, head.end_offset)
         return found
 
-    def _note_proven(self, cold: ColdPartition, end_offset: int) -> None:
+    def _note_proven(self, cold: PartitionManifest, end_offset: int) -> None:
         key = (cold.topic_id, cold.partition)
         with self._lock:
             self.proven[key] = max(end_offset, self.proven.get(key, 0))
 
     def within(
         self,
-        cold: ColdPartition,
+        cold: PartitionManifest,
         meta: TopicMeta,
         entries: Sequence[ObjectEntry],
         segments: Sequence[SegmentFile],
@@ -215,7 +217,9 @@ def _overlap(segment: SegmentFile, entry: ObjectEntry) -> bool:
     return segment.header.base_offset < entry.end_offset and entry.base_offset < segment.end_offset
 
 
-def _by_records(cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry, segment: SegmentFile) -> Likeness:
+def _by_records(
+    cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry, segment: SegmentFile
+) -> Likeness:
     """Compare record for record what an object has of a segment."""
     if entry.schema_id != segment.header.schema_id:
         return Likeness.OTHER

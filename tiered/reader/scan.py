@@ -12,12 +12,12 @@ import pyarrow as pa
 from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..format.topic_meta import TopicMeta
-from .locations import Places
+from .locations import TierLocations
 from .read import read_splits
 from .rows import Query, coalesce, limited
 from .snapshot import PartitionSnapshot
 from .splits import ColdSource, Split, Tier
-from .tiers import TierAccess
+from .tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Scan:
     query: Query
 
     def __init__(
-        self, access: TierAccess, meta: TopicMeta, snapshots: tuple[PartitionSnapshot, ...], query: Query,
+        self, access: Tiers, meta: TopicMeta, snapshots: tuple[PartitionSnapshot, ...], query: Query,
         limit: int | None, check: Callable[[], None],
     ) -> None:  # fmt: skip
         self._access = access
@@ -122,7 +122,7 @@ class Scan:
         self.schema = row_schema(meta.schema, None if query.columns is None else list(query.columns))
 
     @property
-    def locations(self) -> Places | None:
+    def locations(self) -> TierLocations | None:
         """Where the tiers lie, for processes that read them themselves; None where only a server knows."""
         return self._access.places
 

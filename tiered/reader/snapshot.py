@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cold.manifest.commit import FIRST_LINEAGE
-from ..cold.manifest.partition_manifest import ColdPartition
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.partition_manifest import PartitionManifest
+from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange, TopicNotFound
 from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
@@ -21,7 +21,7 @@ from ..warm.catalog import check_not_deleted
 from ..warm.partition_directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve
-from .tiers import TierAccess
+from .tiers import Tiers
 
 _LISTING_ATTEMPTS = 10
 _LOOKS_MAX = 3
@@ -46,7 +46,7 @@ class PartitionSnapshot:
 
 
 def snapshot_partition(
-    access: TierAccess,
+    access: Tiers,
     meta: TopicMeta,
     partition: int,
     *,
@@ -114,7 +114,7 @@ class _Found:
 
 
 def _look(
-    access: TierAccess,
+    access: Tiers,
     meta: TopicMeta,
     partition: int,
     view: HotView | None,
@@ -158,7 +158,7 @@ class _Published:
 
 
 def _remembered(
-    manifest: ColdPartition, directory: Path, local: _Local, log_start: int, start: int, end: int
+    manifest: PartitionManifest, directory: Path, local: _Local, log_start: int, start: int, end: int
 ) -> _Published | None:
     """Return what the head as it was last read has of a range, if that is all that the local tiers lack."""
     loaded = manifest.remembered
@@ -173,7 +173,7 @@ def _remembered(
 
 
 def _published(
-    manifest: ColdPartition,
+    manifest: PartitionManifest,
     directory: Path | None,
     log_start: int,
     log_end: int | None,
@@ -200,7 +200,7 @@ def _published(
 
 
 def _named(
-    manifest: ColdPartition,
+    manifest: PartitionManifest,
     head: Head,
     directory: Path | None,
     log_start: int,
@@ -223,7 +223,7 @@ def _named(
 
 
 def published_extents(
-    access: TierAccess, meta: TopicMeta, partition: int, start_offset: int, end_offset: int
+    access: Tiers, meta: TopicMeta, partition: int, start_offset: int, end_offset: int
 ) -> list[Extent]:
     """Return what the bucket has of a range, also of what the local tiers have; in offset order.
 
@@ -267,7 +267,7 @@ class _Local:
 
 
 def _local_extents(
-    access: TierAccess, meta: TopicMeta, partition: int, view: HotView | None, start: int, end: int | None
+    access: Tiers, meta: TopicMeta, partition: int, view: HotView | None, start: int, end: int | None
 ) -> _Local:
     directory = access.directory(meta.name, partition)
     if directory is None:
@@ -297,18 +297,18 @@ def _local_extents(
     raise CorruptionError("segment files keep vanishing while they are opened", where=str(directory))
 
 
-def _check_not_deleted(access: TierAccess, meta: TopicMeta) -> None:
+def _check_not_deleted(access: Tiers, meta: TopicMeta) -> None:
     """Raise `TopicNotFound` where a topic is gone, whose log would look empty or like another's."""
     if access.places.root is not None:
         check_not_deleted(access.places.root, meta)
         return
-    cold = Bucket(access.object_store).read_topic(meta.name, meta.topic_id)
+    cold = StoreDocuments(access.object_store).read_topic(meta.name, meta.topic_id)
     if cold is not None and DELETED in cold:
         raise TopicNotFound(f"topic {meta.name!r} was deleted")
 
 
 def _with_view(
-    access: TierAccess, directory: Path, names: tuple[SegmentName, ...], view: HotView, meta: TopicMeta,
+    access: Tiers, directory: Path, names: tuple[SegmentName, ...], view: HotView, meta: TopicMeta,
     start: int, end: int | None,
 ) -> _Local:  # fmt: skip
     active = SegmentFile.of_writer(
@@ -324,7 +324,7 @@ def _with_view(
 
 
 def _without_writer(
-    access: TierAccess,
+    access: Tiers,
     directory: Path,
     names: tuple[SegmentName, ...],
     meta: TopicMeta,
@@ -344,7 +344,7 @@ def _without_writer(
 
 
 def _sealed_extents(
-    access: TierAccess, directory: Path, names: tuple[SegmentName, ...] | list[SegmentName], bounds: list[int],
+    access: Tiers, directory: Path, names: tuple[SegmentName, ...] | list[SegmentName], bounds: list[int],
     meta: TopicMeta, start: int, end: int | None,
 ) -> list[Extent]:  # fmt: skip
     """Open the sealed segments that can overlap the range; a segment ends at or before its bound."""
@@ -366,7 +366,7 @@ def _sealed_extents(
     return extents
 
 
-def open_listed(access: TierAccess, directory: Path, name: SegmentName) -> SegmentFile | None:
+def open_listed(access: Tiers, directory: Path, name: SegmentName) -> SegmentFile | None:
     """Open a segment, or the re-encoded file in its place; None where it was evicted or expired since."""
     for _ in range(_LISTING_ATTEMPTS):
         try:

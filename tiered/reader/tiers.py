@@ -17,21 +17,21 @@ from ..cold.fetch.counters import FetchCounters
 from ..cold.fetch.disk_cache import DiskCache
 from ..cold.fetch.fetcher import Fetcher
 from ..cold.fetch.local_copies import LocalCopies
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.connect import open_object_store
 from ..cold.object_store.options import ColdOptions
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.request_counters import BucketCounts
 from ..format.topic_meta import TopicMeta
-from ..warm.catalog import TOPICS_DIRECTORY, kept
+from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
-from .locations import Places
+from .locations import TierLocations
 
 SEGMENTS_OPEN_MAX = 1024
 ACTIVE_OPEN_MAX = 256
 REMOVED_SECONDS = 10.0
-"""How often `TierAccess.forget_removed_at_times` looks: each look is a stat of all that is open."""
+"""How often `Tiers.forget_removed_if_due` looks: each look is a stat of all that is open."""
 _GENERATION_MAX = 10**9
 _AHEAD_BYTES_MIN = 16 << 20
 
@@ -39,7 +39,7 @@ _Identity = tuple[int, int, int]
 OpenBucket = Callable[[str, ColdOptions], ObjectStore]
 
 
-class TierAccess:
+class Tiers:
     """Opens segments and manifests, and keeps what is immutable open. Thread-safe.
 
     Parameters
@@ -52,9 +52,9 @@ class TierAccess:
 
     def __init__(
         self,
-        places: Places,
+        places: TierLocations,
         open_bucket: OpenBucket = open_object_store,
-        find_places: Callable[[], Places] | None = None,
+        find_places: Callable[[], TierLocations] | None = None,
     ) -> None:
         self.places = places
         self._open_bucket = open_bucket
@@ -63,7 +63,7 @@ class TierAccess:
         # One thread at a time goes on with the scan of an active segment.
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         self._files = Turns()
-        self._partitions: dict[tuple[UUID, int], ColdPartition] = {}
+        self._partitions: dict[tuple[UUID, int], PartitionManifest] = {}
         self.fetch_counters = FetchCounters()
         self.fetcher = self._fetcher(places)
         self._directories: dict[tuple[str, int], Path] = {}
@@ -75,7 +75,7 @@ class TierAccess:
         self._object_store: ObjectStore | None = None
         self._counts_of_closed = BucketCounts()
 
-    def _fetcher(self, places: Places) -> Fetcher:
+    def _fetcher(self, places: TierLocations) -> Fetcher:
         cache, disk = places.cache, None
         if cache.directory is not None and cache.disk_bytes:
             disk = DiskCache(
@@ -100,7 +100,7 @@ class TierAccess:
         return LocalCopies(cache.copies, counts_fetches=cache.counts_fetches)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return TierAccess, (self.places,)
+        return Tiers, (self.places,)
 
     @property
     def has_cold(self) -> bool:
@@ -109,7 +109,7 @@ class TierAccess:
             self.places = self._find_places()
         return self.places.cold_url is not None
 
-    def look_again(self, find_places: Callable[[], Places]) -> None:
+    def look_again(self, find_places: Callable[[], TierLocations]) -> None:
         """Take limits and the like from elsewhere, for connections that are made from now on."""
         self.places = find_places()
         self._find_places = find_places
@@ -142,7 +142,7 @@ class TierAccess:
         with self._lock:
             return self._counts_of_closed + _counts_of(self._object_store)
 
-    def known_cold(self, meta: TopicMeta, partition: int) -> ColdPartition | None:
+    def known_cold(self, meta: TopicMeta, partition: int) -> PartitionManifest | None:
         """Return the manifest of a partition as far as it was looked at before; connects to nothing."""
         return self._partitions.get((meta.topic_id, partition))
 
@@ -156,10 +156,10 @@ class TierAccess:
             known = self._directories[topic, partition] = root / TOPICS_DIRECTORY / topic / str(partition)
         return known
 
-    def kept(self, meta: TopicMeta) -> AbstractContextManager[None]:
+    def hold_topic(self, meta: TopicMeta) -> AbstractContextManager[None]:
         """Keep a topic from being deleted while its local directory is changed; see `warm.catalog.kept`."""
         assert self.places.root is not None
-        return kept(self.places.root, meta)
+        return hold_topic(self.places.root, meta)
 
     def list_segments(self, directory: Path) -> tuple[SegmentName, ...]:
         """Return the segments of a partition, the newest file last."""
@@ -223,7 +223,7 @@ class TierAccess:
                 self.forget(name)
         self._looked_for_removed = time.monotonic()
 
-    def forget_removed_at_times(self) -> None:
+    def forget_removed_if_due(self) -> None:
         """Call `forget_removed`, unless that was done not long ago."""
         if time.monotonic() - self._looked_for_removed >= REMOVED_SECONDS:
             self.forget_removed()
@@ -249,13 +249,13 @@ class TierAccess:
             self._segments.clear()
             self._active.clear()
 
-    def cold(self, meta: TopicMeta, partition: int) -> ColdPartition:
+    def cold(self, meta: TopicMeta, partition: int) -> PartitionManifest:
         """Return the manifest of a partition."""
         store = self.object_store
         with self._lock:
             key = (meta.topic_id, partition)
             if key not in self._partitions:
-                self._partitions[key] = ColdPartition(store, meta.name, meta.topic_id, partition)
+                self._partitions[key] = PartitionManifest(store, meta.name, meta.topic_id, partition)
             return self._partitions[key]
 
     def close(self) -> None:

@@ -38,9 +38,9 @@ from typing import Any
 from uuid import UUID
 
 from ..cold.manifest.keys import parse_object_name, topic_key
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restore_intent import LINEAGE
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
 from ..format.lineages import WHOLLY, shared_end
@@ -55,7 +55,7 @@ _CONNECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogPiece:
     """An object that may hold a part of the log as it was.
 
     Attributes
@@ -95,11 +95,11 @@ class View:
     end_offset: int
     lineage: int
     lineage_start: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LogPiece, ...]
 
 
 def view_at(
-    head: Head, pieces: Sequence[Piece], began_us: Mapping[int, int], at_us: int, where: str = ""
+    head: Head, pieces: Sequence[LogPiece], began_us: Mapping[int, int], at_us: int, where: str = ""
 ) -> View:
     """Return the log at `at_us`, from where the objects that are left reach back to.
 
@@ -137,14 +137,14 @@ def view_at(
     return View(start, end, lineage, min([end, *undone.values()]), chain)
 
 
-def _parts(head: Head, lineage: int, pieces: Iterable[Piece]) -> list[Piece]:
+def _parts(head: Head, lineage: int, pieces: Iterable[LogPiece]) -> list[LogPiece]:
     """Return the pieces that are part of the log of `lineage`, of any time."""
     shared = {epoch: shared_end(head, epoch, lineage) for epoch, _ in head.lineages}
     # Of a head of an early release nobody knows what a restore adopted.
     said = {origin.epoch for origin in head.origins}.issuperset(epoch for epoch, _ in head.rewinds)
     shared_now = shared[head.lineage_epoch] if said else WHOLLY
 
-    def shared_of(piece: Piece) -> int:
+    def shared_of(piece: LogPiece) -> int:
         if piece.entry is not None:
             return shared_now
         # A segment that was begun before the first claim names no lineage.
@@ -169,14 +169,14 @@ def _undone(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, in
     return undone
 
 
-def _longest(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+def _longest(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
     """Return the chain of pieces, end to end, that reaches farthest, then farthest back.
 
     Of two, the one with fewer records of orphans: an orphan that would do for what the head names was never
     published, and a sweep may be about to delete it. Then the one with fewer pieces: whatever replaces objects covers
     all of each, so that is the later one.
     """
-    best: dict[int, tuple[tuple[int, int, int], tuple[int, ...], Piece]] = {}
+    best: dict[int, tuple[tuple[int, int, int], tuple[int, ...], LogPiece]] = {}
     for piece in sorted(pieces, key=lambda item: (item.base_offset, item.end_offset)):
         before = best.get(piece.base_offset)
         start, adopted, length = before[0] if before else (piece.base_offset, 0, 0)
@@ -185,7 +185,7 @@ def _longest(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
         known = best.get(piece.end_offset)
         if known is None or (cost, known[1]) < (known[0], piece.rank):
             best[piece.end_offset] = cost, piece.rank, piece
-    chain: list[Piece] = []
+    chain: list[LogPiece] = []
     end = max(best, default=-1)
     while end in best:
         chain.append(best[end][2])
@@ -194,7 +194,7 @@ def _longest(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def rewound(
-    cold: ColdPartition, head: Head, at_us: int, now_us: int, verified: dict[str, ObjectEntry]
+    cold: PartitionManifest, head: Head, at_us: int, now_us: int, verified: dict[str, ObjectEntry]
 ) -> Head:
     """Return `head`, whose newest lineage the caller has just begun, with the log as it was at `at_us`.
 
@@ -243,7 +243,7 @@ def rewound(
     )
 
 
-def begins_after(cold: ColdPartition, head: Head, at_us: int) -> bool:
+def begins_after(cold: PartitionManifest, head: Head, at_us: int) -> bool:
     """Whether a log has records now and no object of it was complete at `at_us`, so that it would be empty.
 
     Raises
@@ -257,7 +257,7 @@ def begins_after(cold: ColdPartition, head: Head, at_us: int) -> bool:
 
 
 def _orphans(
-    cold: ColdPartition, head: Head, named: Sequence[ObjectEntry], at_us: int
+    cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry], at_us: int
 ) -> dict[str, SegmentFacts]:
     """Return what the objects say that the head does not name; only the footer of each is read.
 
@@ -306,7 +306,7 @@ def _is_replaced(name: str, head: Head, named: Sequence[ObjectEntry], at_us: int
 
 
 def _began(
-    cold: ColdPartition, head: Head, named: Sequence[ObjectEntry], orphans: Iterable[SegmentFacts]
+    cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry], orphans: Iterable[SegmentFacts]
 ) -> dict[int, int]:
     """Return when lineages began: as the head says, or the first object of each that is left."""
     said = dict(head.rewinds) | {origin.epoch: origin.began_us for origin in head.origins}
@@ -324,10 +324,10 @@ def _began(
 
 
 def _known_start(
-    cold: ColdPartition,
+    cold: PartitionManifest,
     view: View,
     origin: Origin,
-    parts: Sequence[Piece],
+    parts: Sequence[LogPiece],
     orphans: Mapping[str, SegmentFacts],
     at_us: int,
 ) -> int:
@@ -337,7 +337,7 @@ def _known_start(
     next one was created, and that was by then where a part of the log is of it.
     """
 
-    def facts_of(piece: Piece) -> SegmentFacts:
+    def facts_of(piece: LogPiece) -> SegmentFacts:
         if piece.entry is None:
             return orphans[piece.name]
         return read_facts(cold.store, cold.keys.data(piece.name)).facts
@@ -359,15 +359,15 @@ def _known_start(
     return origin.start_offset
 
 
-def _named(entry: ObjectEntry, last_append_us: int) -> Piece:
-    return Piece(entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,))
+def _named(entry: ObjectEntry, last_append_us: int) -> LogPiece:
+    return LogPiece(entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,))
 
 
-def _orphan(name: str, facts: SegmentFacts) -> Piece:
+def _orphan(name: str, facts: SegmentFacts) -> LogPiece:
     parsed = parse_object_name(name)
     assert parsed is not None
     rank = (0, len(facts.replaces), facts.generation, parsed.epoch)
-    return Piece(
+    return LogPiece(
         name, facts.base_offset, facts.end_offset, facts.last_append_us, facts.lineage_epoch, None, rank
     )
 
@@ -381,7 +381,7 @@ class TopicAt:
     rivals: tuple[UUID, ...] = ()
 
 
-def topics_at(bucket: Bucket, at_us: int) -> Iterator[TopicAt]:
+def topics_at(bucket: StoreDocuments, at_us: int) -> Iterator[TopicAt]:
     """Yield the topics as they were, deleted since or not, and those that were created since under free names.
 
     Raises
@@ -411,7 +411,7 @@ def topics_at(bucket: Bucket, at_us: int) -> Iterator[TopicAt]:
             yield TopicAt(TopicMeta.from_json(chosen, where=where), DELETED in chosen, tuple(rivals))
 
 
-def revive_topic(bucket: Bucket, topic: TopicAt, lineage: int, now_us: int) -> None:
+def revive_topic(bucket: StoreDocuments, topic: TopicAt, lineage: int, now_us: int) -> None:
     """Make a deleted topic that of a new lineage, then delete those that took its name.
 
     In between, the higher lineage is the one that readers see.

@@ -42,9 +42,9 @@ from uuid import UUID, uuid4
 
 from ..base.units import format_duration, to_us
 from ..cold.manifest.commit import Committer, next_lineage
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import Restoring
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..cold.object_store.options import check_url
 from ..cold.object_store.probe import check_conditional_writes
 from ..cold.upkeep.inspect import read_facts_of_entry
@@ -64,7 +64,7 @@ from ..opening import WRITER_LOCK, loaded_settings, open_store, path_text
 from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..tiering.pauses import whoami
-from ..warm.bucket_binding import COLD_FILE, ColdPlace, write_cold_place
+from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_cold_place
 from ..warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, write_atomically
@@ -135,7 +135,7 @@ def restore(
     place = _place(url, settings)
     at_us = None if at is None else _moment(at, settings, host)
     with closing(host.open_bucket(url, cold_options(settings, place))) as object_store:
-        bucket = Bucket(object_store)
+        bucket = StoreDocuments(object_store)
         _check_empty(root)
         verified: dict[str, ObjectEntry] = {}
         store_id = _look(bucket, at_us, host.clock(), verified)
@@ -144,14 +144,14 @@ def restore(
     return open_store(root, cold=url, settings=settings, host=host)
 
 
-def _place(url: str, settings: Settings) -> ColdPlace:
+def _place(url: str, settings: Settings) -> BucketBinding:
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError('a restore takes the URL of a bucket such as "s3://bucket/prefix"')
     check_url(url)
     known = settings.cold.url
     if known is not None and known.rstrip("/") != url.rstrip("/"):
         raise ConfigError(f"the settings have their cold tier at {known}, not at {url}; give the same URL")
-    return ColdPlace(url, settings.cold.endpoint_url, settings.cold.region, claimed=True)
+    return BucketBinding(url, settings.cold.endpoint_url, settings.cold.region, claimed=True)
 
 
 def _moment(at: object, settings: Settings, host: Host) -> int:
@@ -174,7 +174,7 @@ def _iso(at_us: int) -> str:
     return to_datetime(at_us).isoformat().replace("+00:00", "Z")
 
 
-def _look(bucket: Bucket, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]) -> UUID:
+def _look(bucket: StoreDocuments, at_us: int | None, now_us: int, verified: dict[str, ObjectEntry]) -> UUID:
     """Return the store's id, once everything that a restore builds upon was read and verified.
 
     What the restore will empty, as `at_us` lies before its first record, is logged. The orphans that come back are
@@ -187,7 +187,7 @@ def _look(bucket: Bucket, at_us: int | None, now_us: int, verified: dict[str, Ob
     for topic in _topics(bucket, at_us):
         meta = topic.meta
         for partition in range(meta.partitions):
-            cold = ColdPartition(bucket.store, meta.name, meta.topic_id, partition)
+            cold = PartitionManifest(bucket.store, meta.name, meta.topic_id, partition)
             loaded = cold.load()
             if loaded is None and any(bucket.store.list(cold.keys.prefix)):
                 # The first claim makes it, before anything is uploaded: just now, or it was lost.
@@ -207,7 +207,7 @@ def _look(bucket: Bucket, at_us: int | None, now_us: int, verified: dict[str, Ob
     return store_id
 
 
-def _topics(bucket: Bucket, at_us: int | None) -> Iterator[TopicAt]:
+def _topics(bucket: StoreDocuments, at_us: int | None) -> Iterator[TopicAt]:
     """Yield the topics that are not deleted, or were not at the time."""
     for name in bucket.names():
         for topic_id in bucket.topic_ids(name):
@@ -223,11 +223,11 @@ def _topics(bucket: Bucket, at_us: int | None) -> Iterator[TopicAt]:
         yield TopicAt(_meta(bucket, topic))
 
 
-def _meta(bucket: Bucket, topic: dict[str, Any]) -> TopicMeta:
+def _meta(bucket: StoreDocuments, topic: dict[str, Any]) -> TopicMeta:
     return TopicMeta.from_json(topic, where=f"{bucket.store.url}/{topic.get('name')}/topic.json")
 
 
-def _check_manifest(cold: ColdPartition, head: Head, meta: TopicMeta, store_id: UUID) -> None:
+def _check_manifest(cold: PartitionManifest, head: Head, meta: TopicMeta, store_id: UUID) -> None:
     where = cold.where(cold.keys.head)
     entries = [entry for ref in head.pages for entry in cold.load_page(ref)]
     problems = check_entries(head, [*entries, *head.inline])
@@ -264,7 +264,7 @@ class _Restore:
     """The steps that change something."""
 
     def __init__(
-        self, bucket: Bucket, store_id: UUID, root: Path, place: ColdPlace, host: Host,
+        self, bucket: StoreDocuments, store_id: UUID, root: Path, place: BucketBinding, host: Host,
         at_us: int | None, verified: dict[str, ObjectEntry],
     ) -> None:  # fmt: skip
         self._bucket = bucket
@@ -365,7 +365,7 @@ class _Restore:
             self._partition(meta, partition, restoring)
 
     def _partition(self, meta: TopicMeta, partition: int, restoring: Restoring) -> None:
-        cold = ColdPartition(self._bucket.store, meta.name, meta.topic_id, partition)
+        cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
         committer = Committer(cold, self._store_id, clock=self._host.clock)
         before = cold.load() if self._at_us is not None else None
         # Looked at between the head and its PUT: else a restore that was overtaken would fence the one that overtook.
@@ -412,7 +412,7 @@ class _Restore:
         """Write the empty segment that carries the end offset."""
         # Ages count by a clock that never goes back.
         created_us = max(self._host.clock(), last.last_append_us if last else 0)
-        cold = ColdPartition(self._bucket.store, meta.name, meta.topic_id, partition)
+        cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
         header = first_header(
             self._store_id,
             meta,
@@ -426,7 +426,7 @@ class _Restore:
         SegmentWriter.create(self._fs, directory, header).close()
 
 
-def _producers(cold: ColdPartition, last: ObjectEntry | None, end: int) -> tuple[ProducerState, ...]:
+def _producers(cold: PartitionManifest, last: ObjectEntry | None, end: int) -> tuple[ProducerState, ...]:
     """Return the idempotent producers that the newest object knows; none where there is no object."""
     if last is None:
         return ()

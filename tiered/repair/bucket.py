@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..cold.manifest.commit import Committer
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.file_store import FileStore
 from ..cold.parquet.layout import object_schema
 from ..cold.parquet.writer import write_object
@@ -25,7 +25,7 @@ from ..reader.snapshot import open_listed
 from ..survey.local_segments import LocalSegments
 from ..verify.notes import Notes
 from ..verify.report import Repair
-from ..verify.segments import SegmentLook, look_at_segment, walk_blocks
+from ..verify.segments import SegmentCheck, check_segment, walk_blocks
 from ..warm.partition_directory import list_segments, read_lineage, read_start_offset, write_marks
 from ..warm.segment_reader import SegmentFile
 from .quarantine import Workshop
@@ -60,7 +60,12 @@ def _readable(shop: Workshop, directory: Path) -> LocalSegments:
 
 
 def rebuild_head(
-    shop: Workshop, cold: ColdPartition, meta: TopicMeta, segments: tuple[SegmentLook, ...], *, publish: bool
+    shop: Workshop,
+    cold: PartitionManifest,
+    meta: TopicMeta,
+    segments: tuple[SegmentCheck, ...],
+    *,
+    publish: bool,
 ) -> Repair:
     """Plan a lost head from the objects, and publish it if that was asked for by name.
 
@@ -120,7 +125,7 @@ def _start_offset(directory: Path) -> int | None:
         return None
 
 
-def _check_start(head: Head, start: int | None, segments: tuple[SegmentLook, ...]) -> None:
+def _check_start(head: Head, start: int | None, segments: tuple[SegmentCheck, ...]) -> None:
     """Raise where a manifest would move the start of the log up: the next pass deletes what lies before it."""
     begins = start if start is not None else min((look.name.base_offset for look in segments), default=0)
     if head.start_offset > begins:
@@ -129,7 +134,7 @@ def _check_start(head: Head, start: int | None, segments: tuple[SegmentLook, ...
         )
 
 
-def _check_end(head: Head, segments: tuple[SegmentLook, ...]) -> None:
+def _check_end(head: Head, segments: tuple[SegmentCheck, ...]) -> None:
     """Raise where a manifest would end before what files here prove: a restore from it would use offsets again."""
     cursor = head.end_offset
     for look in segments:
@@ -150,7 +155,7 @@ def _forget_orphans(shop: Workshop, meta: TopicMeta, partition: int) -> None:
 
 
 def _check_lineage(
-    entries: tuple[ObjectEntry, ...], end_offset: int, segments: tuple[SegmentLook, ...]
+    entries: tuple[ObjectEntry, ...], end_offset: int, segments: tuple[SegmentCheck, ...]
 ) -> None:
     """Raise where the objects show that another host went on with the log."""
     if segments and not segments[-1].damaged and end_offset > segments[-1].end_offset:
@@ -166,7 +171,7 @@ def _check_lineage(
                 )
 
 
-def repair_page(shop: Workshop, cold: ColdPartition, meta: TopicMeta, name: str) -> Repair:
+def repair_page(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, name: str) -> Repair:
     """Make a damaged page again from its objects.
 
     Raises
@@ -185,10 +190,10 @@ def repair_page(shop: Workshop, cold: ColdPartition, meta: TopicMeta, name: str)
 
 def upload_again(
     shop: Workshop,
-    cold: ColdPartition,
+    cold: PartitionManifest,
     meta: TopicMeta,
     entry: ObjectEntry,
-    segments: tuple[SegmentLook, ...],
+    segments: tuple[SegmentCheck, ...],
 ) -> Repair:
     """Upload a damaged or missing object again from what the disk has of it, under a new name, and publish it.
 
@@ -227,11 +232,11 @@ def upload_again(
     return Repair(where, f"uploaded again as {', '.join(names)} from {source}", "done", kept=where)
 
 
-def _upload_copy(shop: Workshop, cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry) -> Repair:
+def _upload_copy(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry) -> Repair:
     root = shop.access.places.root
     assert root is not None
     where = cold.where(cold.keys.data(entry.name))
-    copies = ColdPartition(FileStore(root / COPIES_DIRECTORY), meta.name, meta.topic_id, cold.partition)
+    copies = PartitionManifest(FileStore(root / COPIES_DIRECTORY), meta.name, meta.topic_id, cold.partition)
     try:
         copies.store.stat(cold.keys.data(entry.name))
     except ObjectNotFound:
@@ -247,7 +252,7 @@ def _upload_copy(shop: Workshop, cold: ColdPartition, meta: TopicMeta, entry: Ob
     return Repair(where, f"uploaded again as {name} from its local copy", "done", kept=where)
 
 
-def _sources(entry: ObjectEntry, segments: tuple[SegmentLook, ...]) -> list[SegmentLook]:
+def _sources(entry: ObjectEntry, segments: tuple[SegmentCheck, ...]) -> list[SegmentCheck]:
     """Return the local segments of which an object holds the records; none unless all of them are here."""
     looks = [
         look for look in segments if look.header is not None and look.header.segment_id in entry.segment_ids
@@ -259,22 +264,28 @@ def _sources(entry: ObjectEntry, segments: tuple[SegmentLook, ...]) -> list[Segm
     return looks if whole and all(a[1] == b[0] for a, b in pairwise(edges)) else []
 
 
-def _look_again(look: SegmentLook, *, newest: bool, ends: frozenset[int]) -> SegmentLook:
+def _look_again(look: SegmentCheck, *, newest: bool, ends: frozenset[int]) -> SegmentCheck:
     notes = Notes()
-    again = look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes, ends=ends)
+    again = check_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes, ends=ends)
     if notes.problems or again.header is None:
         raise CorruptionError(f"{look.path} is no better")
     return again
 
 
-def _sealed_facts(look: SegmentLook) -> SegmentFacts:
+def _sealed_facts(look: SegmentCheck) -> SegmentFacts:
     if look.footer is None:
         raise CorruptionError(f"{look.path} is not the segment that was uploaded")
     return look.footer.facts
 
 
 def _upload(
-    cold: ColdPartition, meta: TopicMeta, look: SegmentLook, facts: SegmentFacts, name: str, *, sealed: bool
+    cold: PartitionManifest,
+    meta: TopicMeta,
+    look: SegmentCheck,
+    facts: SegmentFacts,
+    name: str,
+    *,
+    sealed: bool,
 ) -> ObjectEntry:
     schema = meta.schemas[facts.schema_id]
     with cold.store.upload(cold.keys.data(name)) as upload:
@@ -282,7 +293,7 @@ def _upload(
         return write_object(upload, object_schema(schema), rows, facts, name=name, sealed=sealed)
 
 
-def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:
+def _facts(look: SegmentCheck, entry: ObjectEntry) -> SegmentFacts:
     header = look.header
     assert header is not None
     if entry.sealed:
@@ -312,7 +323,7 @@ def _facts(look: SegmentLook, entry: ObjectEntry) -> SegmentFacts:
     )
 
 
-def _producers(look: SegmentLook, header: SegmentHeader, end_offset: int) -> tuple[ProducerState, ...]:
+def _producers(look: SegmentCheck, header: SegmentHeader, end_offset: int) -> tuple[ProducerState, ...]:
     """Return which producers were known at an offset of the segment; re-encoded blocks name none, the footer all."""
     if header.generation and look.footer is not None:
         return states_before(look.footer.facts.producers, end_offset)

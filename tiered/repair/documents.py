@@ -10,19 +10,19 @@ from uuid import UUID, uuid4
 
 from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.restore_intent import LINEAGE, intent_of
-from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, Bucket
+from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.second_look import sound
 from ..cold.upkeep.rebuild import ASIDE_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import decode_document, encode_document
 from ..format.topic_meta import TopicMeta
-from ..verify.invariants import PartitionFacts
+from ..verify.invariants import Evidence
 from ..verify.notes import Gone, Notes
 from ..verify.report import Repair
-from ..verify.segments import SegmentLook, look_at_segment
+from ..verify.segments import SegmentCheck, check_segment
 from ..verify.verifier import find_bucket_topic
-from ..warm.bucket_binding import COLD_FILE, ColdPlace, write_cold_place
+from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_cold_place
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.filesystem import write_atomically
 from ..warm.partition_directory import (
@@ -39,7 +39,7 @@ from ..warm.partition_directory import (
 from .quarantine import Workshop, copy_aside
 
 
-def repair_document(shop: Workshop, path: Path, facts: PartitionFacts | None) -> Repair:
+def repair_document(shop: Workshop, path: Path, facts: Evidence | None) -> Repair:
     """Repair one local document; `facts` are those of its partition, where it belongs to one.
 
     Raises
@@ -72,12 +72,10 @@ def repair_document(shop: Workshop, path: Path, facts: PartitionFacts | None) ->
     raise CorruptionError("nothing else says what was in it")
 
 
-def _headers(directory: Path) -> Iterator[SegmentLook]:
+def _headers(directory: Path) -> Iterator[SegmentCheck]:
     for name in list_segments(directory).segments:
         try:
-            look = look_at_segment(
-                directory / str(name), newest=True, end_hint=None, deep=False, notes=Notes()
-            )
+            look = check_segment(directory / str(name), newest=True, end_hint=None, deep=False, notes=Notes())
         except Gone:
             continue
         if look.header is not None:
@@ -126,12 +124,14 @@ def _cold(shop: Workshop, path: Path) -> Repair:
         raise ConfigError(
             "name the bucket by --cold or in the settings; it is checked against the store's id"
         )
-    if shop.store_id is None or Bucket(shop.access.object_store).read_store_id() != shop.store_id:
+    if shop.store_id is None or StoreDocuments(shop.access.object_store).read_store_id() != shop.store_id:
         raise ConfigError(f"{places.cold_url} does not bear this store's id")
     kept = copy_aside(shop.fs, path)
     options = places.cold_options
     write_cold_place(
-        shop.fs, path.parent, ColdPlace(places.cold_url, options.endpoint_url, options.region, claimed=True)
+        shop.fs,
+        path.parent,
+        BucketBinding(places.cold_url, options.endpoint_url, options.region, claimed=True),
     )
     return Repair(str(path), f"wrote {places.cold_url}, which bears this store's id", "done", kept=kept)
 
@@ -158,7 +158,7 @@ def _topic(shop: Workshop, path: Path) -> Repair:
     return Repair(str(path), "took the copy from the bucket", "done", kept=kept)
 
 
-def _start(shop: Workshop, path: Path, facts: PartitionFacts) -> Repair:
+def _start(shop: Workshop, path: Path, facts: Evidence) -> Repair:
     """Take the highest start offset that anything else bears; what was removed since may reappear."""
     if facts.entries is None:
         raise CorruptionError("the bucket, which may know the start offset, did not say what it has")
@@ -174,7 +174,7 @@ def _start(shop: Workshop, path: Path, facts: PartitionFacts) -> Repair:
     return Repair(str(path), f"wrote the start offset {start}", "done", why, kept)
 
 
-def _lineage(shop: Workshop, path: Path, facts: PartitionFacts) -> Repair:
+def _lineage(shop: Workshop, path: Path, facts: Evidence) -> Repair:
     if facts.lineage is not None:
         raise CorruptionError("it is sound: the bucket went on in another lineage, or lost its own")
     if facts.head is None or len(facts.head.lineages) != 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..tiering.claims import Claims
 from ..warm.filesystem import FileSystem
 
@@ -18,7 +18,7 @@ PREFIX = ".damaged-"
 class Workshop:
     """What a repair works with; the locks of the store are held, and `claims` are for its bucket."""
 
-    access: TierAccess
+    access: Tiers
     fs: FileSystem
     clock: Callable[[], int]
     store_id: UUID | None

@@ -13,20 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..errors import TieredError
 from ..format.manifest import ObjectEntry
 from ..format.topic_meta import TopicMeta
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..tiering.claims import Claims
 from ..tiering.tierer import PASSES_LOCK, TIERING_LOCK
 from ..verify.damage_memory import Memory, wall_clock_us
-from ..verify.documents import look_at_store_document
-from ..verify.invariants import PartitionFacts
+from ..verify.documents import check_store_document
+from ..verify.invariants import Evidence
 from ..verify.notes import Gone, Notes, Progress
-from ..verify.partitions import Tiers, settled_facts
+from ..verify.partitions import VerifiedTiers, settled_facts
 from ..verify.report import Item, Problem, Repair, VerifyReport
-from ..verify.segments import SegmentLook
+from ..verify.segments import SegmentCheck
 from ..verify.verifier import verify_store
 from ..warm.catalog import TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.file_lock import FileLock
@@ -43,7 +43,7 @@ _ROUNDS_MAX = 3
 
 
 def repair_store(
-    access: TierAccess,
+    access: Tiers,
     *,
     deep: bool = False,
     rebuild_manifest: bool = False,
@@ -94,7 +94,7 @@ def repair_store(
 
 
 @contextmanager
-def _locked(access: TierAccess) -> Iterator[None]:
+def _locked(access: Tiers) -> Iterator[None]:
     """Hold the store's locks: nobody may append, tier or restore meanwhile."""
     root = access.places.root
     with ExitStack() as held:
@@ -106,9 +106,9 @@ def _locked(access: TierAccess) -> Iterator[None]:
         yield
 
 
-def _workshop(access: TierAccess, clock: Callable[[], int], fs: FileSystem) -> Workshop:
+def _workshop(access: Tiers, clock: Callable[[], int], fs: FileSystem) -> Workshop:
     root = access.places.root
-    store_id: UUID | None = look_at_store_document(root, Notes()) if root is not None else None
+    store_id: UUID | None = check_store_document(root, Notes()) if root is not None else None
     claims = Claims(access, store_id, clock, fs) if store_id is not None and access.has_cold else None
     access.forget_segments()
     return Workshop(access, fs, clock, store_id, claims)
@@ -164,7 +164,7 @@ class _Round:
         meta, facts = self._look(problem.topic, problem.partition)
         if problem.item is Item.SEGMENT:
             return self._segment(problem, meta, facts)
-        cold = ColdPartition(self._shop.access.object_store, meta.name, meta.topic_id, problem.partition)
+        cold = PartitionManifest(self._shop.access.object_store, meta.name, meta.topic_id, problem.partition)
         if not problem.where.startswith(cold.where(cold.keys.prefix)):
             return Repair(
                 problem.where, f"repair of: {problem.reason}", "refused", "it is no topic's of this store"
@@ -179,13 +179,15 @@ class _Round:
             return Repair(problem.where, "repair of the object", "refused", "no manifest names it")
         return upload_again(self._shop, cold, meta, entry, facts.segments or ())
 
-    def _look(self, topic: str, partition: int) -> tuple[TopicMeta, PartitionFacts]:
+    def _look(self, topic: str, partition: int) -> tuple[TopicMeta, Evidence]:
         """Look at a partition as it is now, after the repairs so far."""
         assert self._root is not None
         meta = Catalog(self._shop.fs, self._root).read_topic(topic)
         directory = self._root / TOPICS_DIRECTORY / topic / str(partition)
         access = self._shop.access
-        tiers = Tiers(self._root, access.object_store if access.has_cold else None, self._shop.store_id)
+        tiers = VerifiedTiers(
+            self._root, access.object_store if access.has_cold else None, self._shop.store_id
+        )
         return meta, settled_facts(tiers, meta, partition, directory, Notes())
 
     def _document(self, problem: Problem) -> Repair:
@@ -205,7 +207,7 @@ class _Round:
         catalog = Catalog(self._shop.fs, self._root)
         return [catalog.read_topic(name) for name in catalog.topics()]
 
-    def _segment(self, problem: Problem, meta: TopicMeta, facts: PartitionFacts) -> Repair:
+    def _segment(self, problem: Problem, meta: TopicMeta, facts: Evidence) -> Repair:
         looks = facts.segments or ()
         place = next((i for i, look in enumerate(looks) if str(look.path) == problem.where), None)
         if place is None:
@@ -227,7 +229,7 @@ class _Round:
             if not self._shop.access.has_cold:
                 raise
             reason = str(first)
-        cold = ColdPartition(self._shop.access.object_store, meta.name, meta.topic_id, facts.partition)
+        cold = PartitionManifest(self._shop.access.object_store, meta.name, meta.topic_id, facts.partition)
         try:
             kept = fetch_segment(self._shop, damaged, cold, meta)
         except TieredError as second:
@@ -238,13 +240,13 @@ class _Round:
         return Repair(problem.where, f"fetched again from {source.name}", "done", kept=kept)
 
 
-def _entry_of(look: SegmentLook, facts: PartitionFacts) -> ObjectEntry | None:
+def _entry_of(look: SegmentCheck, facts: Evidence) -> ObjectEntry | None:
     """Return the entry of the manifest that holds the whole segment of a place, and no other."""
     found = (entry for entry in facts.entries or () if entry.base_offset == look.name.base_offset)
     return next((entry for entry in found if entry.sealed and len(entry.segment_ids) == 1), None)
 
 
-def _merged_of(look: SegmentLook, facts: PartitionFacts) -> ObjectEntry | None:
+def _merged_of(look: SegmentCheck, facts: Evidence) -> ObjectEntry | None:
     """Return the entry of a merged object that holds the records of a place."""
     base = look.name.base_offset
     found = (entry for entry in facts.entries or () if entry.base_offset <= base < entry.end_offset)

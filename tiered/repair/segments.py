@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from ..cold.fetch.object_reader import read_object
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.upkeep.inspect import read_facts
 from ..errors import CorruptionError
 from ..format.block import encode_header
@@ -29,8 +29,8 @@ from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..verify.notes import Notes
-from ..verify.objects import look_at_object
-from ..verify.segments import SegmentLook, Walk, look_at_segment, walk_blocks
+from ..verify.objects import check_object
+from ..verify.segments import SegmentCheck, Walk, check_segment, walk_blocks
 from ..warm.partition_directory import SegmentName
 from ..warm.reencode import TARGET_BLOCK_BYTES
 from ..warm.segment_reader import SegmentFile
@@ -48,8 +48,8 @@ class Damaged:
 
     path: Path
     name: SegmentName
-    before: SegmentLook | None
-    after: SegmentLook | None
+    before: SegmentCheck | None
+    after: SegmentCheck | None
     entry: ObjectEntry | None
     segment_id: UUID | None
     merged: ObjectEntry | None = None
@@ -155,7 +155,7 @@ def _not_all(damaged: Damaged, walk: Walk) -> str:
     return "" if follows or named else "nothing proves that it is the segment that belongs here"
 
 
-def fetch_segment(shop: Workshop, damaged: Damaged, cold: ColdPartition, meta: TopicMeta) -> str:
+def fetch_segment(shop: Workshop, damaged: Damaged, cold: PartitionManifest, meta: TopicMeta) -> str:
     """Write the segment anew from its object; return where the damaged file is kept.
 
     Raises
@@ -169,7 +169,7 @@ def fetch_segment(shop: Workshop, damaged: Damaged, cold: ColdPartition, meta: T
         raise CorruptionError("the bucket does not have the whole segment", where=where)
     key = cold.keys.data(entry.name)
     notes = Notes()
-    look_at_object(cold, meta, entry, (), notes)
+    check_object(cold, meta, entry, (), notes)
     if notes.problems or notes.unknown:
         reason = notes.problems[0].reason if notes.problems else notes.unknown[0].reason
         raise CorruptionError(f"its object is no better: {reason}", where=cold.where(key))
@@ -298,6 +298,6 @@ def _replace(
 def _check_new(path: Path, name: SegmentName) -> None:
     """Read what was written before it gets its name."""
     notes = Notes()
-    look_at_segment(path, newest=False, end_hint=None, deep=True, notes=notes, name=name)
+    check_segment(path, newest=False, end_hint=None, deep=True, notes=notes, name=name)
     if notes.problems or notes.unknown:
         raise CorruptionError(f"what was written does not verify ({(*notes.problems, *notes.unknown)[0]})")

@@ -42,16 +42,16 @@ from ..errors import ConfigError
 from ..format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX
 from ..policies.policy import (
     PRESETS,
-    Compress,
+    CompressRule,
     LocalRetention,
-    Merge,
-    Offload,
+    MergeRule,
+    OffloadRule,
     Pin,
     Policy,
-    Promote,
+    PromoteRule,
     Retention,
     Roll,
-    Scrub,
+    ScrubRule,
     StorageClass,
     readable_class,
 )
@@ -171,14 +171,14 @@ class PolicyTable(_Section):
 
     preset: Literal["high-performance", "cost-optimized"] | None = None
     roll: Roll | None = None
-    compress: Compress | None = None
-    offload: Offload | None = None
+    compress: CompressRule | None = None
+    offload: OffloadRule | None = None
     local_retention: LocalRetention | None = None
     retention: Retention | None = None
-    merge: Merge | None = None
-    scrub: Scrub | None = None
+    merge: MergeRule | None = None
+    scrub: ScrubRule | None = None
     storage_class: StorageClass | None = None
-    promote: Promote | None = None
+    promote: PromoteRule | None = None
     pin: Pin | None = None
 
     @model_validator(mode="after")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import TieredError
 
 
-class ShortErrors:
+class TerseTracebacks:
     """Leaves our own frames out of the traceback that Spark shows: the message says what to do."""
 
     def __enter__(self) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ..errors import ConfigError
 from .columns import choose_fields, project, spark_schema
-from .errors import ShortErrors
+from .errors import TerseTracebacks
 from .options import SourceOptions, parse_options
 from .read.planning import open_source, pinned_scan
 from .read.pushdown import narrowing_of
@@ -114,7 +114,7 @@ class TieredDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that the topic has now, or those that the options ask for."""
-        with ShortErrors():
+        with TerseTracebacks():
             options = parse_options(dict(self.options), "either")
             with open_source(options) as store:
                 schema = store.topic(options.topic).schema
@@ -123,7 +123,7 @@ class TieredDataSource(DataSource):
 
     def reader(self, schema: StructType) -> TieredReader:
         """Return a reader of rows with this schema."""
-        with ShortErrors():
+        with TerseTracebacks():
             options = parse_options(dict(self.options))
             return (PushdownReader if options.pushdown else TieredReader)(options, schema)
 
@@ -141,7 +141,7 @@ class TieredDataSource(DataSource):
             if error.name is None or error.name.partition(".")[0] != "pyspark":
                 raise
             raise ConfigError("streams need PySpark 4.2 or newer; spark.read works with this one") from None
-        with ShortErrors():
+        with TerseTracebacks():
             reader: DataSourceStreamReader = stream.TieredStreamReader(
                 parse_options(dict(self.options), "stream"), schema
             )
@@ -149,13 +149,13 @@ class TieredDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a frame with this schema."""
-        with ShortErrors():
+        with TerseTracebacks():
             _check_appends(overwrite=overwrite)
             return TieredWriter(parse_sink_options(dict(self.options), stream=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return a writer of a stream of rows with this schema."""
-        with ShortErrors():
+        with TerseTracebacks():
             _check_appends(overwrite=overwrite)
             return TieredStreamWriter(parse_sink_options(dict(self.options), stream=True), schema)
 
@@ -176,7 +176,7 @@ class TieredReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Take the snapshot and return its tasks; none where there is nothing to read."""
         options = self._options
-        with ShortErrors(), open_source(options) as store:
+        with TerseTracebacks(), open_source(options) as store:
             topic = store.topic(options.topic)
             projection = project(topic.schema, self._schema)
             scan = pinned_scan(topic, options, projection.scanned)

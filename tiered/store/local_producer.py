@@ -44,7 +44,6 @@ class LocalProducer(Producer):
     ----------
     partitions : int
         Of the topic when the session began: a key belongs where it did then, as long as a repeat of it can come.
-    sequence : Sequence
     """
 
     def __init__(
@@ -58,10 +57,6 @@ class LocalProducer(Producer):
         self._home = partition_of(producer_id.encode(), self.partitions)
         self.sequence = Sequence(producer_id, topic.name, next_sequence)
         self._lock = threading.Lock()
-
-    @property
-    def next_sequence(self) -> int:
-        return self.sequence.next
 
     def append(
         self,
@@ -175,9 +170,6 @@ class LocalProducer(Producer):
             numbers = [part.batch.columns[-1].to_numpy() for part in parts]
             found.append(append_pieces(topic, place, self._number, self.epoch, pieces, numbers))
         return found
-
-    def __repr__(self) -> str:
-        return f"<Producer {self.id!r} of topic {self._topic.name!r}: epoch {self.epoch}>"
 
 
 def open_producer(topic: OpenTopic, producer_id: str) -> LocalProducer:

@@ -29,10 +29,10 @@ from ..monitor.status_survey import store_status
 from ..monitor.watched import Watched
 from ..policies.executor import TierReport
 from ..policies.plan import Plan
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..settings.settings import Settings
 from ..tiering.deletions import finish_deletions
-from ..tiering.pass_loop import Passes
+from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pause
 from ..tiering.publisher import Publisher
 from ..tiering.tierer import Tierer
@@ -65,7 +65,7 @@ class LocalStore(Store):
     """
 
     def __init__(
-        self, settings: Settings, host: Host, access: TierAccess, catalog: Any, store_id: UUID, url: str,
+        self, settings: Settings, host: Host, access: Tiers, catalog: Any, store_id: UUID, url: str,
         *, writer_lock: FileLock | None, read_only: bool, serve: Serve,
     ) -> None:  # fmt: skip
         self.context = StoreContext(
@@ -83,7 +83,7 @@ class LocalStore(Store):
         self._serve = serve
         self._topics: dict[str, LocalTopic] = {}
         self.tickers: list[Ticker] = []
-        self.passes: Passes | None = None
+        self.passes: PassLoop | None = None
         self.web: Web | None = None
         self.servers: list[Server] = []
         process_exit.register(self)
@@ -91,7 +91,7 @@ class LocalStore(Store):
     # -- opening and closing ---------------------------------------------------------------------
 
     @property
-    def tiers(self) -> TierAccess:
+    def tiers(self) -> Tiers:
         return self.context.tiers
 
     def use(self, settings: Settings) -> None:
@@ -112,7 +112,7 @@ class LocalStore(Store):
         self.context.settings = settings
         Brakes.change_limits(*limits)
 
-    def watched(self, passes: Passes | None = None) -> Watched:
+    def watched(self, passes: PassLoop | None = None) -> Watched:
         """Return what an operator's views are made from; `passes` are those that run, where the store knows of none."""
         return Watched(self.context, self.open_topics, self.tierer, passes or self.passes)
 
@@ -266,7 +266,7 @@ class LocalStore(Store):
     def delete_topic(self, name: str) -> None:
         self.lifecycle.check_writable()
         topic = self.open_topics.topic(name)
-        self.tierer.claims.check_may_bury(topic.meta)
+        self.tierer.claims.check_may_write_tombstone(topic.meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
         while not remove_topic(topic, gone):
             self.lifecycle.pause_or_fail(_DELETION_POLL_SECONDS)

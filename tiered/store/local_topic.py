@@ -14,7 +14,6 @@ from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import plain_int, timestamp_us
-from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import FULL
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ..reader.lineages import common_end, lineage_of
@@ -27,7 +26,7 @@ from ..reader.query import (
     query_of,
 )
 from ..reader.scan import Scan
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_producer import open_producer
@@ -47,6 +46,8 @@ class LocalTopic(Topic):
         Stays open for as long as somebody has one of its topics.
     """
 
+    opened: OpenTopic
+
     def __init__(self, store: object, opened: OpenTopic) -> None:
         self.store = store
         self.opened = opened
@@ -58,23 +59,7 @@ class LocalTopic(Topic):
         self._waits = opened.waits
 
     @property
-    def name(self) -> str:
-        return self.opened.name
-
-    @property
-    def partitions(self) -> int:
-        return self.opened.partitions
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.opened.schema
-
-    @property
-    def meta(self) -> TopicMeta:
-        return self.opened.meta
-
-    @property
-    def tiers(self) -> TierAccess:
+    def tiers(self) -> Tiers:
         return self.opened.context.tiers
 
     # -- appending -------------------------------------------------------------------------------

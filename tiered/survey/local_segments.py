@@ -9,7 +9,7 @@ from pathlib import Path
 from ..hot.partition_writer import PartitionWriter
 from ..hot.view import HotView
 from ..reader.snapshot import open_listed
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..warm.partition_directory import read_start_offset
 from ..warm.segment_reader import SegmentFile
 
@@ -22,14 +22,14 @@ class LocalSegments:
     segments: tuple[SegmentFile, ...]
 
 
-def local_segments(access: TierAccess, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
+def local_segments(access: Tiers, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
     """Open every segment of a partition; the active one as its writer in this process knows it."""
     found = open_segments(access, directory, writer, lambda *_: True)
     return LocalSegments(read_start_offset(directory), tuple(found))
 
 
 def open_segments(
-    access: TierAccess,
+    access: Tiers,
     directory: Path,
     writer: PartitionWriter | None,
     wanted: Callable[[int, int], bool],
@@ -57,7 +57,7 @@ def open_segments(
     return found
 
 
-def active_segment(access: TierAccess, view: HotView) -> SegmentFile:
+def active_segment(access: Tiers, view: HotView) -> SegmentFile:
     """Return the active segment as its writer knows it."""
     return SegmentFile.of_writer(
         view.active, view.active_header, view.active_index, view.end_offset, view.producers,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..format.manifest import Head, ObjectEntry, PageRef
 from ..format.topic_meta import TopicMeta
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 
 SMALL_MANIFEST_PAGES = 16
 """Of a manifest of so many pages every one is read."""
@@ -47,7 +47,7 @@ class Published:
 
 
 def read_published(
-    access: TierAccess,
+    access: Tiers,
     meta: TopicMeta,
     partition: int,
     *,

@@ -13,9 +13,9 @@ from uuid import UUID
 
 from ..base.keyed_locks import Turns
 from ..cold.manifest.commit import FIRST_LINEAGE, Committer
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.restores import Restores
-from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET, Bucket
+from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET, StoreDocuments
 from ..cold.object_store.probe import Verdict, check_conditional_writes
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, TopicNotFound, UnsupportedFormat
@@ -24,7 +24,7 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..reader.same_log import Likeness, SameLog
 from ..reader.snapshot import check_owner
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..survey.local_segments import LocalSegments, open_segments
 from ..warm.bucket_binding import read_cold_place, write_cold_place
 from ..warm.catalog import Catalog
@@ -40,7 +40,7 @@ class Claims:
 
     def __init__(
         self,
-        access: TierAccess,
+        access: Tiers,
         store_id: UUID,
         clock: Callable[[], int],
         fs: FileSystem,
@@ -103,7 +103,7 @@ class Claims:
         loaded = self._access.cold(meta, partition).load()
         if known is not None and loaded is not None and loaded.head.epoch == known.epoch:
             return known
-        with self.turn(meta, partition):
+        with self.partition_lock(meta, partition):
             found = self._committers.get((meta.topic_id, partition))
             if found is not None and found is not known:
                 return found  # claimed by another thread meanwhile
@@ -140,9 +140,9 @@ class Claims:
         RestoreUnderWay
         """
         if self._owns_prefix:  # else the first look is that of `check_store`
-            self.restores.check(Bucket(self._access.object_store))
+            self.restores.check(StoreDocuments(self._access.object_store))
 
-    def turn(self, meta: TopicMeta, partition: int) -> threading.RLock:
+    def partition_lock(self, meta: TopicMeta, partition: int) -> threading.RLock:
         """Return the lock under which the tail of a partition is shipped, and its epoch claimed.
 
         Passes and appends that wait to be published ship from several threads, and nothing twice.
@@ -150,7 +150,7 @@ class Claims:
         return self._turns.of((meta.topic_id, partition))
 
     def published_end(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None) -> int | None:
-        """Return the end of what the bucket is known to have; it is asked once, and then told by `note_end`.
+        """Return the end of what the bucket is known to have; it is asked once, and then told by `record_published`.
 
         None where nothing was published. It can be more by now, if another process tiers too.
 
@@ -199,9 +199,9 @@ class Claims:
             if known is not None and known.epoch < head.epoch:
                 # Another process of this store tiered since. What we upload now must bear a newer epoch.
                 del self._committers[meta.topic_id, partition]
-        return self.note_end(meta, partition, head.end_offset)
+        return self.record_published(meta, partition, head.end_offset)
 
-    def note_end(self, meta: TopicMeta, partition: int, end_offset: int) -> int:
+    def record_published(self, meta: TopicMeta, partition: int, end_offset: int) -> int:
         """Remember how far a partition is published; it never goes back."""
         key = (meta.topic_id, partition)
         with self._lock:
@@ -307,7 +307,7 @@ class Claims:
         """
         key = meta.topic_id, partition
         try:
-            with self._access.kept(meta):
+            with self._access.hold_topic(meta):
                 write_lineage(self._fs, self._directory(meta, partition), FIRST_LINEAGE)
             self._without_lineage.discard(key)
         except DiskFull as error:
@@ -324,7 +324,7 @@ class Claims:
             return None
         try:
             with self._briefly() as store:
-                loaded = ColdPartition(store, meta.name, meta.topic_id, partition).load()
+                loaded = PartitionManifest(store, meta.name, meta.topic_id, partition).load()
         except (ColdStorageError, CorruptionError) as error:
             self._unreachable = isinstance(error, ColdStorageError)
             log.warning("cannot compare with the bucket before appending: %s", error)
@@ -356,7 +356,7 @@ class Claims:
         """Whether the bucket answers a question, asked once and without patience."""
         try:
             with self._briefly() as store:
-                Bucket(store).read_store_id()
+                StoreDocuments(store).read_store_id()
         except ColdStorageError:
             return False
         except (CorruptionError, UnsupportedFormat):
@@ -398,13 +398,13 @@ class Claims:
         RestoreUnderWay
         ColdStorageError, CorruptionError, UnsupportedFormat
         """
-        bucket = Bucket(self._access.object_store)
+        bucket = StoreDocuments(self._access.object_store)
         if bucket.read_store_id() is None:
             return False
         self._claim_store(bucket)
         return True
 
-    def _claim_store(self, bucket: Bucket) -> None:
+    def _claim_store(self, bucket: StoreDocuments) -> None:
         """Make sure that the prefix is this store's; a restore that was cut short is given up by that."""
         self._documents_lineage = bucket.claim_store(
             self._store_id,
@@ -413,8 +413,8 @@ class Claims:
         )
         self.restores.looked()
 
-    def check_may_bury(self, meta: TopicMeta) -> None:
-        """Raise what `bury` would, while the topic is whole: afterwards there is no way back.
+    def check_may_write_tombstone(self, meta: TopicMeta) -> None:
+        """Raise what `write_tombstone` would, while the topic is whole: afterwards there is no way back.
 
         Raises
         ------
@@ -423,11 +423,11 @@ class Claims:
         ConfigError, ColdStorageError, CorruptionError, UnsupportedFormat
         """
         if self._access.has_cold:
-            bucket = Bucket(self._access.object_store)
+            bucket = StoreDocuments(self._access.object_store)
             if self._owns(bucket):
-                bucket.check_may_bury(meta.name, meta.topic_id, self._documents_lineage)
+                bucket.check_may_write_tombstone(meta.name, meta.topic_id, self._documents_lineage)
 
-    def bury(self, meta: TopicMeta, *, briefly: bool = False) -> None:
+    def write_tombstone(self, meta: TopicMeta, *, briefly: bool = False) -> None:
         """Put a tombstone into the bucket for a topic that is gone here.
 
         Also where the bucket does not know it yet: a pass in another process may be announcing it right now.
@@ -446,12 +446,12 @@ class Claims:
         if not self._access.has_cold:
             return
         with self._briefly() if briefly else nullcontext(self._access.object_store) as store:
-            bucket = Bucket(store)
+            bucket = StoreDocuments(store)
             if self._owns(bucket):
                 lineage = self._documents_lineage
                 bucket.tombstone(meta.name, meta.topic_id, deleted_us=self._clock(), lineage=lineage)
 
-    def _owns(self, bucket: Bucket) -> bool:
+    def _owns(self, bucket: StoreDocuments) -> bool:
         """Make sure that the prefix is this store's; False where it is another's, so that nothing of ours is there."""
         if bucket.read_store_id() not in (None, self._store_id):
             return False
@@ -477,7 +477,7 @@ class Claims:
 
     def _announce(self, meta: TopicMeta) -> None:
         """Make sure that the prefix is this store's, and that it knows the topic as it is now."""
-        bucket = Bucket(self._access.object_store)
+        bucket = StoreDocuments(self._access.object_store)
         self._own_prefix(bucket)
         try:
             bucket.put_topic(meta.to_json(), self._documents_lineage)
@@ -507,7 +507,7 @@ class Claims:
             self._mark(meta, partition, writer, str(newer))
             raise
 
-    def _own_prefix(self, bucket: Bucket) -> None:
+    def _own_prefix(self, bucket: StoreDocuments) -> None:
         with self._prefix:
             if self._owns_prefix:
                 return
@@ -531,7 +531,7 @@ class Claims:
         raise Fenced(f"partition {partition} of topic {meta.name!r} was fenced: {reason}; see {FENCED_FILE}")
 
     def _mark(self, meta: TopicMeta, partition: int, writer: PartitionWriter | None, reason: str) -> None:
-        with self._access.kept(meta):
+        with self._access.hold_topic(meta):
             if writer is not None:
                 writer.fence(reason)
             else:

@@ -4,7 +4,7 @@ The order of a deletion, and what a kill after each step leaves behind::
 
     1  ask      whether the store may delete the topic in its bucket   nothing has changed
     2  rename   topics/<name> to topics/.deleting-<uuid>, synced       it is gone here, for every reader and writer
-    3  bury     a tombstone in the bucket                              it is gone there, too
+    3  write_tombstone     a tombstone in the bucket                              it is gone there, too
     4  remove   .deleting-<uuid> to .deleted-<uuid>, and its files     nothing is left but the objects, for the sweep
 
 From the second step on there is no way back, so whoever finds a deletion goes on with the third. The other way round a topic
@@ -60,7 +60,7 @@ def _finish(deletion: Deletion, claims: Claims, catalog: Catalog, *, briefly: bo
     # Whoever renamed it may have been killed before that was durable: a tombstone must not be, before it is.
     catalog.sync_deletions()
     try:
-        claims.bury(deletion.meta, briefly=briefly)
+        claims.write_tombstone(deletion.meta, briefly=briefly)
     except Fenced as newer:
         log.warning("topic %r is deleted here alone, as the bucket is another's: %s", deletion.name, newer)
     catalog.end_deletion(deletion)

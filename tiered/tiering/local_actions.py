@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from ..cold.manifest.commit import Committer
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.parquet.layout import object_schema
 from ..cold.parquet.writer import write_object
 from ..cold.upkeep.check import check_size
@@ -35,7 +35,7 @@ from ..warm.ends import SegmentEnds
 from ..warm.partition_directory import list_segments, read_start_offset
 from ..warm.reencode import merged_batches, rewrite_segment
 from ..warm.segment_reader import SegmentFile
-from ..warm.writer_requests import Asked, ask
+from ..warm.writer_requests import WriterRequest, ask
 from .claims import Claims
 
 
@@ -90,7 +90,7 @@ class TierActions:
                 writer.roll()
 
         # Where it is not the segment any more, the writer leaves the request alone.
-        asked = Asked(meta.topic_id, seal=action.segment_id)
+        asked = WriterRequest(meta.topic_id, seal=action.segment_id)
         return None if self._as_writer(meta, action.partition, roll, asked) else 0
 
     def compress(self, action: Compress, /) -> int | None:
@@ -107,7 +107,7 @@ class TierActions:
             level,
             use_mmap=self._access.places.use_mmap,
             block_bytes=action.block_bytes,
-            kept=lambda: self._access.kept(meta),
+            kept=lambda: self._access.hold_topic(meta),
         )
         self._access.forget(found.path)
         return None
@@ -140,7 +140,7 @@ class TierActions:
             writer.flush()
         moved, base = 0, action.base_offset
         while base < action.end_offset:
-            with self._claims.turn(meta, action.partition):
+            with self._claims.partition_lock(meta, action.partition):
                 segment = self._holding(meta, action)
                 if segment is None:
                     break
@@ -159,13 +159,13 @@ class TierActions:
 
     def _publish_start(self, meta: TopicMeta, partition: int, offset: int) -> None:
         """Publish that the log begins at `offset` or later, in a first head where there is none."""
-        with self._claims.turn(meta, partition):
+        with self._claims.partition_lock(meta, partition):
             try:
                 head = self.committer(meta, partition, fresh=False).raise_start_offset(offset)
             except Fenced:
                 # As in `_ship_piece`.
                 head = self.committer(meta, partition).raise_start_offset(offset)
-            self._claims.note_end(meta, partition, head.end_offset)
+            self._claims.record_published(meta, partition, head.end_offset)
 
     def _known_end(self, segment: SegmentFile, end: int) -> int:
         """Return `end`; or the segment's, where what is known of the producers holds there alone.
@@ -218,7 +218,7 @@ class TierActions:
         head = committer.last_head()
         base = max(base, head.end_offset)
         if base >= end:
-            self._claims.note_end(meta, committer.partition.partition, head.end_offset)
+            self._claims.record_published(meta, committer.partition.partition, head.end_offset)
             return 0, base
         if segment.facts is None or (base, end) != (segment.header.base_offset, segment.end_offset):
             # A sealed segment goes whole where nothing of it is published: its object replaces no pieces later.
@@ -270,7 +270,7 @@ class TierActions:
             committer.release([name])
         partition = committer.partition.partition
         self._claims.check_same(meta, partition, head, self.writer(meta.name, partition), [segment])
-        self._claims.note_end(meta, partition, head.end_offset)
+        self._claims.record_published(meta, partition, head.end_offset)
         return entry.bytes
 
     def prove(self, meta: TopicMeta, partition: int) -> None:
@@ -328,7 +328,7 @@ class TierActions:
         return size
 
     def _check_published(
-        self, meta: TopicMeta, cold: ColdPartition, head: Head, segment: SegmentFile
+        self, meta: TopicMeta, cold: PartitionManifest, head: Head, segment: SegmentFile
     ) -> None:
         """Raise unless what the bucket has of a segment is proven to be what this file has: its id alone says less."""
         for entry in cold.entries(head, segment.header.base_offset, segment.end_offset):
@@ -355,7 +355,7 @@ class TierActions:
         if writer is not None:
             writer.set_start_offset(offset)
         elif read_start_offset(directory) < offset:
-            asked = Asked(meta.topic_id, start_offset=offset, decided=self._access.has_cold)
+            asked = WriterRequest(meta.topic_id, start_offset=offset, decided=self._access.has_cold)
             if not self._as_writer(
                 meta, action.partition, lambda writer: writer.set_start_offset(offset), asked
             ):
@@ -370,7 +370,7 @@ class TierActions:
             untold = loaded.head.start_offset < offset
         if untold:
             head = self.committer(meta, action.partition).raise_start_offset(offset)
-            self._claims.note_end(meta, action.partition, head.end_offset)
+            self._claims.record_published(meta, action.partition, head.end_offset)
         freed = 0
         for segment in self.local(meta, action.partition).segments[:-1]:
             if segment.end_offset <= offset and segment.facts is not None:
@@ -379,10 +379,10 @@ class TierActions:
         return freed
 
     def _as_writer(
-        self, meta: TopicMeta, partition: int, work: Callable[[PartitionWriter], None], asked: Asked
+        self, meta: TopicMeta, partition: int, work: Callable[[PartitionWriter], None], asked: WriterRequest
     ) -> bool:
         """Do something that only a partition's writer can; False where there is one, in another process: it is asked."""
-        with self._access.kept(meta):
+        with self._access.hold_topic(meta):
             try:
                 writer = writer_at(self._context, meta, partition, wait_seconds=0)
             except StoreLocked:
@@ -416,7 +416,7 @@ class TierActions:
         return None
 
     def _unlink(self, meta: TopicMeta, partition: int, segment: SegmentFile) -> None:
-        with self._access.kept(meta):
+        with self._access.hold_topic(meta):
             self._access.forget(segment.path)
             self._fs.unlink(segment.path)
             self._fs.sync_directory(self.directory(meta, partition))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..base.units import to_us
 from ..cold.fetch.local_copies import HeldCopies
 from ..cold.manifest.keys import PartitionKeys, topic_prefix
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.upkeep.sweep import SweepReport
 from ..cold.upkeep.whole_object import verified_chunks
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError
@@ -108,7 +108,7 @@ class MaintenanceActions(TierActions):
                 if prefix not in ours:
                     shutil.rmtree(folder, ignore_errors=True)
 
-    def _named(self, cold: ColdPartition, action: ChangeClass | Promote) -> ObjectEntry | None:
+    def _named(self, cold: PartitionManifest, action: ChangeClass | Promote) -> ObjectEntry | None:
         """Return the entry of an action's object, if the head still names it."""
         loaded = cold.load()
         entries = cold.entries(loaded.head, action.base_offset, action.end_offset) if loaded else []
@@ -147,6 +147,6 @@ class MaintenanceActions(TierActions):
             log.warning("when the bucket was swept is not remembered: %s", error)
 
     def _scrub(self, meta: TopicMeta, partition: int) -> PartitionScrub:
-        cold = ColdPartition(self._access.object_store, meta.name, meta.topic_id, partition)
+        cold = PartitionManifest(self._access.object_store, meta.name, meta.topic_id, partition)
         directory, clock = self.directory(meta, partition), self._context.clock
-        return PartitionScrub(cold, directory, self._fs, clock, lambda: self._access.kept(meta))
+        return PartitionScrub(cold, directory, self._fs, clock, lambda: self._access.hold_topic(meta))

@@ -104,7 +104,7 @@ class Backoff:
         self._failed.clear()
 
 
-class _Cycle:
+class _PassKind:
     """The figures of one kind of pass, and its thread's bell."""
 
     def __init__(self, kind: str) -> None:
@@ -148,7 +148,7 @@ class _Cycle:
         )
 
 
-class Passes:
+class PassLoop:
     """The loop over one open store; `start` gives it threads.
 
     Parameters
@@ -192,7 +192,7 @@ class Passes:
         self._monotonic = monotonic
         self.observe = observe
         self.history = PassHistory()
-        self._full, self._tails = _Cycle("full"), _Cycle("tails")
+        self._full, self._tails = _PassKind("full"), _PassKind("tails")
         self._full_backoff, self._tail_backoff = Backoff(draw), Backoff(draw)
         self._away_backoff = Backoff(draw, _AWAY_SECONDS_MAX)
         self._away = False
@@ -230,7 +230,7 @@ class Passes:
             log.warning("%s did not end within %g s", " and ".join(late), deadline_seconds)
         return not late
 
-    def _loop(self, cycle: _Cycle) -> None:
+    def _loop(self, cycle: _PassKind) -> None:
         while not self._stopping.is_set() and threading.current_thread() in self._threads:
             try:
                 delay = self._due_in(cycle)
@@ -260,7 +260,7 @@ class Passes:
         """Return the seconds until the next pass of either kind; at most one, in case topics come up."""
         return min(self._due_in(self._tails), self._due_in(self._full))
 
-    def _due_in(self, cycle: _Cycle) -> float:
+    def _due_in(self, cycle: _PassKind) -> float:
         now = self._monotonic()
         if cycle is self._full:
             return self._full_due - now
@@ -272,7 +272,7 @@ class Passes:
             due = self._away_backoff.until("")
         return min(due - now, _LOOK_AGAIN_SECONDS)
 
-    def _run(self, cycle: _Cycle, *, waits: bool = True) -> None:
+    def _run(self, cycle: _PassKind, *, waits: bool = True) -> None:
         with cycle.turn:
             cycle.running = True
             try:
@@ -298,7 +298,7 @@ class Passes:
         self._full_due = self._monotonic() + schedule()
         self._full.wake.set()
 
-    def gone(self) -> list[str]:
+    def dead_threads(self) -> list[str]:
         """Return which threads are gone that should run."""
         running = self._threads and not self._stopping.is_set()
         return [thread.name for thread in self._threads if not thread.is_alive()] if running else []
@@ -436,7 +436,7 @@ class Passes:
     # -- figures ---------------------------------------------------------------------------------
 
     def _ended(
-        self, cycle: _Cycle, started_us: int, begun: float, report: TierReport | None, errors: list[str]
+        self, cycle: _PassKind, started_us: int, begun: float, report: TierReport | None, errors: list[str]
     ) -> None:
         event = PassEvent(cycle.kind, started_us, self._monotonic() - begun, report, tuple(errors))
         cycle.ended(event)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.upkeep.check import scrub_object
 from ..errors import CorruptionError, ObjectNotFound, TieredError
 from ..format.manifest import ObjectEntry
@@ -34,7 +34,7 @@ class PartitionScrub:
 
     def __init__(
         self,
-        cold: ColdPartition,
+        cold: PartitionManifest,
         directory: Path,
         fs: FileSystem,
         clock: Callable[[], int],
@@ -172,7 +172,7 @@ class PartitionScrub:
         )
 
 
-def _corruption(cold: ColdPartition, found: list[Damage]) -> CorruptionError:
+def _corruption(cold: PartitionManifest, found: list[Damage]) -> CorruptionError:
     first = found[0]
     more = f" (one of {len(found)} damaged objects)" if len(found) > 1 else ""
     return CorruptionError(

@@ -35,7 +35,7 @@ log = logging.getLogger("tiered.tierer")
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class SurveyResult:
     """What a plan is made from.
 
     Attributes
@@ -55,7 +55,7 @@ class Looked:
     notes: tuple[str, ...]
 
 
-class Finder:
+class StoreSurvey:
     """Finds the facts of one open store."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Finder:
             raise ReadOnly(f"{self._context.url} has no local tier to plan for; name the local store")
         return root
 
-    def look(self, problems: list[TieredError], *, fence: bool) -> Looked:
+    def look(self, problems: list[TieredError], *, fence: bool) -> SurveyResult:
         """Gather the facts of what is not paused; to act on, nothing of a paused topic is needed.
 
         Raises
@@ -94,7 +94,7 @@ class Finder:
         known, unknown = self.gather(
             problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
         )
-        return Looked(
+        return SurveyResult(
             known=[item for item in known if item.topic not in paused],
             unknown=[item for item in unknown if item.topic not in paused],
             everything=[*known, *unknown],

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..cold.manifest.keys import topic_prefix
 from ..cold.manifest.leases import oldest_lease, server_seconds
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..cold.upkeep.multipart_uploads import sweep_uploads, sweep_uploads_of_deleted
 from ..cold.upkeep.sweep import (
     PartitionSweeper,
@@ -71,7 +71,7 @@ class StoreSweep:
         for meta, partition in known:
             parts.append(self._partition(meta, partition, _rest(rules, parts)))
         ours = {meta.topic_id for meta, _ in known}
-        bucket = Bucket(store)
+        bucket = StoreDocuments(store)
         for name in bucket.names():
             for topic_id in bucket.topic_ids(name):
                 if topic_id not in ours:
@@ -114,7 +114,7 @@ class StoreSweep:
                 swept = sweeper.sweep(committer)
             finally:
                 if sweeper.marks != marks:
-                    with self._access.kept(meta):
+                    with self._access.hold_topic(meta):
                         write_marks(self._fs, directory, sweeper.marks)
             return sweep_uploads(swept, cold, committer, rules)
         except (TieredError, OSError) as error:
@@ -122,7 +122,7 @@ class StoreSweep:
                 return PartSweep(meta.name, partition)
             return _problem(meta.name, partition, error)
 
-    def _other_topic(self, bucket: Bucket, name: str, topic_id: UUID, rules: SweepRules) -> PartSweep:
+    def _other_topic(self, bucket: StoreDocuments, name: str, topic_id: UUID, rules: SweepRules) -> PartSweep:
         """Sweep a topic that is not in the local store, if it has a tombstone."""
         try:
             topic = bucket.read_topic(name, topic_id)

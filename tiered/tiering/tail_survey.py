@@ -20,7 +20,7 @@ from .local_actions import TierActions
 from .reports import Lag
 
 
-class Unpublished:
+class TailSurvey:
     """Looks at one partition after the other. Thread-safe."""
 
     def __init__(self, context: StoreContext, claims: Claims, actions: TierActions) -> None:

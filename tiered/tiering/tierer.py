@@ -34,7 +34,7 @@ from ..policies.executor import Executor, Outcome, Stopping, TierReport, joined,
 from ..policies.forecast.simulate import Simulation, simulate
 from ..policies.outlook import outlook
 from ..policies.plan import Plan, make_plan
-from ..policies.replan import Outdated
+from ..policies.replan import ReplanCheck
 from ..policies.rules.case import floor_bytes
 from ..policies.running import Running
 from ..policies.shipping import Shipping
@@ -48,10 +48,10 @@ from .deletions import finish_deletions
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
 from .reports import Lag, TailReport
-from .store_survey import Finder
+from .store_survey import StoreSurvey
 from .store_sweep import StoreSweep
 from .sweep_state import read_swept
-from .tail_survey import Unpublished
+from .tail_survey import TailSurvey
 
 PASSES_LOCK = "passes.lock"
 TIERING_LOCK = "tiering.lock"
@@ -80,8 +80,8 @@ class Tierer:
         same = SameLog(context.pinned_producers)
         self.claims = Claims(self._access, context.store_id, context.clock, self._fs, same)
         self.actions = MaintenanceActions(context, topics, self.claims)
-        self.finder = Finder(context, topics, self.claims, self.actions, self.pauses)
-        self._unpublished = Unpublished(context, self.claims, self.actions)
+        self.finder = StoreSurvey(context, topics, self.claims, self.actions, self.pauses)
+        self._unpublished = TailSurvey(context, self.claims, self.actions)
         self.running = Running()
         self._shipping = Shipping()
         self.observe_action: Callable[[Outcome], None] = lambda _: None
@@ -163,7 +163,7 @@ class Tierer:
         root, usage = self.finder.root, self._context.host.disk_usage
         total, policy_for = usage(root).total, self._context.settings.policy_for
         floor = max((floor_bytes(policy_for(name), total) for name in self._topics.listed()), default=0)
-        outdated = Outdated(lambda: usage(root).free < floor)
+        outdated = ReplanCheck(lambda: usage(root).free < floor)
         report = self._executor(lambda: outdated.is_so() or should_stop()).execute(plan)
         stopping = should_stop() or self._context.lifecycle.stopping.is_set()
         return report, outdated.found and report.bytes > 0 and not report.failed and not stopping
@@ -195,7 +195,7 @@ class Tierer:
         begun = time.monotonic()
         with self._one_tail_pass:
             with self._passing():
-                found = self._look_at_tails(wanted, lags, problems)
+                found = self._survey_tails(wanted, lags, problems)
                 executor = self._executor(should_stop)
                 for place, actions in found.items():
                     held = ExitStack()
@@ -210,7 +210,7 @@ class Tierer:
             report = report_of(self._shipping.ended(), time.monotonic() - begun)
         return TailReport(report, lags, problems, under_way)
 
-    def _look_at_tails(
+    def _survey_tails(
         self,
         wanted: Callable[[str, int], bool],
         lags: dict[tuple[str, int], Lag],
@@ -482,7 +482,7 @@ class Tierer:
                 self.actions.tidy_copies(meta, partition)
                 remove_half_written(self._fs, directory)
                 for name in list_segments(directory).leftovers:
-                    with self._access.kept(meta):
+                    with self._access.hold_topic(meta):
                         remove_leftover(self._fs, directory, name)
             except (TieredError, OSError) as error:
                 if not is_gone(self._context, meta):

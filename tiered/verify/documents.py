@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from ..cold.manifest.keys import STORE_KEY, topic_key
-from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, Bucket
+from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
 from ..errors import CorruptionError
 from ..format.document import decode_document
 from ..format.topic_meta import TopicMeta
@@ -17,7 +17,7 @@ from .notes import Notes
 from .report import Item, Problem
 
 
-def look_at_store_document(root: Path, notes: Notes) -> UUID | None:
+def check_store_document(root: Path, notes: Notes) -> UUID | None:
     """Return the id that ``store.json`` of a local store gives, and look at ``cold.json``."""
     path = root / STORE_FILE
     store_id = None
@@ -32,8 +32,8 @@ def look_at_store_document(root: Path, notes: Notes) -> UUID | None:
     return store_id
 
 
-def look_at_bucket_document(
-    bucket: Bucket, store_id: UUID | None, published: bool, notes: Notes
+def check_bucket_document(
+    bucket: StoreDocuments, store_id: UUID | None, published: bool, notes: Notes
 ) -> UUID | None:
     """Return the id that ``store.json`` of the bucket gives; `published` says whether there must be one."""
     where = f"{bucket.store.url.rstrip('/')}/{STORE_KEY}"
@@ -66,7 +66,7 @@ def local_topic_names(root: Path, notes: Notes) -> list[str]:
     ]  # fmt: skip
 
 
-def look_at_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | None:
+def check_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | None:
     """Return what a local ``topic.json`` says; None where it does not verify."""
     path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
     with notes.guard(Item.DOCUMENT, str(path), position=0):
@@ -85,7 +85,7 @@ def look_at_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | N
     return None
 
 
-def look_at_deletions(root: Path, notes: Notes) -> set[UUID]:
+def check_deletions(root: Path, notes: Notes) -> set[UUID]:
     """Name the deletions that are not finished, and return the ids of their topics, which may live in the bucket."""
     ids = set()
     for deletion in deletions(root):
@@ -98,7 +98,7 @@ def look_at_deletions(root: Path, notes: Notes) -> set[UUID]:
     return ids
 
 
-def look_at_bucket_topic(bucket: Bucket, meta: TopicMeta, published: bool, notes: Notes) -> None:
+def check_bucket_topic(bucket: StoreDocuments, meta: TopicMeta, published: bool, notes: Notes) -> None:
     """Compare a topic's document in the bucket with the local one; the bucket's may be older."""
     where = f"{bucket.store.url.rstrip('/')}/{topic_key(meta.name, meta.topic_id)}"
     with notes.guard(Item.DOCUMENT, where, position=0):

@@ -1,6 +1,6 @@
 """What holds of every partition, as pure functions over what was gathered; verification and tests share them.
 
-Each function takes `PartitionFacts` and yields a `Problem` for each place where it does not hold. What was not
+Each function takes `Evidence` and yields a `Problem` for each place where it does not hold. What was not
 gathered (None) is not judged: unknown is not failed (promise P10).
 """
 
@@ -19,11 +19,11 @@ from ..format.manifest_checks import check_entries
 from ..format.schema import body_schema, schema_to_text
 from ..format.segment import BlockIndex, SegmentHeader
 from .report import Item, Problem
-from .segments import SegmentLook
+from .segments import SegmentCheck
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFacts:
+class Evidence:
     """What was found of one partition.
 
     Attributes
@@ -57,7 +57,7 @@ class PartitionFacts:
     start_offset: int | None = None
     lineage: int | None = None
     fenced: bool = False
-    segments: tuple[SegmentLook, ...] | None = None
+    segments: tuple[SegmentCheck, ...] | None = None
     bucket_where: str = ""
     earlier_end: int | None = None
     head: Head | None = None
@@ -74,14 +74,14 @@ class PartitionFacts:
         return f"{self.bucket_where}data/{entry.name}"
 
 
-Invariant = Callable[[PartitionFacts], Iterator[Problem]]
+Invariant = Callable[[Evidence], Iterator[Problem]]
 
 
-def _log(facts: PartitionFacts, reason: str, offsets: tuple[int, int] | None, where: str = "") -> Problem:
+def _log(facts: Evidence, reason: str, offsets: tuple[int, int] | None, where: str = "") -> Problem:
     return Problem(Item.LOG, where or facts.where, reason, offsets=offsets)
 
 
-def offsets_are_contiguous(facts: PartitionFacts) -> Iterator[Problem]:
+def offsets_are_contiguous(facts: Evidence) -> Iterator[Problem]:
     """Every offset from the start to the end is in a local segment or in an object, once in each tier."""
     segments = facts.segments
     if segments is None:
@@ -115,7 +115,7 @@ def _missing(start: int, end: int, entries: tuple[ObjectEntry, ...]) -> Iterator
         yield start, end
 
 
-def _unnamed(facts: PartitionFacts, low: int, high: int) -> str:
+def _unnamed(facts: Evidence, low: int, high: int) -> str:
     """Say where objects that the manifest does not name hold records of ``[low, high)``: an older one is in its place."""
     named = {entry.name for entry in facts.entries or ()}
     for name in sorted((facts.sizes or {}).keys() - named):
@@ -128,7 +128,7 @@ def _unnamed(facts: PartitionFacts, low: int, high: int) -> str:
     return ""
 
 
-def chain_is_unbroken(facts: PartitionFacts) -> Iterator[Problem]:
+def chain_is_unbroken(facts: Evidence) -> Iterator[Problem]:
     """Each segment names the origin hash of the one before: none was exchanged, whatever was re-encoded."""
     for left, right in pairwise(facts.segments or ()):
         if left.footer is None or right.header is None or left.end_offset != right.name.base_offset:
@@ -143,7 +143,7 @@ def chain_is_unbroken(facts: PartitionFacts) -> Iterator[Problem]:
             )
 
 
-def footers_match_blocks(facts: PartitionFacts) -> Iterator[Problem]:
+def footers_match_blocks(facts: Evidence) -> Iterator[Problem]:
     """Check that a footer's index, totals and content hash are those of the blocks in its file."""
     for look in facts.segments or ():
         if look.footer is None or look.damaged:
@@ -168,7 +168,7 @@ def _rows(index: BlockIndex) -> list[tuple[int, ...]]:
     return [tuple(int(column[i]) for column in columns) for i in range(len(index))]
 
 
-def segments_are_of_this_partition(facts: PartitionFacts) -> Iterator[Problem]:
+def segments_are_of_this_partition(facts: Evidence) -> Iterator[Problem]:
     """Headers and footers name this store, topic and partition, and a schema version that the topic has."""
     for look in facts.segments or ():
         risk = (look.name.base_offset, max(look.end_offset, look.name.base_offset))
@@ -213,7 +213,7 @@ def _identity(item: object) -> tuple[object, ...]:
     return tuple(getattr(item, name) for name in names)
 
 
-def only_the_newest_is_open(facts: PartitionFacts) -> Iterator[Problem]:
+def only_the_newest_is_open(facts: Evidence) -> Iterator[Problem]:
     """There is a newest file where there ever was one, and it reaches at least as far as the bucket."""
     segments = facts.segments
     if segments is None:
@@ -232,7 +232,7 @@ def only_the_newest_is_open(facts: PartitionFacts) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def start_is_within(facts: PartitionFacts) -> Iterator[Problem]:
+def start_is_within(facts: Evidence) -> Iterator[Problem]:
     """Check that the start offset lies between what it was at the last seal and the end of the log."""
     if facts.start_offset is None or not facts.segments:
         return
@@ -251,7 +251,7 @@ def start_is_within(facts: PartitionFacts) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def epochs_are_monotone(facts: PartitionFacts) -> Iterator[Problem]:
+def epochs_are_monotone(facts: Evidence) -> Iterator[Problem]:
     """Writer and lineage epochs never go back along the log, and the disk's lineage is one of the head's."""
     headers = [look.header for look in facts.segments or () if look.header is not None]
     for left, right in pairwise(headers):
@@ -272,7 +272,7 @@ def epochs_are_monotone(facts: PartitionFacts) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def head_is_whole(facts: PartitionFacts) -> Iterator[Problem]:
+def head_is_whole(facts: Evidence) -> Iterator[Problem]:
     """Entries lie end to end over the head's range; ids and schemas are those of the topic."""
     head = facts.head
     if head is None:
@@ -290,7 +290,7 @@ def head_is_whole(facts: PartitionFacts) -> Iterator[Problem]:
             yield Problem(Item.HEAD, where, reason, offsets=risk)
 
 
-def no_live_object_is_missing(facts: PartitionFacts) -> Iterator[Problem]:
+def no_live_object_is_missing(facts: Evidence) -> Iterator[Problem]:
     """Every object that the manifest names is there, with its size."""
     if facts.sizes is None:
         return
@@ -306,7 +306,7 @@ def no_live_object_is_missing(facts: PartitionFacts) -> Iterator[Problem]:
             )  # fmt: skip
 
 
-def disk_and_bucket_agree(facts: PartitionFacts) -> Iterator[Problem]:
+def disk_and_bucket_agree(facts: Evidence) -> Iterator[Problem]:
     """Check that a segment in both tiers has one range and one hash, that no other has its offsets, and what it follows.
 
     Where another copy of the directory has published, the ids are the same and the hashes are not.
@@ -340,7 +340,7 @@ ANOTHER_COPY = (
 _OF_ANOTHER_COPY = ("do not follow each other", "are one segment with different hashes")
 
 
-def _disagreement(header: SegmentHeader, look: SegmentLook, entry: ObjectEntry) -> str:
+def _disagreement(header: SegmentHeader, look: SegmentCheck, entry: ObjectEntry) -> str:
     base, end = header.base_offset, look.end_offset
     sealed = look.footer.facts if look.footer is not None else None
     if header.segment_id not in entry.segment_ids:
@@ -373,6 +373,6 @@ INVARIANTS: tuple[Invariant, ...] = (
 )
 
 
-def check_partition(facts: PartitionFacts) -> list[Problem]:
+def check_partition(facts: Evidence) -> list[Problem]:
     """Return every place where an invariant does not hold: an empty list for every sound partition."""
     return [problem for invariant in INVARIANTS for problem in invariant(facts)]

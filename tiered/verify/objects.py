@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
 from ..cold.fetch.plan import read_piece, tail_piece
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.second_look import DAMAGED_OR_MISSING, sound
 from ..cold.parquet.footer import Footer, parse_footer
@@ -26,13 +26,13 @@ from ..reader.same_log import segment_rows
 from ..warm.segment_reader import SegmentFile
 from .notes import Notes
 from .report import Item, Problem
-from .segments import SegmentLook
+from .segments import SegmentCheck
 
 _TAIL_BYTES_MAX = 256 << 20
 
 
-def look_at_object(
-    cold: ColdPartition, meta: TopicMeta, entry: ObjectEntry, twins: Sequence[SegmentLook], notes: Notes
+def check_object(
+    cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry, twins: Sequence[SegmentCheck], notes: Notes
 ) -> tuple[SegmentFacts, ...]:
     """Read an object whole and compare it with the manifest, with itself and with its local segments `twins`.
 
@@ -66,7 +66,7 @@ def look_at_object(
     return about
 
 
-def _named(cold: ColdPartition, entry: ObjectEntry) -> bool:
+def _named(cold: PartitionManifest, entry: ObjectEntry) -> bool:
     """Whether the manifest names the entry now."""
     found = Notes()
     with found.guard(Item.HEAD, ""):
@@ -165,7 +165,7 @@ def _compare(
     key: str,
     entry: ObjectEntry,
     meta: TopicMeta,
-    twin: SegmentLook,
+    twin: SegmentCheck,
     where: str,
     notes: Notes,
 ) -> None:

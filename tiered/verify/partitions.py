@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from ..cold.manifest.partition_manifest import ColdPartition
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError, ObjectNotFound
 from ..format.manifest import Head, ObjectEntry
@@ -26,18 +26,18 @@ from ..warm.partition_directory import (
     read_marks,
     read_start_offset,
 )
-from .invariants import ANOTHER_COPY, PartitionFacts, check_partition
+from .invariants import ANOTHER_COPY, Evidence, check_partition
 from .notes import Gone, Notes
-from .objects import look_at_object
+from .objects import check_object
 from .report import Item, Problem
-from .segments import SegmentLook, look_at_segment
+from .segments import SegmentCheck, check_segment
 
 _LOOKS_MAX = 4
 _GONE_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Tiers:
+class VerifiedTiers:
     """Where one store's data lie, as a verification reaches them; None for a tier that there is not.
 
     Attributes
@@ -52,9 +52,9 @@ class Tiers:
     cold_known: bool = True
 
 
-def look_at_partition(
-    tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, *, deep: bool, notes: Notes
-) -> PartitionFacts:
+def check_partition_tiers(
+    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, *, deep: bool, notes: Notes
+) -> Evidence:
     """Look at a partition and check its invariants; what is found goes into `notes`."""
     facts = settled_facts(tiers, meta, partition, directory, notes)
     if deep:
@@ -69,14 +69,14 @@ def look_at_partition(
 
 
 def settled_facts(
-    tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
-) -> PartitionFacts:
+    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
+) -> Evidence:
     """Return what a partition has, its bytes not read, and check its invariants.
 
     While a writer, a tierer or retention moves things, a look can catch a moment between two of their steps. So
     what a look finds is looked for again, and counts if it is there in two looks, one after the other.
     """
-    facts = PartitionFacts(str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas)
+    facts = Evidence(str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas)
     before: set[Problem] | None = None
     found = notes.inner()
     looks = gone = 0
@@ -104,24 +104,24 @@ def settled_facts(
     return facts
 
 
-def _cold(bucket: ObjectStore, meta: TopicMeta, partition: int) -> ColdPartition:
+def _cold(bucket: ObjectStore, meta: TopicMeta, partition: int) -> PartitionManifest:
     # A fresh one, which has no page in memory that the bucket has lost since.
-    return ColdPartition(bucket, meta.name, meta.topic_id, partition)
+    return PartitionManifest(bucket, meta.name, meta.topic_id, partition)
 
 
 def _gather(
-    tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
-) -> PartitionFacts:
+    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
+) -> Evidence:
     cold = _cold(tiers.bucket, meta, partition) if tiers.bucket is not None else None
     earlier = _head(cold, directory, notes.inner())[0] if cold is not None else None
     start, lineage, fenced = None, None, False
-    segments: tuple[SegmentLook, ...] | None = None
+    segments: tuple[SegmentCheck, ...] | None = None
     if directory is not None:
         start, lineage, fenced = _documents(directory, notes)
         tails = earlier.inline if earlier is not None else ()
         ends = frozenset(entry.end_offset for entry in tails if entry.end_hash)
         segments = _segments(directory, ends, notes)
-    facts = PartitionFacts(
+    facts = Evidence(
         str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas, start, lineage, fenced, segments,
         earlier_end=earlier.end_offset if earlier is not None else None,
     )  # fmt: skip
@@ -159,7 +159,7 @@ def _documents(directory: Path, notes: Notes) -> tuple[int | None, int | None, b
     return start, lineage, fenced
 
 
-def _segments(directory: Path, ends: frozenset[int], notes: Notes) -> tuple[SegmentLook, ...]:
+def _segments(directory: Path, ends: frozenset[int], notes: Notes) -> tuple[SegmentCheck, ...]:
     looks = []
     names = list_segments(directory).segments
     for i, name in enumerate(names):
@@ -168,12 +168,12 @@ def _segments(directory: Path, ends: frozenset[int], notes: Notes) -> tuple[Segm
         with notes.guard(Item.SEGMENT, str(path)):
             newest = i + 1 == len(names)
             looks.append(
-                look_at_segment(path, newest=newest, end_hint=hint, deep=False, notes=notes, ends=ends)
+                check_segment(path, newest=newest, end_hint=hint, deep=False, notes=notes, ends=ends)
             )
     return tuple(looks)
 
 
-def _head(cold: ColdPartition, directory: Path | None, notes: Notes) -> tuple[Head | None, bool]:
+def _head(cold: PartitionManifest, directory: Path | None, notes: Notes) -> tuple[Head | None, bool]:
     """Return the head, and whether the bucket said what it is."""
     where = cold.where(cold.keys.head)
     names = list_segments(directory).segments if directory is not None else ()
@@ -190,7 +190,9 @@ def _head(cold: ColdPartition, directory: Path | None, notes: Notes) -> tuple[He
     return None, False
 
 
-def _entries(cold: ColdPartition, head: Head | None, notes: Notes) -> tuple[tuple[ObjectEntry, ...], bool]:
+def _entries(
+    cold: PartitionManifest, head: Head | None, notes: Notes
+) -> tuple[tuple[ObjectEntry, ...], bool]:
     """Return the entries of every page that verifies, and whether all pages did."""
     if head is None:
         return (), True
@@ -208,7 +210,7 @@ def _entries(cold: ColdPartition, head: Head | None, notes: Notes) -> tuple[tupl
     return tuple(entry for entry in found if entry.end_offset > head.start_offset), whole
 
 
-def _sizes(cold: ColdPartition, entries: tuple[ObjectEntry, ...], notes: Notes) -> dict[str, int] | None:
+def _sizes(cold: PartitionManifest, entries: tuple[ObjectEntry, ...], notes: Notes) -> dict[str, int] | None:
     """Return the sizes of the objects that are there; None where the bucket did not say."""
     prefix = cold.keys.data_prefix
     unknown = len(notes.unknown)
@@ -226,9 +228,9 @@ def _sizes(cold: ColdPartition, entries: tuple[ObjectEntry, ...], notes: Notes) 
     return sizes if len(notes.unknown) == unknown else None
 
 
-def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentLook, ...]:
+def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentCheck, ...]:
     """Look at every byte of every segment; one that was re-encoded or evicted meanwhile is looked for again."""
-    done: dict[int, SegmentLook] = {}
+    done: dict[int, SegmentCheck] = {}
     for _ in range(_GONE_MAX):
         moved = False
         names = list_segments(directory).segments
@@ -239,7 +241,7 @@ def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentLook, ...]:
             path = directory / str(name)
             try:
                 with notes.guard(Item.SEGMENT, str(path)):
-                    done[name.base_offset] = look_at_segment(
+                    done[name.base_offset] = check_segment(
                         path, newest=i + 1 == len(names), end_hint=hint, deep=True, notes=notes
                     )
             except Gone:
@@ -250,7 +252,7 @@ def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentLook, ...]:
 
 
 def _known_damage(
-    cold: ColdPartition, meta: TopicMeta, directory: Path, facts: PartitionFacts, notes: Notes
+    cold: PartitionManifest, meta: TopicMeta, directory: Path, facts: Evidence, notes: Notes
 ) -> None:
     """Read the objects again that are known to be damaged, at any depth: a repair takes them from here."""
     known = {item.name for item in read_scrub_state(directory).damaged}
@@ -263,13 +265,13 @@ def _known_damage(
                 unread = Notes()
                 newest = look is (facts.segments or ())[-1]
                 with suppress(Gone):
-                    look_at_segment(look.path, newest=newest, end_hint=None, deep=True, notes=unread)
+                    check_segment(look.path, newest=newest, end_hint=None, deep=True, notes=unread)
                     twins += [look] if not unread.problems else []
-        look_at_object(cold, meta, entry, twins, notes)
+        check_object(cold, meta, entry, twins, notes)
 
 
 def _deep_objects(
-    cold: ColdPartition, meta: TopicMeta, segments: tuple[SegmentLook, ...], notes: Notes
+    cold: PartitionManifest, meta: TopicMeta, segments: tuple[SegmentCheck, ...], notes: Notes
 ) -> None:
     local = {
         look.header.segment_id: look for look in segments if look.header is not None and not look.damaged
@@ -278,7 +280,7 @@ def _deep_objects(
     before: ObjectEntry | None = None
     for entry in _entries(cold, head, notes.inner())[0]:
         twins = [local[item] for item in entry.segment_ids if item in local]
-        about = look_at_object(cold, meta, entry, twins, notes)
+        about = check_object(cold, meta, entry, twins, notes)
         if before is not None and about and not _follows(before, about[0]):
             where = cold.where(cold.keys.data(entry.name))
             offsets = before.base_offset, entry.end_offset

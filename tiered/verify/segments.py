@@ -46,7 +46,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentLook:
+class SegmentCheck:
     """What one segment file was found to hold.
 
     Attributes
@@ -77,7 +77,7 @@ class SegmentLook:
     hashes: Mapping[int, str] = field(default_factory=dict)
 
 
-def look_at_segment(
+def check_segment(
     path: Path,
     *,
     newest: bool,
@@ -86,7 +86,7 @@ def look_at_segment(
     notes: Notes,
     name: SegmentName | None = None,
     ends: AbstractSet[int] = frozenset(),
-) -> SegmentLook:
+) -> SegmentCheck:
     """Look at a segment file; what is wrong goes into `notes`.
 
     Parameters
@@ -219,7 +219,7 @@ class _Look:
         self.end_position = 0
         self.last_append_us = 0
 
-    def run(self) -> SegmentLook:
+    def run(self) -> SegmentCheck:
         header, footer = None, None
         with self.notes.guard(Item.SEGMENT, self.where, position=0, offsets=self.risk):
             header = self.read_header()
@@ -247,7 +247,7 @@ class _Look:
         hashes = {
             item: self.hashes.get(item, "") for item in self.ends if self.name.base_offset < item <= end
         }
-        return SegmentLook(
+        return SegmentCheck(
             self.path, self.name, self.file.size, header, footer, self.found, self.content.hexdigest(), end,
             bool(self.notes.problems), hashes,
         )  # fmt: skip

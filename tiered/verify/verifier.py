@@ -8,30 +8,30 @@ from pathlib import Path
 from uuid import UUID
 
 from ..cold.manifest.keys import PartitionKeys, topic_key, topic_of_folder
-from ..cold.manifest.store_documents import DELETED, Bucket
+from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import CorruptionError
 from ..format.topic_meta import TopicMeta
-from ..reader.tiers import TierAccess
+from ..reader.tiers import Tiers
 from ..warm.catalog import TOPICS_DIRECTORY
 from ..warm.partition_directory import list_segments
 from .damage_memory import Memory
 from .documents import (
+    check_bucket_document,
+    check_bucket_topic,
+    check_deletions,
+    check_store_document,
+    check_topic_document,
     local_topic_names,
-    look_at_bucket_document,
-    look_at_bucket_topic,
-    look_at_deletions,
-    look_at_store_document,
-    look_at_topic_document,
 )
 from .notes import Gone, Notes, Progress
-from .partitions import Tiers, look_at_partition
+from .partitions import VerifiedTiers, check_partition_tiers
 from .report import Item, Problem, VerifyReport
-from .segments import look_at_segment
+from .segments import check_segment
 
 
 def verify_store(
-    access: TierAccess,
+    access: Tiers,
     *,
     deep: bool = False,
     progress: Progress | None = None,
@@ -62,7 +62,7 @@ def verify_store(
 
 def bucket_topics(store: ObjectStore) -> Iterator[tuple[str, UUID]]:
     """Yield name and id of every topic that has a folder in a bucket, deleted ones too."""
-    bucket = Bucket(store)
+    bucket = StoreDocuments(store)
     for folder in store.folders(""):
         name = topic_of_folder(folder)
         if name is not None:
@@ -71,7 +71,7 @@ def bucket_topics(store: ObjectStore) -> Iterator[tuple[str, UUID]]:
 
 def find_bucket_topic(store: ObjectStore, name: str, notes: Notes) -> TopicMeta | None:
     """Return the one live topic of this name as the bucket knows it; None where it does not, or knows two."""
-    bucket, found = Bucket(store), []
+    bucket, found = StoreDocuments(store), []
     with notes.guard(Item.DOCUMENT, f"{store.url.rstrip('/')}/{name}"):
         for topic_id in bucket.topic_ids(name):
             meta = _read_topic(bucket, name, topic_id, notes)
@@ -79,7 +79,7 @@ def find_bucket_topic(store: ObjectStore, name: str, notes: Notes) -> TopicMeta 
     return found[0] if len(found) == 1 else None
 
 
-def _read_topic(bucket: Bucket, name: str, topic_id: UUID, notes: Notes) -> TopicMeta | None:
+def _read_topic(bucket: StoreDocuments, name: str, topic_id: UUID, notes: Notes) -> TopicMeta | None:
     where = f"{bucket.store.url.rstrip('/')}/{topic_key(name, topic_id)}"
     with notes.guard(Item.DOCUMENT, where, position=0):
         values = bucket.read_topic(name, topic_id)
@@ -90,7 +90,7 @@ def _read_topic(bucket: Bucket, name: str, topic_id: UUID, notes: Notes) -> Topi
 
 
 class _Verifier:
-    def __init__(self, access: TierAccess, deep: bool, notes: Notes, memory: Memory | None) -> None:
+    def __init__(self, access: Tiers, deep: bool, notes: Notes, memory: Memory | None) -> None:
         self._access = access
         self._root = access.places.root
         self._deep = deep
@@ -99,21 +99,23 @@ class _Verifier:
 
     def run(self) -> None:
         notes, root = self._notes, self._root
-        store_id = look_at_store_document(root, notes) if root is not None else None
+        store_id = check_store_document(root, notes) if root is not None else None
         store = self._reach()
         in_bucket: list[tuple[str, UUID]] = []
         if store is not None:
             with notes.guard(Item.LOG, store.url):
                 in_bucket = list(bucket_topics(store))
-            bucket_id = look_at_bucket_document(Bucket(store), store_id, bool(in_bucket), notes)
+            bucket_id = check_bucket_document(StoreDocuments(store), store_id, bool(in_bucket), notes)
             store_id = store_id or bucket_id
-        tiers = Tiers(root, store, store_id, cold_known=not self._access.has_cold and self._remembers_cold())
+        tiers = VerifiedTiers(
+            root, store, store_id, cold_known=not self._access.has_cold and self._remembers_cold()
+        )
         known: set[UUID] = set()
         for name in local_topic_names(root, notes) if root is not None else []:
             with self._topic(name):
                 known |= self._local_topic(tiers, name, in_bucket)
         # After the topics: what was deleted since is among these, or has its tombstone.
-        known |= look_at_deletions(root, notes) if root is not None else set()
+        known |= check_deletions(root, notes) if root is not None else set()
         for name, topic_id in in_bucket:
             if topic_id not in known:
                 with self._topic(name):
@@ -144,10 +146,10 @@ class _Verifier:
             self._notes.not_known(url, f"the bucket was not looked at: {item.reason}")
         return store if not notes.unknown else None
 
-    def _local_topic(self, tiers: Tiers, name: str, in_bucket: list[tuple[str, UUID]]) -> set[UUID]:
+    def _local_topic(self, tiers: VerifiedTiers, name: str, in_bucket: list[tuple[str, UUID]]) -> set[UUID]:
         assert self._root is not None
         directory = self._root / TOPICS_DIRECTORY / name
-        meta = look_at_topic_document(self._root, name, self._notes)
+        meta = check_topic_document(self._root, name, self._notes)
         if meta is None and tiers.bucket is not None:
             meta = find_bucket_topic(tiers.bucket, name, self._notes.inner())
         if meta is None:
@@ -155,7 +157,7 @@ class _Verifier:
             return {topic_id for other, topic_id in in_bucket if other == name}
         if tiers.bucket is not None:
             published = (name, meta.topic_id) in in_bucket
-            look_at_bucket_topic(Bucket(tiers.bucket), meta, published, self._notes)
+            check_bucket_topic(StoreDocuments(tiers.bucket), meta, published, self._notes)
         for partition in range(meta.partitions):
             self._notes.partition = partition
             self._partition(tiers, meta, partition, directory / str(partition))
@@ -171,7 +173,7 @@ class _Verifier:
                 path = partition / str(name)
                 try:
                     with self._notes.guard(Item.SEGMENT, str(path)):
-                        look_at_segment(
+                        check_segment(
                             path,
                             newest=i + 1 == len(names),
                             end_hint=hint,
@@ -181,9 +183,9 @@ class _Verifier:
                 except Gone:
                     self._notes.not_known(str(path), "moved while it was looked at")
 
-    def _bucket_topic(self, tiers: Tiers, name: str, topic_id: UUID) -> None:
+    def _bucket_topic(self, tiers: VerifiedTiers, name: str, topic_id: UUID) -> None:
         assert tiers.bucket is not None
-        meta = _read_topic(Bucket(tiers.bucket), name, topic_id, self._notes)
+        meta = _read_topic(StoreDocuments(tiers.bucket), name, topic_id, self._notes)
         if meta is None:
             return
         if self._root is not None and not (self._root / TOPICS_DIRECTORY / name).is_dir():
@@ -195,12 +197,14 @@ class _Verifier:
             self._notes.partition = partition
             self._partition(tiers, meta, partition, None)
 
-    def _partition(self, tiers: Tiers, meta: TopicMeta, partition: int, directory: Path | None) -> None:
+    def _partition(
+        self, tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None
+    ) -> None:
         notes = self._notes.inner()
         where = str(directory) if directory is not None else f"{meta.name}/{partition}"
         try:
             with notes.guard(Item.LOG, where):
-                look_at_partition(tiers, meta, partition, directory, deep=self._deep, notes=notes)
+                check_partition_tiers(tiers, meta, partition, directory, deep=self._deep, notes=notes)
         except Gone:
             notes.not_known(where, "files keep moving while they are looked at")
         if self._memory is not None and directory is not None and tiers.bucket is not None:

@@ -13,7 +13,7 @@ COLD_FILE = "cold.json"
 
 
 @dataclass(frozen=True, slots=True)
-class ColdPlace:
+class BucketBinding:
     """URL, endpoint and region of a bucket; never credentials.
 
     Attributes
@@ -31,7 +31,7 @@ class ColdPlace:
     home: str | None = None
 
 
-def read_cold_place(root: Path) -> ColdPlace:
+def read_cold_place(root: Path) -> BucketBinding:
     """Return what the store at `root` remembers; nothing where it has no cold tier.
 
     Raises
@@ -42,13 +42,13 @@ def read_cold_place(root: Path) -> ColdPlace:
     try:
         values = decode_document(read_whole(path), where=str(path))
     except FileNotFoundError:
-        return ColdPlace()
+        return BucketBinding()
     url, endpoint_url, region, home = (values.get(name) for name in ("url", "endpoint_url", "region", "home"))
     if not all(isinstance(text, str | None) for text in (url, endpoint_url, region, home)):
         raise CorruptionError("no place of a cold tier", where=str(path))
-    return ColdPlace(url, endpoint_url, region, bool(values.get("claimed", False)), home)
+    return BucketBinding(url, endpoint_url, region, bool(values.get("claimed", False)), home)
 
 
-def write_cold_place(fs: FileSystem, root: Path, place: ColdPlace) -> None:
+def write_cold_place(fs: FileSystem, root: Path, place: BucketBinding) -> None:
     """Remember `place`, durably."""
     write_atomically(fs, root / COLD_FILE, encode_document(asdict(place)))

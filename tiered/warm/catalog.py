@@ -295,7 +295,7 @@ def check_not_deleted(root: Path, meta: TopicMeta) -> None:
 
 
 @contextmanager
-def kept(root: Path, meta: TopicMeta) -> Iterator[None]:
+def hold_topic(root: Path, meta: TopicMeta) -> Iterator[None]:
     """Keep a topic from being deleted, by any process, while its directory is changed; a deletion waits.
 
     Whoever changes a directory by its path after it was looked up, and holds no writer's lock, does so within this:

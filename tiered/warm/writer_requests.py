@@ -21,7 +21,7 @@ ASKED_FILE = "asked.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WriterRequest:
     """A request to the writer of a partition.
 
     Attributes
@@ -42,7 +42,7 @@ class Asked:
     decided: bool = False
 
 
-def ask(fs: FileSystem, directory: Path, asked: Asked) -> None:
+def ask(fs: FileSystem, directory: Path, asked: WriterRequest) -> None:
     """Leave a request, beside what was asked before and is not done yet; the caller holds the tiering lock.
 
     Raises
@@ -52,7 +52,9 @@ def ask(fs: FileSystem, directory: Path, asked: Asked) -> None:
     before = _read(directory)
     if before is not None and before.topic_id == asked.topic_id:
         start = max(before.start_offset, asked.start_offset)
-        asked = Asked(asked.topic_id, asked.seal or before.seal, start, asked.decided or before.decided)
+        asked = WriterRequest(
+            asked.topic_id, asked.seal or before.seal, start, asked.decided or before.decided
+        )
     values = {
         "topic_id": str(asked.topic_id),
         "seal": None if asked.seal is None else str(asked.seal),
@@ -62,7 +64,7 @@ def ask(fs: FileSystem, directory: Path, asked: Asked) -> None:
     write_atomically(fs, directory / ASKED_FILE, encode_document(values))
 
 
-def take_asked(fs: FileSystem, directory: Path) -> Asked | None:
+def take_request(fs: FileSystem, directory: Path) -> WriterRequest | None:
     """Return the request that was left, and remove it; None where there is none that can be read."""
     found = _read(directory)
     fs.unlink(directory / ASKED_FILE)
@@ -76,7 +78,7 @@ def drop_asked(fs: FileSystem, directory: Path) -> None:
         fs.unlink(directory / ASKED_FILE)
 
 
-def _read(directory: Path) -> Asked | None:
+def _read(directory: Path) -> WriterRequest | None:
     path = directory / ASKED_FILE
     try:
         values = decode_document(read_whole(path), where=str(path))
@@ -84,7 +86,7 @@ def _read(directory: Path) -> Asked | None:
         if type(start) is not int or not 0 <= start < 1 << 63:
             return None
         decided = values.get("decided", False) is True  # which early releases do not write
-        return Asked(UUID(values["topic_id"]), None if seal is None else UUID(seal), start, decided)
+        return WriterRequest(UUID(values["topic_id"]), None if seal is None else UUID(seal), start, decided)
     except (FileNotFoundError, CorruptionError, UnsupportedFormat):
         return None
     except (KeyError, ValueError, TypeError, AttributeError):

@@ -29,13 +29,13 @@ from .disk_cache import DiskCache
 from .hedge import Hedge
 from .local_copies import LocalCopies
 from .memory_cache import Ident, MemoryCache
-from .plan import Piece, read_piece
+from .plan import VerifiedRange, read_piece
 
 _REMEMBERED_MAX = 1 << 16
 _DECODERS_MAX = 4
 
 _T = TypeVar("_T")
-_Own = tuple[Piece, Future[memoryview]]
+_Own = tuple[VerifiedRange, Future[memoryview]]
 
 
 class Admission(enum.Enum):
@@ -109,7 +109,7 @@ class Fetcher:
         return f"{self._connect().url.rstrip('/')}/{key}"
 
     def fetch(
-        self, key: str, size: int, pieces: Sequence[Piece], *, gap_bytes: int, admission: Admission
+        self, key: str, size: int, pieces: Sequence[VerifiedRange], *, gap_bytes: int, admission: Admission
     ) -> list[memoryview]:
         """Return verified pieces of an object, in their order.
 
@@ -126,7 +126,7 @@ class Fetcher:
         """
         found: dict[Ident, memoryview] = {}
         mine: dict[Ident, _Own] = {}
-        others: dict[Ident, tuple[Piece, Future[memoryview]]] = {}
+        others: dict[Ident, tuple[VerifiedRange, Future[memoryview]]] = {}
         try:
             # Within the try: Ctrl-C between two pieces must not leave a flight that others wait for, for ever.
             for piece in pieces:
@@ -194,7 +194,7 @@ class Fetcher:
             self._disk.close()
         self._memory.clear()
 
-    def _held(self, ident: Ident, piece: Piece) -> memoryview | None:
+    def _held(self, ident: Ident, piece: VerifiedRange) -> memoryview | None:
         """Return a piece from memory."""
         data = self._memory.get(ident)
         if data is None:
@@ -253,7 +253,7 @@ class Fetcher:
             self._admit(ident, data, admission)
             found[ident] = self._landed(ident, flight, data)
 
-    def _in_copy(self, key: str, piece: Piece) -> memoryview | None:
+    def _in_copy(self, key: str, piece: VerifiedRange) -> memoryview | None:
         data = None if self._copies is None else self._copies.read(key, piece.start, piece.length)
         if data is None or self._copies is None:
             return None
@@ -265,7 +265,7 @@ class Fetcher:
         self.counters.add(disk_hits=1, hit_bytes=piece.length)
         return memoryview(data)
 
-    def _on_disk(self, ident: Ident, piece: Piece, admission: Admission) -> memoryview | None:
+    def _on_disk(self, ident: Ident, piece: VerifiedRange, admission: Admission) -> memoryview | None:
         if self._disk is None:
             return None
         data = self._disk.get(ident, use=admission is Admission.NARROW)
@@ -315,7 +315,7 @@ class Fetcher:
         self,
         key: str,
         size: int,
-        piece: Piece,
+        piece: VerifiedRange,
         flight: Future[memoryview],
         gap_bytes: int,
         admission: Admission,
@@ -338,7 +338,7 @@ class Fetcher:
         return data
 
     def _get(
-        self, key: str, size: int, ranges: list[Range], first: Piece, admission: Admission
+        self, key: str, size: int, ranges: list[Range], first: VerifiedRange, admission: Admission
     ) -> list[bytes]:
         store, bytes_wanted = self._connect(), sum(length for _, length in ranges)
 
@@ -356,7 +356,7 @@ class Fetcher:
             self._check_size(store, key, size, first)
             raise
 
-    def _check_size(self, store: ObjectStore, key: str, size: int, first: Piece) -> None:
+    def _check_size(self, store: ObjectStore, key: str, size: int, first: VerifiedRange) -> None:
         """Raise `CorruptionError` where a read failed because the object was cut: waiting does not help then."""
 
         def look() -> None:

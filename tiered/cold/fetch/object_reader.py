@@ -25,7 +25,7 @@ from ..parquet.layout import object_schema
 from ..parquet.page_memory import decode, reckon
 from .decode_ahead import DecodeAhead
 from .fetcher import Admission, Fetcher
-from .plan import Piece, Unit, group_piece, leaf_indices, plan_units, tail_piece, unit_pieces
+from .plan import Unit, VerifiedRange, group_piece, leaf_indices, plan_units, tail_piece, unit_pieces
 
 BATCH_ROWS = 16_384
 SMALL_OBJECT_BYTES = 1024 * 1024
@@ -235,7 +235,7 @@ class ObjectRead:
     def _where(self) -> str:
         return self._fetcher.where(self._key)
 
-    def _fetch(self, pieces: list[Piece], gap_bytes: int) -> list[memoryview]:
+    def _fetch(self, pieces: list[VerifiedRange], gap_bytes: int) -> list[memoryview]:
         return self._fetcher.fetch(
             self._key, self._entry.bytes, pieces, gap_bytes=gap_bytes, admission=self._admission
         )

@@ -20,7 +20,7 @@ _WHOLE_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class VerifiedRange:
     """A range of an object that is fetched, verified and cached as one.
 
     Attributes
@@ -56,7 +56,7 @@ class Piece:
         return None
 
 
-def read_piece(store: ObjectStore, key: str, piece: Piece, *, looks: int = LOOKS) -> bytes:
+def read_piece(store: ObjectStore, key: str, piece: VerifiedRange, *, looks: int = LOOKS) -> bytes:
     """Return a piece of an object, verified; read again, `looks` times at most, where it fails.
 
     Raises
@@ -109,27 +109,27 @@ def plan_units(entry: ObjectEntry, groups: Sequence[int], bytes_max: int) -> lis
     return [*units, Unit(tuple(run), size)] if run else units
 
 
-def tail_piece(entry: ObjectEntry) -> Piece:
+def tail_piece(entry: ObjectEntry) -> VerifiedRange:
     """Return the end of an object: page index and footer."""
     length = entry.bytes - entry.tail_position
     offsets = (entry.base_offset, entry.end_offset)
-    return Piece(
+    return VerifiedRange(
         entry.tail_position, length, ((length, entry.tail_crc),), "footer fails its checksum", offsets
     )
 
 
-def group_piece(entry: ObjectEntry, index: int) -> Piece:
+def group_piece(entry: ObjectEntry, index: int) -> VerifiedRange:
     """Return a whole row group."""
     group = entry.row_groups[index]
     offsets = (group.base_offset, group.end_offset)
-    return Piece(
+    return VerifiedRange(
         group.position, group.length, ((group.length, group.crc),), "row group fails its checksum", offsets
     )
 
 
 def unit_pieces(
     entry: ObjectEntry, unit: Unit, footer: Footer, names: Sequence[str], where: str
-) -> list[Piece]:
+) -> list[VerifiedRange]:
     """Return the chunks of some columns, or the whole row groups where that is nearly the same.
 
     Raises
@@ -149,14 +149,14 @@ def unit_pieces(
     ]
 
 
-def _chunk_piece(entry: ObjectEntry, index: int, footer: Footer, chunk: Range, where: str) -> Piece:
+def _chunk_piece(entry: ObjectEntry, index: int, footer: Footer, chunk: Range, where: str) -> VerifiedRange:
     group = entry.row_groups[index]
     offsets = (group.base_offset, group.end_offset)
     try:
         checks = tuple((length, crc) for _, length, crc in footer.extents_of(*chunk))
     except ValueError as error:
         raise CorruptionError(str(error), where=where, position=chunk[0], offsets=offsets) from None
-    return Piece(*chunk, checks, "column fails its checksum", offsets)
+    return VerifiedRange(*chunk, checks, "column fails its checksum", offsets)
 
 
 def leaf_indices(metadata: Any, names: Sequence[str]) -> list[int]:

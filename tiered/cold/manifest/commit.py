@@ -36,7 +36,7 @@ from ...format.manifest_changes import add_objects, add_schemas, raise_start_off
 from ...format.manifest_checks import check_head
 from ...format.manifest_codec import encode_head
 from .keys import ObjectName
-from .partition_manifest import ColdPartition, LoadedHead
+from .partition_manifest import LoadedHead, PartitionManifest
 
 FIRST_LINEAGE = 1
 """Epoch of the lineage that begins with the first head; only a restore begins another."""
@@ -75,7 +75,7 @@ class Committer:
 
     def __init__(
         self,
-        partition: ColdPartition,
+        partition: PartitionManifest,
         store_id: UUID,
         *,
         clock: Callable[[], int],

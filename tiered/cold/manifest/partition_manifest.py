@@ -32,7 +32,7 @@ class LoadedHead:
     etag: str
 
 
-class ColdPartition:
+class PartitionManifest:
     """The manifest of one partition; safe to share among threads.
 
     Attributes

@@ -22,7 +22,7 @@ from ...errors import (
 from .keys import STORE_KEY
 from .leases import server_seconds
 from .restore_intent import BELIEVED_SECONDS_MAX, LINEAGE, RESTORE, Intent, given_up, intent_of
-from .store_documents import Bucket
+from .store_documents import StoreDocuments
 
 log = logging.getLogger("tiered.cold")
 
@@ -58,7 +58,7 @@ class Restoring:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: StoreDocuments,
         restore_id: str,
         holder: str,
         *,
@@ -184,7 +184,7 @@ class Restores:
         self._first_seen: tuple[Intent, float] | None = None
         self._dead: Intent | None = None
 
-    def check(self, bucket: Bucket) -> None:
+    def check(self, bucket: StoreDocuments) -> None:
         """Raise as long as nothing may be published; asks the bucket at most every `LOOK_SECONDS`, by one GET.
 
         A bucket that does not answer, or a damaged document, says nothing: the head says who may publish.
@@ -206,7 +206,7 @@ class Restores:
         """Take note that the document was read just now, and no intent was believed."""
         self._note(None)
 
-    def left_seconds(self, bucket: Bucket, intent: Intent) -> float:
+    def left_seconds(self, bucket: StoreDocuments, intent: Intent) -> float:
         """Return for how long an intent is believed unless it is renewed; 0: no more.
 
         By the bucket's clock, which takes four requests to learn, once that has run out none any more. A clock that makes no sense is not asked
@@ -234,7 +234,7 @@ class Restores:
             self._dead = intent  # as long as it is not renewed
         return 0.0
 
-    def _look(self, bucket: Bucket) -> str | None:
+    def _look(self, bucket: StoreDocuments) -> str | None:
         try:
             intent = bucket.read_intent()
             if intent is None or not intent.under_way:

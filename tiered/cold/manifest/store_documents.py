@@ -43,7 +43,7 @@ def _always(_: Intent) -> float:
     return BELIEVED_SECONDS_MAX
 
 
-class Bucket:
+class StoreDocuments:
     """The documents of one store under its prefix.
 
     Parameters
@@ -256,7 +256,7 @@ class Bucket:
         self._check_of(found[0], name, topic_id)
         return found[0]
 
-    def check_may_bury(self, name: str, topic_id: UUID, lineage: int = 1) -> None:
+    def check_may_write_tombstone(self, name: str, topic_id: UUID, lineage: int = 1) -> None:
         """Raise what `tombstone` would find out, by one GET; nothing is written.
 
         Raises

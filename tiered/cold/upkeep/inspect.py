@@ -13,7 +13,7 @@ from ...format.checksum import crc32c
 from ...format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup
 from ...format.manifest_checks import check_object
 from ...format.segment_facts import SegmentFacts
-from ..fetch.plan import Piece, read_piece, tail_piece
+from ..fetch.plan import VerifiedRange, read_piece, tail_piece
 from ..object_store.protocol import ObjectInfo, ObjectStore
 from ..object_store.second_look import sound
 from ..parquet.footer import Footer, FooterCache, parse_footer
@@ -188,7 +188,7 @@ def _rebuild_groups(
         if sum(size for size, _ in checks) != length:
             raise ValueError(f"row group {index} has bytes that are in no column, or in two")
         offsets = edges[index], edges[index + 1]
-        piece = Piece(starts[index], length, tuple(checks), "column fails its checksum", offsets)
+        piece = VerifiedRange(starts[index], length, tuple(checks), "column fails its checksum", offsets)
         data = read_piece(store, key, piece)
         low, high = _bounds(metadata, index, "timestamp")
         yield RowGroup(

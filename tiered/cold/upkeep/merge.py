@@ -22,7 +22,7 @@ from ...format.compare import aligned, same_records
 from ...format.manifest import ObjectEntry
 from ...format.segment_facts import SegmentFacts
 from ..fetch.object_reader import read_object
-from ..manifest.partition_manifest import ColdPartition
+from ..manifest.partition_manifest import PartitionManifest
 from ..parquet.footer import FooterCache
 from ..parquet.layout import object_schema
 from ..parquet.writer import write_object
@@ -30,7 +30,7 @@ from .inspect import read_facts_of_entry
 
 
 def merge_objects(
-    cold: ColdPartition,
+    cold: PartitionManifest,
     entries: Sequence[ObjectEntry],
     schema: pa.Schema,
     name: str,

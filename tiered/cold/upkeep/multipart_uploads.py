@@ -16,7 +16,7 @@ from dataclasses import replace
 from ...errors import ColdStorageError
 from ..manifest.commit import Committer
 from ..manifest.keys import PartitionKeys, parse_object_name
-from ..manifest.partition_manifest import ColdPartition
+from ..manifest.partition_manifest import PartitionManifest
 from ..object_store.protocol import KeepsUnfinished, ObjectStore, UnfinishedUpload
 from .sweep import PartSweep, SweepRules
 
@@ -42,7 +42,7 @@ def plan_aborts(
 
 
 def sweep_uploads(
-    swept: PartSweep, partition: ColdPartition, committer: Committer | None, rules: SweepRules
+    swept: PartSweep, partition: PartitionManifest, committer: Committer | None, rules: SweepRules
 ) -> PartSweep:
     """Abort what is due in a partition, or without a committer only say what that is; return `swept` with it.
 

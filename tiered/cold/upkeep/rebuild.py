@@ -22,7 +22,7 @@ from ...format.manifest_codec import encode_head, encode_page
 from ...format.segment_facts import SegmentFacts
 from ..manifest.commit import FIRST_LINEAGE, Committer
 from ..manifest.keys import ObjectName, parse_object_name
-from ..manifest.partition_manifest import ColdPartition
+from ..manifest.partition_manifest import PartitionManifest
 from .inspect import rebuild_object
 
 ASIDE_FOLDER = ".damaged"
@@ -94,7 +94,7 @@ def choose(
 
 
 def plan_rebuild(
-    cold: ColdPartition,
+    cold: PartitionManifest,
     *,
     store_id: UUID,
     schemas: Mapping[int, str],
@@ -262,7 +262,7 @@ def _contested(
                 )
 
 
-def publish_rebuilt(cold: ColdPartition, planned: Head, clock: Callable[[], int]) -> str:
+def publish_rebuilt(cold: PartitionManifest, planned: Head, clock: Callable[[], int]) -> str:
     """Publish a planned head in the place of a lost or damaged one; return where the damaged one is kept, or ``""``.
 
     Raises
@@ -295,7 +295,7 @@ def publish_rebuilt(cold: ColdPartition, planned: Head, clock: Callable[[], int]
     return kept
 
 
-def _landed(cold: ColdPartition, head: Head) -> bool:
+def _landed(cold: PartitionManifest, head: Head) -> bool:
     """Whether a head was published although the answer says nothing, or that of a repetition says no."""
     try:
         found = cold.load()
@@ -305,7 +305,7 @@ def _landed(cold: ColdPartition, head: Head) -> bool:
     return head.commit_id in ids
 
 
-def set_aside(cold: ColdPartition, key: str, data: bytes) -> str:
+def set_aside(cold: PartitionManifest, key: str, data: bytes) -> str:
     """Keep a copy of a damaged object where no reader looks, and return its URL."""
     name = f"{ASIDE_FOLDER}/{uuid4()}-{key.rpartition('/')[2]}"
     cold.store.put(name, data, if_none_match=True)

@@ -71,7 +71,7 @@ from ..manifest.keys import (
     topic_prefix,
 )
 from ..manifest.leases import LEASE_SECONDS_MAX, is_lease
-from ..manifest.partition_manifest import ColdPartition
+from ..manifest.partition_manifest import PartitionManifest
 from ..object_store.protocol import PROBE_PREFIX, ObjectInfo, ObjectStore
 
 _BATCH = 1000  # keys of one DELETE request
@@ -263,7 +263,7 @@ class PartitionSweeper:
         they are lost, the grace of what was seen begins again.
     """
 
-    partition: ColdPartition
+    partition: PartitionManifest
     rules: SweepRules
     marks: dict[str, float] = field(default_factory=dict)
 

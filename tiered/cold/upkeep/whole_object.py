@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...errors import CorruptionError
 from ...format.manifest import ObjectEntry
 from ..fetch.plan import group_piece, read_piece, tail_piece
-from ..manifest.partition_manifest import ColdPartition
+from ..manifest.partition_manifest import PartitionManifest
 from ..object_store.protocol import ObjectStore
 
 
@@ -35,7 +35,7 @@ def verified_chunks(store: ObjectStore, key: str, entry: ObjectEntry) -> Iterato
 
 
 def copy_object(
-    cold: ColdPartition, entry: ObjectEntry, name: str, target: ObjectStore, storage_class: str
+    cold: PartitionManifest, entry: ObjectEntry, name: str, target: ObjectStore, storage_class: str
 ) -> ObjectEntry:
     """Write an object again under the new `name`, and return the entry of the copy.
 

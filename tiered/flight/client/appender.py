@@ -28,11 +28,11 @@ from uuid import uuid4
 from ...engine.records import OffsetRange
 from ...errors import Backpressure, Fenced, ServerUnavailable, StoreClosed, TieredError, TopicNotFound, again
 from ...format.topic_meta import TopicMeta
-from ..wire.topic_ref import named
+from ..wire.topic_ref import topic_ref
 from .connection import Connection
-from .pending_batch import Pile
+from .pending_batch import PendingBatch
 from .put_stream import PutStream
-from .replay_buffer import Kept
+from .replay_buffer import ReplayBuffer
 
 log = logging.getLogger("tiered.flight")
 
@@ -76,16 +76,16 @@ class Appender:
         self._producer = f"flight-{uuid4().hex}"
         self._numbers: dict[int, int] = {}
         self._changed = threading.Condition()
-        self._queue: deque[Pile] = deque()
-        self._growing: dict[int, Pile] = {}
-        self._under_way: deque[Pile] = deque()
+        self._queue: deque[PendingBatch] = deque()
+        self._growing: dict[int, PendingBatch] = {}
+        self._under_way: deque[PendingBatch] = deque()
         self._bytes = 0
         self._waits = waits
         self._pile_bytes = min(PILE_BYTES_MAX, block_bytes)
-        self._kept = Kept()
+        self._kept = ReplayBuffer()
         self._incarnation: str | None = None
         self._stale = False
-        self._failed: deque[Pile] = deque(maxlen=_FAILED_MAX)
+        self._failed: deque[PendingBatch] = deque(maxlen=_FAILED_MAX)
         self._fault: TieredError | None = None
         self._resting = False
         self._ending = False
@@ -94,7 +94,9 @@ class Appender:
 
     # -- on the threads of the callers -----------------------------------------------------------
 
-    def add(self, partition: int, row: tuple[Any, ...], size: int, sync: bool | None) -> tuple[Pile, int]:
+    def add(
+        self, partition: int, row: tuple[Any, ...], size: int, sync: bool | None
+    ) -> tuple[PendingBatch, int]:
         """Take one record; return its pile, and its place there."""
         with self._changed:
             self._make_room(size)
@@ -105,7 +107,7 @@ class Appender:
                 or len(pile.rows[0]) != len(row)
                 or pile.sync != sync
             ):
-                pile = Pile(partition, sync)
+                pile = PendingBatch(partition, sync)
             # After each of these lines, where Ctrl-C may end the call, the record is there wholly or not at all.
             place = len(pile.rows)
             pile.threads.add(threading.get_ident())
@@ -120,7 +122,7 @@ class Appender:
                 self._changed.notify_all()
             return pile, place
 
-    def add_batch(self, pile: Pile) -> None:
+    def add_batch(self, pile: PendingBatch) -> None:
         """Take Arrow data of one partition."""
         with self._changed:
             self._make_room(pile.size)
@@ -165,7 +167,7 @@ class Appender:
             with self._changed:
                 known, count, last = self._incarnation, len(self._kept), self._kept.end
             try:
-                found = self._connection.action("flush", named(self._meta()), seconds=None)["incarnation"]
+                found = self._connection.action("flush", topic_ref(self._meta()), seconds=None)["incarnation"]
             except TopicNotFound:
                 with self._changed:
                     self._kept.release(last)  # they went with the topic
@@ -251,7 +253,7 @@ class Appender:
                 self._fail_unexpected(error)
         self._close_stream()
 
-    def _next(self) -> Pile | None:
+    def _next(self) -> PendingBatch | None:
         """Return what to send next; None: look for answers, or, with nothing under way, end."""
         while self._idles():
             # A stream that is left open takes a thread of the server. Its end can take long, so not under the lock.
@@ -274,7 +276,7 @@ class Appender:
             self._under_way.append(pile)
             return pile
 
-    def _grows(self, pile: Pile) -> bool:
+    def _grows(self, pile: PendingBatch) -> bool:
         small = pile.size < PILE_BYTES_MIN
         return small and (pile.partition is None or self._growing.get(pile.partition) is pile)
 
@@ -291,7 +293,7 @@ class Appender:
             self._resting = False
             return False
 
-    def _send(self, pile: Pile) -> None:
+    def _send(self, pile: PendingBatch) -> None:
         meta = self._meta()
         stream = self._stream
         if stream is None or stream.schema_id != meta.schema_id:
@@ -329,7 +331,7 @@ class Appender:
     def _make_durable(self, seconds: float | None = None) -> bool:
         """Have the server make durable what is kept; return False where it is another one, which has to get it first."""
         last = self._kept.end
-        found = self._connection.action("flush", named(self._meta()), seconds=seconds, retry=False)
+        found = self._connection.action("flush", topic_ref(self._meta()), seconds=seconds, retry=False)
         if found["incarnation"] != self._incarnation:
             return False
         with self._changed:
@@ -361,7 +363,7 @@ class Appender:
         if ack.schema_id > meta.schema_id or ack.partitions > meta.partitions:
             self._grown()
 
-    def _settle(self, pile: Pile, ranges: tuple[OffsetRange, ...], error: TieredError | None) -> None:
+    def _settle(self, pile: PendingBatch, ranges: tuple[OffsetRange, ...], error: TieredError | None) -> None:
         with self._changed:
             self._under_way.remove(pile)
             size = pile.size

@@ -11,7 +11,7 @@ from ...engine.records import OffsetRange, Record, records_of
 from ...errors import OffsetOutOfRange
 from ...reader.rows import coalesce, limited
 from ..wire.messages import Ticket
-from ..wire.topic_ref import named
+from ..wire.topic_ref import topic_ref
 from .topic_state import TopicState
 
 _FOLLOW_SECONDS = 1.0
@@ -45,7 +45,7 @@ def wait(
     topic: TopicState, partition: int, offset: int, *, seconds: float = _FOLLOW_SECONDS
 ) -> dict[str, Any]:
     """Wait a little for records from an offset on; return what is durable, and whether the server can wait for more."""
-    values = {**named(topic.meta), "partition": partition, "offset": offset, "seconds": seconds}
+    values = {**topic_ref(topic.meta), "partition": partition, "offset": offset, "seconds": seconds}
     found = topic.connection.action("wait", values)
     topic.grow(found)
     return found

@@ -19,7 +19,7 @@ from ..wire.put_messages import Session
 _ANSWER_SECONDS = 600.0
 
 
-class Pile:
+class PendingBatch:
     """Records of one partition that go as one batch.
 
     Attributes
@@ -71,7 +71,7 @@ class Pile:
         self.told: set[int] = set()
 
     @classmethod
-    def of_batch(cls, partition: int | None, sync: bool | None, batch: pa.RecordBatch) -> Pile:
+    def of_batch(cls, partition: int | None, sync: bool | None, batch: pa.RecordBatch) -> PendingBatch:
         """Make a pile of Arrow data."""
         pile = cls(partition, sync)
         pile.batch, pile.count, pile.size = batch, batch.num_rows, batch.nbytes
@@ -169,7 +169,7 @@ class _Awaited:
 
     __slots__ = ("index", "pile")
 
-    def __init__(self, pile: Pile, index: int) -> None:
+    def __init__(self, pile: PendingBatch, index: int) -> None:
         self.pile = pile
         self.index = index
 
@@ -180,12 +180,12 @@ class _Awaited:
         return str(self.pile.offset_of(self.index)) if self.pile.settled else "…"
 
 
-class OnItsWay(Appended):
+class PendingAppend(Appended):
     """An `Appended` whose offset the server has yet to say: whoever looks at it waits for that."""
 
     __slots__ = ()
 
-    def __new__(cls, pile: Pile, index: int) -> Self:
+    def __new__(cls, pile: PendingBatch, index: int) -> Self:
         """Make one of a record of a pile that names its partition."""
         assert pile.partition is not None
         return super().__new__(cls, pile.partition, cast("int", _Awaited(pile, index)))
@@ -253,4 +253,4 @@ class OnItsWay(Appended):
 
 
 def _plain(other: Any) -> Any:
-    return other.known() if isinstance(other, OnItsWay) else other
+    return other.known() if isinstance(other, PendingAppend) else other

@@ -14,7 +14,7 @@ from ...format.topic_meta import TopicMeta
 from ..wire.flight_errors import from_flight
 from ..wire.put_messages import Ack, BatchInfo, PutCommand
 from .connection import Connection
-from .pending_batch import Pile
+from .pending_batch import PendingBatch
 
 log = logging.getLogger("tiered.flight")
 
@@ -29,7 +29,7 @@ class PutStream:
         command = PutCommand(meta.name, meta.topic_id, options={"incarnation": incarnation})
         self._writer, self._reader = connection.put(command.encode(), self._schema)
 
-    def send(self, pile: Pile, producer: str) -> None:
+    def send(self, pile: PendingBatch, producer: str) -> None:
         """Write one pile; its answer comes in its turn."""
         name, epoch, partitions = pile.session or (producer, PASSING_EPOCH, None)
         info = BatchInfo(

@@ -18,7 +18,7 @@ from ...reader.query import check_sync
 from ...store.interface.producer import Producer
 from ..wire.put_messages import Session
 from .appender import PILE_BYTES_MAX
-from .pending_batch import Pile
+from .pending_batch import PendingBatch
 from .topic_state import TopicState, body_of_rows
 
 
@@ -37,12 +37,8 @@ class RemoteProducer(Producer):
         self.epoch = epoch
         self._topic = topic
         self._partitions = partitions
-        self._sequence = Sequence(producer_id, topic.name, next_sequence)
+        self.sequence = Sequence(producer_id, topic.name, next_sequence)
         self._lock = threading.Lock()
-
-    @property
-    def next_sequence(self) -> int:
-        return self._sequence.next
 
     def append(
         self,
@@ -60,13 +56,13 @@ class RemoteProducer(Producer):
         topic.lifecycle.check_writable()
         check_sync(sync)
         record = checked(topic, value, key, headers, timestamp, partition)
-        pile = Pile(record.partition, sync)
+        pile = PendingBatch(record.partition, sync)
         pile.size = record.size + topic.row_bytes
         pile.rows.append((record.timestamp_us, *record.values))
         with self._lock:
-            number = self._sequence.check(sequence)
+            number = self.sequence.check(sequence)
             found = self._appended(pile.sealed(), number)[0]
-            self._sequence.advance(number, number + 1)
+            self.sequence.advance(number, number + 1)
         return Appended(found.partition, found.start)
 
     def append_batch(
@@ -84,7 +80,7 @@ class RemoteProducer(Producer):
             partition = topic.check_partition(partition)
         ranges: list[OffsetRange] = []
         with self._lock:
-            begin = number = self._sequence.check(sequence)
+            begin = number = self.sequence.check(sequence)
             try:
                 limit = topic.record_bytes_max
                 for batch, timestamps in fitting(data, topic.schema, limit):
@@ -92,24 +88,21 @@ class RemoteProducer(Producer):
                     # Before the first piece of it is sent.
                     check_records(body, limit)
                     for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):
-                        ranges += self._appended(Pile.of_batch(partition, sync, piece), number)
+                        ranges += self._appended(PendingBatch.of_batch(partition, sync, piece), number)
                         number += piece.num_rows
             except (SchemaMismatch, RecordTooLarge):
                 # What follows is other data, and must not be taken for a repeat of what came before the misfit.
-                self._sequence.advance(begin, number)
+                self.sequence.advance(begin, number)
                 raise
             # Only now: the same call again, after anything else that went wrong, has the same numbers.
-            self._sequence.advance(begin, number)
+            self.sequence.advance(begin, number)
         return merged_ranges(ranges)
 
     def flush(self) -> None:
         self._topic.lifecycle.check()
         self._topic.appender.flush()
 
-    def _appended(self, pile: Pile, number: int) -> list[OffsetRange]:
+    def _appended(self, pile: PendingBatch, number: int) -> list[OffsetRange]:
         pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
         self._topic.appender.add_batch(pile)
         return list(pile.ranges())
-
-    def __repr__(self) -> str:
-        return f"<Producer {self.id!r} of topic {self._topic.name!r}: epoch {self.epoch}>"

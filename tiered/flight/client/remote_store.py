@@ -19,7 +19,7 @@ from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
 from ...store.interface.store import Store
 from ..wire.options import ConnectOptions, connect_options
-from ..wire.serving_file import Notice
+from ..wire.serving_file import ServingFile
 from ..wire.values import encode_schema
 from .connection import Connection
 from .remote_topic import RemoteTopic
@@ -235,7 +235,7 @@ def open_remote(
         raise
 
 
-def open_noticed(notice: Notice, settings: Settings, *, read_only: bool = False) -> RemoteStore:
+def open_noticed(notice: ServingFile, settings: Settings, *, read_only: bool = False) -> RemoteStore:
     """Open the store whose server its directory names; it has to prove that it is that one, and no token is sent.
 
     Raises

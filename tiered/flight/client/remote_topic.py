@@ -12,7 +12,7 @@ from ...engine.append import Checked, checked, checked_records
 from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, values_batch
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 from ...engine.topics import beyond_the_log
-from ...errors import ConfigError, SchemaMismatch, TieredError
+from ...errors import SchemaMismatch, TieredError
 from ...format.block_pieces import split_batch
 from ...format.record import Headers, check_record_size, partition_of
 from ...format.sizes import reckoned_bytes
@@ -29,11 +29,11 @@ from ...reader.query import (
 )
 from ...store.interface.topic import Topic
 from ..wire.messages import ScanCommand
-from ..wire.topic_ref import named
+from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
 from .appender import PILE_BYTES_MAX
 from .follow import check_there, followed, records_in
-from .pending_batch import OnItsWay, Pile
+from .pending_batch import PendingAppend, PendingBatch
 from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan
 from .topic_state import TopicState, body_of_rows
@@ -49,6 +49,8 @@ class RemoteTopic(Topic):
     the next `flush` or close, as for a background flush.
     """
 
+    opened: TopicState
+
     def __init__(self, store: object, state: TopicState) -> None:
         self.store = store  # which is open for as long as somebody has one of its topics
         self.opened = state
@@ -56,22 +58,6 @@ class RemoteTopic(Topic):
         self.connection = state.connection
         self.appender = state.appender
         self._seen_lineages: dict[int, int] | None = None
-
-    @property
-    def name(self) -> str:
-        return self.opened.name
-
-    @property
-    def partitions(self) -> int:
-        return self.opened.partitions
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.opened.schema
-
-    @property
-    def meta(self) -> TopicMeta:
-        return self.opened.meta
 
     @property
     def tiers(self) -> None:
@@ -95,9 +81,9 @@ class RemoteTopic(Topic):
         if sync if sync is not None else self.opened.waits:
             assert pile.partition is not None
             return Appended(pile.partition, pile.offset_of(place))
-        return OnItsWay(pile, place)
+        return PendingAppend(pile, place)
 
-    def _add(self, record: Checked, sync: bool | None) -> tuple[Pile, int]:
+    def _add(self, record: Checked, sync: bool | None) -> tuple[PendingBatch, int]:
         place, placing = record.partition, record.placing
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self.opened.sticky
@@ -121,7 +107,7 @@ class RemoteTopic(Topic):
 
     def _append_checked(self, records: Iterable[Checked], ranges: list[OffsetRange]) -> None:
         """Append records one by one, all of which were looked at."""
-        piles: dict[Pile, list[int]] = {}
+        piles: dict[PendingBatch, list[int]] = {}
         for record in records:
             pile, place = self._add(record, None)
             piles.setdefault(pile, []).append(place)
@@ -169,13 +155,13 @@ class RemoteTopic(Topic):
                     self.opened.sticky = (target + 1) % self.partitions
                 else:
                     target = place
-                piles.append(Pile.of_batch(target, sync, piece))
+                piles.append(PendingBatch.of_batch(target, sync, piece))
                 self.appender.add_batch(piles[-1])
         _wait_for((pile.ranges for pile in piles), ranges)
 
     def producer(self, producer_id: str) -> RemoteProducer:
         self.lifecycle.check_writable()
-        values = {**named(self.opened.meta), "id": producer_id}
+        values = {**topic_ref(self.opened.meta), "id": producer_id}
         found = self.connection.action("producer", values, seconds=None)
         return RemoteProducer(
             self.opened,
@@ -193,7 +179,7 @@ class RemoteTopic(Topic):
     def roll(self) -> None:
         self.lifecycle.check_writable()
         self.appender.drain()
-        self.connection.action("roll", named(self.opened.meta), seconds=None)
+        self.connection.action("roll", topic_ref(self.opened.meta), seconds=None)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -213,24 +199,18 @@ class RemoteTopic(Topic):
         )
 
     def scan_cut(self, split_bytes: int, **arguments: Any) -> RemoteScan:
-        names = (
-            "partitions", "start_offset", "end_offset", "start_timestamp", "end_timestamp", "key", "columns", "limit",
-        )  # fmt: skip
-        unknown = arguments.keys() - set(names)
-        if unknown:
-            raise ConfigError(f"a scan has no argument {min(unknown)!r}")
-        return self._plan(*(arguments.get(name) for name in names), split_bytes=split_bytes)
+        return self._plan(split_bytes=split_bytes, **arguments)
 
     def _plan(
         self,
-        partitions: Any,
-        start_offset: Offsets,
-        end_offset: Offsets,
-        start_timestamp: object,
-        end_timestamp: object,
-        key: object,
-        columns: Any,
-        limit: int | None,
+        partitions: Any = None,
+        start_offset: Offsets = None,
+        end_offset: Offsets = None,
+        start_timestamp: object = None,
+        end_timestamp: object = None,
+        key: object = None,
+        columns: Any = None,
+        limit: int | None = None,
         *,
         split_bytes: int | None = None,
     ) -> RemoteScan:
@@ -282,7 +262,7 @@ class RemoteTopic(Topic):
     def offsets(self) -> dict[int, OffsetRange]:
         self.lifecycle.check()
         self.appender.drain()
-        found = self.connection.action("offsets", named(self.opened.meta), seconds=None)
+        found = self.connection.action("offsets", topic_ref(self.opened.meta), seconds=None)
         self.opened.grow(found)
         # A server of an earlier release does not say.
         said = found.get("lineages", {})
@@ -293,14 +273,18 @@ class RemoteTopic(Topic):
         return self._seen_lineages
 
     def common_end(self, partition: int, epoch: int) -> int:
-        values = {**named(self.opened.meta), "partition": partition, "lineage": epoch}
+        values = {**topic_ref(self.opened.meta), "partition": partition, "lineage": epoch}
         return int(self.connection.action("common_end", values, seconds=None)["offset"])
 
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
         partition = self.opened.check_partition(partition)
         self.lifecycle.check()
         self.appender.drain()
-        values = {**named(self.opened.meta), "timestamp_us": timestamp_us(timestamp), "partition": partition}
+        values = {
+            **topic_ref(self.opened.meta),
+            "timestamp_us": timestamp_us(timestamp),
+            "partition": partition,
+        }
         return int(self.connection.action("offset_at", values, seconds=None)["offset"])
 
     # -- administration --------------------------------------------------------------------------
@@ -313,7 +297,7 @@ class RemoteTopic(Topic):
             found = self.offsets()[partition]
             raise beyond_the_log(self.name, partition, offset, found.start, found.end)
         self.appender.drain()
-        values = {**named(self.opened.meta), "offset": offset, "partition": partition}
+        values = {**topic_ref(self.opened.meta), "offset": offset, "partition": partition}
         self.connection.action("delete_before", values, seconds=None)
 
     def add_columns(self, columns: pa.Schema) -> None:
@@ -329,7 +313,7 @@ class RemoteTopic(Topic):
     def _change(self, action: str, values: dict[str, Any]) -> None:
         self.appender.drain()
         found = self.connection.action(
-            action, {**named(self.opened.meta), **values}, seconds=None, retry=False
+            action, {**topic_ref(self.opened.meta), **values}, seconds=None, retry=False
         )
         with self.opened.lock:
             self.opened.use(TopicMeta.from_json(found["topic"], where="the server's answer"))

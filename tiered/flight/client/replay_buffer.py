@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ...errors import TieredError
 from ..wire.put_messages import Session
-from .pending_batch import Pile
+from .pending_batch import PendingBatch
 
 # Of more than these the server is asked to make it durable.
 KEPT_BYTES_MAX = 32 << 20
@@ -18,7 +18,7 @@ KEPT_MAX = 4096
 KEPT_SECONDS_MAX = 60.0
 
 
-class Kept:
+class ReplayBuffer:
     """Piles in the order of their answers. Not thread-safe.
 
     Attributes
@@ -29,7 +29,7 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self._piles: deque[Pile] = deque()
+        self._piles: deque[PendingBatch] = deque()
         self._bytes = 0
         self._due = 0.0
         self.end = 0
@@ -37,7 +37,7 @@ class Kept:
     def __len__(self) -> int:
         return len(self._piles)
 
-    def __iter__(self) -> Iterator[Pile]:
+    def __iter__(self) -> Iterator[PendingBatch]:
         return iter(tuple(self._piles))
 
     @property
@@ -46,7 +46,7 @@ class Kept:
         late = bool(self._piles) and time.monotonic() > self._due
         return late or self._bytes > KEPT_BYTES_MAX or len(self._piles) > KEPT_MAX
 
-    def add(self, pile: Pile) -> None:
+    def add(self, pile: PendingBatch) -> None:
         """Keep a pile."""
         if not self._piles:
             self.wait()
@@ -63,7 +63,7 @@ class Kept:
         while self._piles and self.end - len(self._piles) < end:
             self._drop(self._piles[0])
 
-    def give_up(self, error: TieredError, session: Session | None = None) -> list[Pile]:
+    def give_up(self, error: TieredError, session: Session | None = None) -> list[PendingBatch]:
         """Let go of all, or of what is of one session, as failed; return that."""
         given_up = [pile for pile in self._piles if session in (None, pile.session)]
         for pile in given_up:
@@ -71,7 +71,7 @@ class Kept:
             pile.settle((), error)
         return given_up
 
-    def _drop(self, pile: Pile) -> None:
+    def _drop(self, pile: PendingBatch) -> None:
         self._piles.remove(pile)
         self._bytes -= pile.size
         pile.forget()

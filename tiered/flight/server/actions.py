@@ -13,7 +13,7 @@ from ...errors import ConfigError
 from ...reader.snapshot import snapshot_partition
 from ...store.local_producer import open_producer
 from ..wire.directory_id import directory_id
-from ..wire.topic_ref import same_topic
+from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, decode_schema, maybe, positive, text, whole
 from .append import incarnation_of
 from .plan import moment
@@ -187,7 +187,7 @@ def run_action(actions: Mapping[str, Action], store: LocalStore, name: str, valu
 
 def _topic(store: LocalStore, values: Values) -> LocalTopic:
     found = maybe(text, values.get("topic_id"))
-    return same_topic(store, text(values["topic"]), None if found is None else UUID(found))
+    return resolve_topic(store, text(values["topic"]), None if found is None else UUID(found))
 
 
 def _size(topic: LocalTopic) -> dict[str, Any]:

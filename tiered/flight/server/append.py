@@ -16,7 +16,7 @@ from ...engine.records import OffsetRange
 from ...errors import SchemaMismatch, ServerUnavailable, TieredError
 from ...store.local_producer import LocalProducer, resume_producer
 from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
-from ..wire.topic_ref import same_topic
+from ..wire.topic_ref import resolve_topic
 from .safe_batch import safe_batch
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: A
     ------
     TopicNotFound, StoreClosed
     """
-    topic = same_topic(store, command.topic, command.topic_id)
+    topic = resolve_topic(store, command.topic, command.topic_id)
     expected = (command.options or {}).get("incarnation")
     if expected not in (None, incarnation_of(store)):
         raise ServerUnavailable("another process serves the store by now")

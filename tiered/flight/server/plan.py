@@ -14,7 +14,7 @@ from ...reader.scan import Scan
 from ...reader.splits import Split, borders
 from ..wire.directory_id import directory_id
 from ..wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
-from ..wire.topic_ref import same_topic
+from ..wire.topic_ref import resolve_topic
 
 if TYPE_CHECKING:
     from ...store.local_store import LocalStore
@@ -60,7 +60,7 @@ def moment(time_us: int | None) -> object:
 def plan_flight(store: LocalStore, descriptor: fl.FlightDescriptor) -> fl.FlightInfo:
     """Plan the scan that a descriptor asks for."""
     command = command_of(descriptor)
-    topic = same_topic(store, command.topic, command.topic_id)
+    topic = resolve_topic(store, command.topic, command.topic_id)
     scan = scan_of(topic, command)
     splits = [piece for split in scan.splits() for piece in cut(split, command.split_bytes)]
     base = ticket_of(topic, scan, command)

@@ -23,7 +23,7 @@ from ...errors import ConfigError
 from ...staging.stage import Staging
 from ...staging.stage_file import Staged
 from ..wire.put_messages import PutCommand
-from ..wire.topic_ref import same_topic
+from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, dump, text
 from .append import Work, answered, chunks
 from .safe_batch import safe_batch
@@ -52,7 +52,7 @@ def stage_of(store: LocalStore) -> Staging:
 
 def stage_stream(store: LocalStore, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
     """Stage the rows of one attempt; a stream that is cut off leaves nothing behind that could be committed."""
-    same_topic(store, command.topic, command.topic_id)
+    resolve_topic(store, command.topic, command.topic_id)
     options = command.options or {}
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,7 @@ _LOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class ServingFile:
     """Who serves a directory.
 
     Attributes
@@ -144,7 +144,7 @@ def post_notice(store: LocalStore, location: str, instance: Instance) -> Posting
         return posting
 
 
-def read_notice(root: Path) -> Notice | None:
+def read_notice(root: Path) -> ServingFile | None:
     """Return who serves the store at `root`, as far as its directory says so.
 
     Raises
@@ -161,7 +161,7 @@ def read_notice(root: Path) -> Notice | None:
         if not all(isinstance(text, str | None) for text in texts):
             raise TypeError("an id is no text")
         place, instance, secret = texts
-        return Notice(
+        return ServingFile(
             str(values["location"]),
             UUID(values["store_id"]),
             place,
@@ -173,7 +173,7 @@ def read_notice(root: Path) -> Notice | None:
         raise CorruptionError("no place of a server", where=str(path)) from None
 
 
-def standing_notice(root: Path) -> Notice | None:
+def standing_notice(root: Path) -> ServingFile | None:
     """Return who serves the directory `root`; None where nobody does, whatever a server that was killed has left there.
 
     Raises

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from ...store.local_topic import LocalTopic
 
 
-def named(meta: TopicMeta) -> dict[str, str]:
+def topic_ref(meta: TopicMeta) -> dict[str, str]:
     """Return what an action has to know of a topic: by the name alone it could be done to another one."""
     return {"topic": meta.name, "topic_id": str(meta.topic_id)}
 
 
-def same_topic(store: LocalStore, name: str, topic_id: UUID | None) -> LocalTopic:
+def resolve_topic(store: LocalStore, name: str, topic_id: UUID | None) -> LocalTopic:
     """Return the topic of that name and id; of any id for None, as of clients that know none.
 
     Raises

@@ -10,7 +10,7 @@ from itertools import groupby
 from ...base.histogram import Distribution
 from ...errors import TieredError
 from ...policies.cost import S3_PRICES, S3_STANDARD, Requests, estimate
-from ...tiering.pass_loop import Passes
+from ...tiering.pass_loop import PassLoop
 from ...version import VERSION
 from ..figures import PartitionFigures, look
 from ..watched import Watched
@@ -131,7 +131,7 @@ def _bucket(watched: Watched, partitions: Iterable[PartitionFigures]) -> Iterato
     yield Sample("tiered_storage_dollars_per_month_estimate", cost.monthly_usd)
 
 
-def _passes(passes: Passes) -> Iterator[Sample]:
+def _passes(passes: PassLoop) -> Iterator[Sample]:
     counts = passes.history.counts
     for kind, cycle in passes.cycles().items():
         yield Sample("tiered_pass_seconds", counts.seconds[kind], (kind,))
@@ -146,5 +146,5 @@ def _passes(passes: Passes) -> Iterator[Sample]:
         yield Sample("tiered_actions_total", count, (action, outcome))
     for action, moved in counts.bytes.items():
         yield Sample("tiered_action_bytes_total", moved, (action,))
-    yield Sample("tiered_pass_threads_gone", len(passes.gone()))
+    yield Sample("tiered_pass_threads_gone", len(passes.dead_threads()))
     yield Sample("tiered_cold_away", int(passes.bucket_away))

@@ -50,7 +50,7 @@ class Forecast:
         self._now_us = now_us
         self._ends: list[int] = []
         self._expiry: list[tuple[int, str]] = []
-        self._look_at_retention()
+        self._check_retention()
         self.segments = [
             item
             for item in facts.live_segments()
@@ -125,7 +125,7 @@ class Forecast:
 
     # -- expire ----------------------------------------------------------------------------------
 
-    def _look_at_retention(self) -> None:
+    def _check_retention(self) -> None:
         """Note for each run of offsets from when on all of it is behind the start offset."""
         facts, rule = self._facts, self._policy.retention
         spans = facts.spans()

@@ -44,7 +44,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OffsetRun:
     """A run of offsets that moves as one: a segment, or what the local disk lacks of an object.
 
     Attributes
@@ -101,7 +101,7 @@ class Explanation:
     now_us: int
     start_offset: int
     end_offset: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[OffsetRun, ...]
     scrub: Step | None = None
     notes: tuple[str, ...] = ()
 
@@ -173,7 +173,7 @@ class _Pieces:
         self._changes = [*self._forecast.merged(), *self._forecast.moved(default_class)]
         self._objects = sorted(facts.cold_objects, key=lambda item: item.base_offset)
 
-    def all(self) -> Iterator[Piece]:
+    def all(self) -> Iterator[OffsetRun]:
         """Yield them in offset order; together they are the live log, each offset once."""
         segments = {item.base_offset: (item, dues) for item, dues in self._forecast.by_segment()}
         blocked = False
@@ -185,12 +185,12 @@ class _Pieces:
             yield self._segment(segment, dues, blocked=blocked)
             blocked = blocked or not self._forecast.is_evictable(segment)
 
-    def _segment(self, segment: SegmentFact, dues: list[Due], *, blocked: bool) -> Piece:
+    def _segment(self, segment: SegmentFact, dues: list[Due], *, blocked: bool) -> OffsetRun:
         base, end = segment.base_offset, segment.end_offset
         cold_end = end if segment.in_manifest else min(end, self._facts.published_offset)
         is_cold = self._has_cold and cold_end > base
         steps = self._steps(base, end, segment.segment_id, dues)
-        return Piece(
+        return OffsetRun(
             base_offset=base,
             end_offset=end,
             tiers=("warm", "cold") if is_cold else ("warm",),
@@ -206,12 +206,12 @@ class _Pieces:
             hold=self._hold(segment, steps, blocked),
         )
 
-    def _object(self, span: Span) -> Piece:
+    def _object(self, span: Span) -> OffsetRun:
         index = bisect_right(self._objects, span.base_offset, key=lambda item: item.base_offset) - 1
         name = self._objects[index].key if index >= 0 else None
         steps = self._steps(span.base_offset, span.end_offset, None, [])
         expire = [item for item in steps[1:] if item.kind == Expire.kind]
-        return Piece(
+        return OffsetRun(
             base_offset=span.base_offset,
             end_offset=span.end_offset,
             tiers=("cold", "copy") if any(item.name == name for item in self._facts.copies) else ("cold",),

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..facts import ColdObjectFact, ObjectFact, PartitionFacts, SegmentFact
 
-Piece = TypeVar("Piece", SegmentFact, ColdObjectFact, ObjectFact)
+OffsetRun = TypeVar("OffsetRun", SegmentFact, ColdObjectFact, ObjectFact)
 
 Stamp = tuple[int, int]
 """End offset of a piece of a log, and the time of its last append, in microseconds since the epoch."""
@@ -56,5 +56,5 @@ def by_the_clock(facts: PartitionFacts, now_us: int) -> PartitionFacts:
     )
 
 
-def _timed(items: tuple[Piece, ...], times: Mapping[Stamp, int]) -> tuple[Piece, ...]:
+def _timed(items: tuple[OffsetRun, ...], times: Mapping[Stamp, int]) -> tuple[OffsetRun, ...]:
     return tuple(replace(item, last_append_us=times[item.end_offset, item.last_append_us]) for item in items)

@@ -13,7 +13,7 @@ from .case import Case, about, age_reason, size_reason
 def evictable(case: Case, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
     """Yield what may be evicted (promise P5), oldest first; what stays local stays contiguous."""
     pin = case.policy.pin
-    # Looked for once: there may be thousands of objects, and of segments.
+    # SurveyResult for once: there may be thousands of objects, and of segments.
     has_damage = any(item.damaged for item in case.facts.objects)
     for segment in segments:
         if not (case.has_cold and segment.sealed and not segment.newest and segment.in_manifest):

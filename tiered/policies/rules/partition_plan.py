@@ -19,7 +19,7 @@ from .scrub import scrub
 from .seal import seals
 
 
-class Draft:
+class PartitionPlan:
     """The plan of one partition while it is made."""
 
     def __init__(self, facts: PartitionFacts, policy: Policy, store: StoreFacts, now_us: int) -> None:
@@ -83,7 +83,7 @@ class Draft:
             yield due
 
 
-def relieve_disk(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
+def relieve_disk(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
     """While the disk would stay short, drop copies and then evict more, the oldest of all partitions first."""
     free = _free_after(facts, drafts)
     copies = [
@@ -106,7 +106,7 @@ def relieve_disk(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
             free += segment.local_bytes
 
 
-def promote(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
+def promote(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
     """Make copies where the disk then still has twice its floor: what is appended next must not end them again."""
     room = 1 << 62
     if facts.disk_total_bytes:
@@ -118,7 +118,7 @@ def promote(facts: StoreFacts, drafts: Sequence[Draft]) -> None:
         room -= sum(item.bytes for item in made)
 
 
-def _free_after(facts: StoreFacts, drafts: Sequence[Draft]) -> int:
+def _free_after(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> int:
     free = facts.disk_free_bytes
     for draft in drafts:
         start = draft.start_offset

@@ -23,12 +23,12 @@ from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.snapshot import published_extents
 from ...reader.splits import ColdSource, Extent, Split
-from ...reader.tiers import TierAccess
+from ...reader.tiers import Tiers
 from ...store.interface.topic import Topic
 from ..columns import CREATE_TIME, TIMESTAMP_TYPE, choose_fields, spark_schema
 from ..options import TOPIC_ID, SourceOptions, parse_options
 from ..read.planning import open_source, pinned_scan
-from ..read.remote import RemotePlaces
+from ..read.remote import RemoteLocations
 from .connector import Connector, find_connector
 from .leases import LEASE_SECONDS, Leased, lease_keeper, take_lease
 from .plan import ColdFiles, Range, TablePlan, cold_first, plan_table
@@ -212,14 +212,14 @@ def _with_tail(
     return replace(pinned, plan=TablePlan(cold, ()), tail=tail)
 
 
-def _bucket_of(scan: Scan, read: SourceOptions) -> TierAccess:
+def _bucket_of(scan: Scan, read: SourceOptions) -> Tiers:
     """Return a way to the bucket of a served store; its local tiers are left to the server."""
     assert isinstance(scan, RemoteScan)
-    remote = RemotePlaces.of(scan, read)
+    remote = RemoteLocations.of(scan, read)
     places = replace(remote.here(), root=None)
     if not remote.shared_bucket and not (scan.same_directory and (places.cold_url or "").startswith("file:")):
         places = replace(places, cold_url=None)  # a directory or memory of the server's own
-    return TierAccess(places)
+    return Tiers(places)
 
 
 def _direct(split: Split) -> Split:
@@ -227,7 +227,7 @@ def _direct(split: Split) -> Split:
     return (split.direct(None) or split) if isinstance(split, RemoteSplit) else split
 
 
-def _cold_first(topic: Topic, access: TierAccess, splits: Sequence[Split]) -> list[Split]:
+def _cold_first(topic: Topic, access: Tiers, splits: Sequence[Split]) -> list[Split]:
     bounds: dict[int, Range] = {}
     for split in splits:
         start, _ = bounds.get(split.partition, (split.start_offset, 0))

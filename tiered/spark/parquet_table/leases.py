@@ -14,7 +14,7 @@ from ...base.ticker import Ticker
 from ...cold.manifest.leases import Lease
 from ...cold.object_store.protocol import ObjectStore
 from ...errors import ColdStorageError
-from ...reader.tiers import TierAccess
+from ...reader.tiers import Tiers
 
 LEASE_SECONDS = 3600.0
 
@@ -42,7 +42,7 @@ class Leased:
             self.bucket.close()
 
 
-def take_lease(url: str, access: TierAccess) -> Leased | None:
+def take_lease(url: str, access: Tiers) -> Leased | None:
     """Take a lease on what the bucket at `url` has now; None, and a warning, where nothing can be written there."""
     bucket = access.connect(access.places.cold_options)
     try:

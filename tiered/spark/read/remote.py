@@ -26,15 +26,15 @@ from ...flight.wire.messages import PlanInfo, Ticket
 from ...flight.wire.options import ConnectOptions, connect_options
 from ...flight.wire.serving_file import read_notice
 from ...format.topic_meta import TopicMeta
-from ...reader.locations import Places
+from ...reader.locations import TierLocations
 from ...reader.read import read_split
 from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.snapshot import snapshot_partition
 from ...reader.splits import Split, Tier
-from ...reader.tiers import TierAccess
+from ...reader.tiers import Tiers
 from ...settings.settings import Settings
-from ...warm.bucket_binding import ColdPlace, read_cold_place
+from ...warm.bucket_binding import BucketBinding, read_cold_place
 from ...warm.catalog import TOPICS_DIRECTORY, Catalog
 from ...warm.filesystem import OsFileSystem
 from ..options import SourceOptions
@@ -48,7 +48,7 @@ _WITHOUT_HOST = ("s3:", "s3a:", "gs:", "gcs:", "file:", "memory:")
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePlaces:
+class RemoteLocations:
     """Where a served store can be read. Picklable, and without a secret: each process finds the token of its own.
 
     Attributes
@@ -73,7 +73,7 @@ class RemotePlaces:
     instance: Instance | None = None
 
     @classmethod
-    def of(cls, scan: Scan, options: SourceOptions) -> RemotePlaces:
+    def of(cls, scan: Scan, options: SourceOptions) -> RemoteLocations:
         """Return the places of a planned scan; what is configured here of the bucket wins.
 
         Raises
@@ -100,17 +100,17 @@ class RemotePlaces:
         """Whether other hosts than the server's reach the bucket by its URL."""
         return self.cold_url is not None and not self.cold_url.startswith(("file:", "memory:"))
 
-    def here(self) -> Places:
+    def here(self) -> TierLocations:
         """Return the places as this process has them: with the directory, where it is the same one and can be read."""
         root = self.root
         same = root is not None and self.directory_id is not None and directory_id(root) == self.directory_id
         # Executors may run as another user than the writer.
         same = same and os.access(f"{root}/{TOPICS_DIRECTORY}", os.R_OK | os.X_OK)
         options = ColdOptions(endpoint_url=self.endpoint_url, region=self.region)
-        return Places(Path(root) if same and root is not None else None, self.cold_url, options)
+        return TierLocations(Path(root) if same and root is not None else None, self.cold_url, options)
 
 
-def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, str]) -> ColdPlace:
+def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, str]) -> BucketBinding:
     """Return the bucket of a plan, at a host that was configured here and not by the server alone.
 
     Requests to it are signed with the credentials of this process, and may carry a token: who made up the plan would say who
@@ -123,7 +123,7 @@ def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, 
     """
     settings = options.settings()
     path = options.path if options.path is not None else settings.store.path
-    known = ColdPlace() if "://" in path else read_cold_place(Path(path).absolute())
+    known = BucketBinding() if "://" in path else read_cold_place(Path(path).absolute())
     endpoint = settings.cold.endpoint_url or known.endpoint_url
     said = plan.endpoint_url
     if said is not None and endpoint is None and not any(environment.get(name) for name in _ENDPOINTS):
@@ -139,16 +139,16 @@ def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, 
                 f"the server says that its bucket is {url!r}, which names a host, and nothing here does: if that is right, "
                 f"write url = {json.dumps(url)} under [cold] of the settings"
             )
-    return ColdPlace(url, endpoint, settings.cold.region or known.region or plan.region)
+    return BucketBinding(url, endpoint, settings.cold.region or known.region or plan.region)
 
 
-def locations_of(scan: Scan, options: SourceOptions) -> Places | RemotePlaces:
-    """Return where executors read a scan's rows; of a served store see `RemotePlaces.of`."""
-    return scan.locations if scan.locations is not None else RemotePlaces.of(scan, options)
+def locations_of(scan: Scan, options: SourceOptions) -> TierLocations | RemoteLocations:
+    """Return where executors read a scan's rows; of a served store see `RemoteLocations.of`."""
+    return scan.locations if scan.locations is not None else RemoteLocations.of(scan, options)
 
 
 def read_remote(
-    remote: RemotePlaces, meta: TopicMeta, split: RemoteSplit, query: Query
+    remote: RemoteLocations, meta: TopicMeta, split: RemoteSplit, query: Query
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a split of a server's plan.
 
@@ -177,7 +177,7 @@ def read_remote(
         yield from read_split(access, meta, direct, query)
 
 
-def _durable(access: TierAccess, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
+def _durable(access: Tiers, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows by the directory alone: they were made durable before the plan named them (promise P2)."""
     root = access.places.root
     assert root is not None
@@ -196,17 +196,17 @@ def _durable(access: TierAccess, meta: TopicMeta, split: Split, query: Query) ->
         yield from read_split(access, meta, piece, query)
 
 
-def forget_segments(remote: RemotePlaces) -> None:
+def forget_segments(remote: RemoteLocations) -> None:
     """Let go of local files: an evicted one that is held open keeps its disk space."""
     _access(remote).forget_segments()
 
 
 @lru_cache(maxsize=16)
-def _access(remote: RemotePlaces) -> TierAccess:
-    return TierAccess(remote.here())
+def _access(remote: RemoteLocations) -> Tiers:
+    return Tiers(remote.here())
 
 
-def _connection(remote: RemotePlaces) -> Connection:
+def _connection(remote: RemoteLocations) -> Connection:
     # The token is looked up each time: its file may have another one by now.
     options = connect_options(Settings.load(remote.config), None)
     if remote.instance is not None:
@@ -217,7 +217,7 @@ def _connection(remote: RemotePlaces) -> Connection:
     return _connected(remote.location, options)
 
 
-def _still_there(remote: RemotePlaces, server: Instance) -> Instance:
+def _still_there(remote: RemoteLocations, server: Instance) -> Instance:
     """Return a server with what stands for a token where it asks for none; on another host only its id is known.
 
     Raises

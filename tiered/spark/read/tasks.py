@@ -15,20 +15,20 @@ from pyspark.sql.datasource import InputPartition
 from ...errors import OffsetOutOfRange
 from ...flight.client.remote_scan import RemoteSplit
 from ...format.topic_meta import TopicMeta
-from ...reader.locations import Places
+from ...reader.locations import TierLocations
 from ...reader.prefetch import SplitsAhead
 from ...reader.read import read_split
 from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.splits import Split
-from ...reader.tiers import TierAccess
+from ...reader.tiers import Tiers
 from ...store.interface.topic import Topic
 from ..columns import Projection
-from ..errors import ShortErrors
+from ..errors import TerseTracebacks
 from ..options import SourceOptions
 from .planning import Task, plan_tasks
 from .pushdown import Narrowing
-from .remote import RemotePlaces, forget_segments, locations_of, read_remote
+from .remote import RemoteLocations, forget_segments, locations_of, read_remote
 
 _log = logging.getLogger("tiered.spark.tasks")
 
@@ -39,7 +39,7 @@ _ALL = Narrowing()
 class ReadPlan:
     """What the tasks of one read have in common."""
 
-    places: Places | RemotePlaces
+    places: TierLocations | RemoteLocations
     meta: TopicMeta
     query: Query
     projection: Projection
@@ -85,12 +85,12 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return
     plan = partition.plan
     try:
-        with ShortErrors(), _fetched_ahead(plan, partition.splits) as ahead:
+        with TerseTracebacks(), _fetched_ahead(plan, partition.splits) as ahead:
             batches = (batch for split in partition.splits for batch in _read(plan, split, ahead))
             yield from plan.projection.apply(batches)
     finally:
         # The process waits for its next task now; an evicted file that it holds open would keep its disk space.
-        if isinstance(plan.places, RemotePlaces):
+        if isinstance(plan.places, RemoteLocations):
             forget_segments(plan.places)
         else:
             _access(plan.places).forget_segments()
@@ -104,20 +104,20 @@ def exempt_imports_from_collection() -> None:
 
 
 @lru_cache(maxsize=16)
-def _access(places: Places) -> TierAccess:
+def _access(places: TierLocations) -> Tiers:
     """Return the way to a store's tiers: an executor's process keeps its connections from task to task."""
-    return TierAccess(places)
+    return Tiers(places)
 
 
 def _fetched_ahead(plan: ReadPlan, splits: Task) -> AbstractContextManager[SplitsAhead | None]:
     """Fetch what lies in the bucket across the borders of a task's splits."""
-    if isinstance(plan.places, RemotePlaces):
+    if isinstance(plan.places, RemoteLocations):
         return nullcontext()
     return SplitsAhead(_access(plan.places).fetcher, plan.meta, splits, plan.query, eager=True)
 
 
 def _rows(plan: ReadPlan, split: Split, ahead: SplitsAhead | None) -> Iterator[pa.RecordBatch]:
-    if isinstance(plan.places, RemotePlaces):
+    if isinstance(plan.places, RemoteLocations):
         assert isinstance(split, RemoteSplit)
         return read_remote(plan.places, plan.meta, split, plan.query)
     return read_split(_access(plan.places), plan.meta, split, plan.query, ahead)

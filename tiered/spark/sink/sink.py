@@ -30,7 +30,7 @@ from ...format.topic_meta import TopicMeta
 from ...settings.settings import Settings
 from ...staging.ledger import ONCE
 from ...staging.stage_file import Staged
-from ..errors import ShortErrors
+from ..errors import TerseTracebacks
 from .options import SinkColumns, SinkOptions, choose_columns
 
 _log = logging.getLogger("tiered.spark.sink")
@@ -55,9 +55,9 @@ class _Sink:
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
-        with ShortErrors(), self._client() as client:
+        with TerseTracebacks(), self._client() as client:
             self._meta: TopicMeta = client.describe(options.topic)
-        with ShortErrors():
+        with TerseTracebacks():
             self._columns: SinkColumns = choose_columns(self._meta, schema.fieldNames())
             _check_zones(self._meta, self._columns, schema)
 
@@ -68,7 +68,7 @@ class _Sink:
     def stage(self, query: str, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage the rows of one attempt of a task."""
         attempt = uuid4().hex
-        with ShortErrors(), self._client() as client:
+        with TerseTracebacks(), self._client() as client:
             batches = self._columns.apply(iterator)
             first = next(batches, None)
             if first is None:
@@ -79,7 +79,7 @@ class _Sink:
     def publish(self, query: str, batch: int, messages: Messages) -> None:
         """Commit what the tasks staged."""
         staged = [item.staged for item in messages if isinstance(item, StagedRows)]
-        with ShortErrors(), self._client() as client:
+        with TerseTracebacks(), self._client() as client:
             if not client.commit(self._options.topic, query, batch, staged):
                 _log.warning(
                     "batch %d of %s is in topic %r already; it was not appended again",

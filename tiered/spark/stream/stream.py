@@ -28,7 +28,7 @@ from ...reader.scan import Scan
 from ...store.interface.store import Store
 from ...store.interface.topic import Topic
 from ..columns import project
-from ..errors import ShortErrors
+from ..errors import TerseTracebacks
 from ..options import EARLIEST, LATEST, Lineages, SourceOptions
 from ..read.planning import expand, in_common, open_source, scan_between, undone
 from ..read.tasks import read_task, tasks_of
@@ -106,7 +106,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         OffsetOutOfRange
             An offset that was asked for is not in the log, and ``failOnDataLoss`` is on.
         """
-        with ShortErrors():
+        with TerseTracebacks():
             options, topic = self._options, self._topic()
             partitions = chosen_partitions(topic.meta, options.partitions)
             wanted = expand(topic, options.starting, partitions, "starting", options.without_match)
@@ -137,7 +137,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what there is now as all that this run of the query will read."""
-        with ShortErrors():
+        with TerseTracebacks():
             log = self._look(fresh=True).ranges
             self._target = {key: log[key].end for key in self._chosen(log)}
 
@@ -149,7 +149,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         OffsetOutOfRange, TopicNotFound
             Retention, or a deletion, was faster than the query, and ``failOnDataLoss`` is on.
         """
-        with ShortErrors():
+        with TerseTracebacks():
             topic_id, before, lineages = from_json(self._options.topic, start)
             seen = self._available()
             if seen is None:
@@ -266,7 +266,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         OffsetOutOfRange, TopicNotFound
             Records of the range are gone, or not there yet, and ``failOnDataLoss`` is on.
         """
-        with ShortErrors():
+        with TerseTracebacks():
             return self._reached(lambda: self._tasks(start, end))
 
     def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...engine.records import Appended, OffsetRange
+from ...engine.sequence import Sequence
 from ...format.record import Headers
 
 
@@ -22,15 +23,16 @@ class Producer(ABC):
 
     id: str
     epoch: int
+    sequence: Sequence
 
     @property
-    @abstractmethod
     def next_sequence(self) -> int:
         """The number after the highest one that the topic has of this producer; 0 where it has none.
 
         After a crash, a topic of several partitions can lack lower numbers: what was not acknowledged by a flush is to
         be appended again from the first such number on, and what is there already is recognised.
         """
+        return self.sequence.next
 
     @abstractmethod
     def append(
@@ -118,3 +120,6 @@ class Producer(ABC):
     @abstractmethod
     def flush(self) -> None:
         """Return when everything appended to the topic before the call is durable; see `Topic.flush`."""
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.id!r} of topic {self.sequence.topic!r}: epoch {self.epoch}>"

@@ -15,7 +15,7 @@ from ...engine.lifecycle import Lifecycle
 from ...monitor.status import StoreStatus
 from ...policies.executor import TierReport
 from ...policies.plan import Plan
-from ...reader.tiers import TierAccess
+from ...reader.tiers import Tiers
 from ...tiering.pauses import Pause
 from ...verify.report import VerifyReport
 from .server import Server
@@ -261,7 +261,7 @@ class Store(ABC):
 
     @property
     @abstractmethod
-    def tiers(self) -> TierAccess | None:
+    def tiers(self) -> Tiers | None:
         """What this process reads the store's tiers by; None where only a server reaches them."""
 
     @abstractmethod

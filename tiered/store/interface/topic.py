@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from ...engine.records import Appended, OffsetRange, Record
+from ...engine.topic_shape import TopicShape
 from ...format.record import Headers
 from ...format.topic_meta import TopicMeta
 from ...reader.query import Offsets
 from ...reader.scan import Scan
-from ...reader.tiers import TierAccess
+from ...reader.tiers import Tiers
 from .producer import Producer
 
 
@@ -28,17 +29,19 @@ class Topic(ABC):
         The topic's own columns; reads add ``topic, partition, offset, timestamp``.
     """
 
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
+    opened: TopicShape
 
     @property
-    @abstractmethod
-    def partitions(self) -> int: ...
+    def name(self) -> str:
+        return self.opened.name
 
     @property
-    @abstractmethod
-    def schema(self) -> pa.Schema: ...
+    def partitions(self) -> int:
+        return self.opened.partitions
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.opened.schema
 
     @abstractmethod
     def append(
@@ -271,13 +274,13 @@ class Topic(ABC):
     # -- for other packages of tiered ------------------------------------------------------------
 
     @property
-    @abstractmethod
     def meta(self) -> TopicMeta:
         """The topic's document, as this process has last seen it."""
+        return self.opened.meta
 
     @property
     @abstractmethod
-    def tiers(self) -> TierAccess | None:
+    def tiers(self) -> Tiers | None:
         """What this process reads the topic's tiers by; None where only a server reaches them."""
 
     @abstractmethod
