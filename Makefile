@@ -46,14 +46,14 @@ docs: $(VENV)/.dev ## write the generated pages and tables anew
 bench: $(VENV)/.dev ## the benchmarks
 	$(BIN)/python -m benchmarks --write-docs
 
-torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go into docs/durability.md
+torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go into docs/design/testing.md
 	mkdir -p build && rm -f $(TALLY)
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_PROFILE=thorough TIERED_TEST_TORTURE_MINUTES=$(MINUTES) \
 		$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist loadgroup --timeout 3600
 	TIERED_TEST_TALLY=$(TALLY) TIERED_TEST_TORTURE_MINUTES=$(MINUTES) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(COUNTED)
 	$(BIN)/python docs/tally.py $(TALLY)
 
-mutants: $(VENV)/.mutants ## take protective steps away one by one, and see that a test notices; table in docs/durability.md
+mutants: $(VENV)/.mutants ## take protective steps away one by one, and see that a test notices; table in docs/design/testing.md
 	$(BIN)/python -m tests.mutants --rest --survivors --cpu-minutes $(CPU_MINUTES)
 	$(BIN)/python -m tests.mutants --write-docs
 

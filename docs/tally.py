@@ -1,4 +1,4 @@
-"""Write what the tests counted into the table of docs/durability.md: ``python docs/tally.py build/tally.jsonl``."""
+"""Write what the tests counted into the table of docs/design/testing.md: ``python docs/tally.py build/tally.jsonl``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parent / "durability.md"
+PAGE = Path(__file__).resolve().parent / "design" / "testing.md"
 TABLE = re.compile(r"(?<=<!-- tally -->\n).*?(?=<!-- /tally -->)", re.DOTALL)
 
 

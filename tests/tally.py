@@ -1,4 +1,4 @@
-"""Counts that the long runs leave for docs/durability.md: one JSON line each, in the file TIERED_TEST_TALLY."""
+"""Counts that the long runs leave for docs/design/testing.md: one JSON line each, in the file TIERED_TEST_TALLY."""
 
 from __future__ import annotations
 

@@ -269,14 +269,41 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def linked_from(page: Path) -> set[Path]:
+    links = _LINK.findall(page.read_text(encoding="utf-8"))
+    return {(page.parent / link.partition("#")[0]).resolve() for link in links if not link.startswith("#")}
+
+
 def test_every_page_is_on_the_map() -> None:
-    """docs/index.md leads to every page of docs/."""
-    linked = {
-        link.partition("#")[0] for link in _LINK.findall((DOCS / "index.md").read_text(encoding="utf-8"))
-    }
+    """docs/index.md leads to every page of docs/ itself, and to an index of each of its folders that names the rest."""
+    home = DOCS / "index.md"
+    indexes = {folder: folder / "index.md" for folder in (page.parent for page in DOCS.glob("**/*.md"))}
+    assert {*indexes.values()} - {home} <= linked_from(home)
     missing = [
         names(page)
         for page in DOCS.glob("**/*.md")
-        if str(page.relative_to(DOCS)) not in linked | {"index.md"}
+        if page not in linked_from(indexes[page.parent]) | {*indexes.values()}
     ]
     assert missing == []
+
+
+def test_the_list_of_decisions_has_their_numbers_and_titles() -> None:
+    """Line by line, in order: a title that is changed is changed in both places."""
+    decisions = sorted((DOCS / "adr").glob("0*.md"))
+    titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in decisions]
+    listed = re.findall(
+        r"^(\d+)\. \[(.*)\]\((.*)\)$", (DOCS / "adr" / "index.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert [(f"# {number}. {title}", name) for number, title, name in listed] == [
+        (title, page.name) for title, page in zip(titles, decisions, strict=True)
+    ]
+
+
+_PATH = re.compile(r"`((?:benchmarks|docs|examples|terraform|tests|tiered)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=names)
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
+    """Paths from the root of the repository; what the pages say of the code is about files that exist."""
+    text = page.read_text(encoding="utf-8")
+    assert [path for path in _PATH.findall(text) if not (ROOT / path).exists()] == []

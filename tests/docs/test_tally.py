@@ -1,4 +1,4 @@
-"""The table of docs/durability.md is the sum of what the tests counted."""
+"""The table of docs/design/testing.md is the sum of what the tests counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_counts_are_summed_by_kind_zeros_too(tmp_path: Path, monkeypatch: pytest
 
 def test_the_page_has_a_place_for_the_table() -> None:
     """One, so that a long run can write it."""
-    page = (ROOT / "docs" / "durability.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "design" / "testing.md").read_text(encoding="utf-8")
     assert len(script()["TABLE"].findall(page)) == 1
 
 

@@ -7,7 +7,7 @@ python -m tests.mutants --rest                those that have no outcome yet: ne
 python -m tests.mutants --survivors           those again that survived and are not explained; with --rest both
 python -m tests.mutants --measure PATH        note which lines the tests of a file or folder run, where tests are new
 python -m tests.mutants --survivors --first PATH   with tests that are new, before those that were measured
-python -m tests.mutants --write-docs          the table in docs/durability.md, from the results so far
+python -m tests.mutants --write-docs          the table in docs/design/testing.md, from the results so far
 
 Outcomes are kept in outcomes.tsv, measurements in build/mutants.
 """
@@ -166,7 +166,7 @@ def main() -> int:
 
         so_far = {identity(item): known.get(identity(item), Outcome("not run")) for item in mutants}
         save(OUTCOMES, {name: outcome for name, outcome in so_far.items() if outcome.end != "not run"})
-        write_table(ROOT / "docs" / "durability.md", mutants, so_far, explanations())
+        write_table(ROOT / "docs" / "design" / "testing.md", mutants, so_far, explanations())
         return 0
     if asked.only:
         mutants = [item for item in mutants if any(part in item.name for part in asked.only)]

@@ -1,4 +1,4 @@
-"""The table of mutants in docs/durability.md."""
+"""The table of mutants in docs/design/testing.md."""
 
 from __future__ import annotations
 
