@@ -22,7 +22,7 @@
     │       ├── ObjectNotFound     an authoritative 404, nothing else
     │       ├── PreconditionFailed a conditional write met another state
     │       └── RestoreUnderWay    another host restores the store: nothing is published meanwhile
-    └── the data is not what it should be: see the operations runbook
+    └── the data is not what it should be: see docs/runbook.md
         ├── CorruptionError        carries where, position and offsets
         ├── PartitionPoisoned      a failed fsync: reopen to find the truth
         └── UnsupportedFormat      written by a newer release

@@ -1,4 +1,4 @@
-"""A repair does what the table in docs/operations.md says, loses nothing, and keeps every damaged original."""
+"""A repair does what the table in docs/verify.md says, loses nothing, and keeps every damaged original."""
 
 from __future__ import annotations
 
