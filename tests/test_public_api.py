@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import pytest
@@ -186,8 +185,8 @@ def test_every_error_is_a_tiered_error() -> None:
 def test_a_record_is_frozen_and_has_the_documented_fields() -> None:
     record = tiered.Record(b"v", topic="t", partition=0, offset=7)
     names = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
-    assert {item.name for item in fields(record)} == names
-    with pytest.raises(FrozenInstanceError):
+    assert set(record._fields) == names
+    with pytest.raises(AttributeError):
         record.offset = 8  # type: ignore[misc]
 
 

@@ -10,8 +10,10 @@ from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..hot.recent_blocks import HotMemory
 from ..hot.write_counters import WriteCounters
+from ..reader.block_cache import BlockCache
 from ..reader.tiers import Tiers
 from ..settings.settings import Settings
+from ..warm.known_files import KnownFiles
 from .host import Host
 from .lifecycle import Lifecycle
 
@@ -45,6 +47,10 @@ class StoreContext:
         Of the local directory, or of the bucket: see `engine.catalog.TopicCatalog`.
     pinned_producers
         Numbers of producers that no partition may forget.
+    blocks
+        Blocks that were read more than once of late.
+    start_offsets
+        What the files say in which partitions keep their start offset.
     fencing, publisher
         What appends need of the bucket; `tiering` brings them.
     """
@@ -73,5 +79,7 @@ class StoreContext:
         self.url = url
         self.lifecycle = Lifecycle(url, writes=writes)
         self.memory = HotMemory(settings.store.hot_bytes)
+        self.blocks = tiers.blocks = BlockCache(self.memory)
+        self.start_offsets: KnownFiles[int] = KnownFiles()
         self.write_counters = WriteCounters()
         self.pinned_producers: set[int] = set()

@@ -16,6 +16,7 @@ from ..reader.splits import ColdSource
 from .catalog import BucketCatalog
 from .open_topics import OpenTopic
 from .records import OffsetRange, Record, records_of
+from .topic_shape import TopicShape
 
 log = logging.getLogger("tiered.topic")
 
@@ -93,9 +94,7 @@ def records(
                 refresh(topic)
             rows = _rows(topic, snapshot, eager=left is None or end is not None)
             for batch in coalesce(limited(rows, left)):
-                yield from records_of(
-                    batch, topic.name, partition, typed=topic.typed, key_column=topic.meta.key
-                )
+                yield from records_in(batch, topic, partition)
                 left = None if left is None else left - batch.num_rows
                 offset, failures = batch.column("offset")[-1].as_py() + 1, 0
         except ColdStorageError as error:
@@ -142,11 +141,21 @@ def _has_new_columns(topic: OpenTopic, snapshot: PartitionSnapshot) -> bool:
 
 
 def _rows(topic: OpenTopic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:
-    """Yield what `records_of` takes."""
+    """Yield what `records_in` takes."""
     query = Query(columns=("offset", "timestamp", *topic.schema.names))
     context = topic.context
     yield from read_splits(
         context.tiers, topic.meta, snapshot.splits, query, check=context.lifecycle.check, eager=eager
+    )
+
+
+def records_in(batch: pa.RecordBatch, topic: TopicShape, partition: int) -> Iterator[Record]:
+    """Yield the rows of a batch as records; its columns are ``offset``, ``timestamp`` and the topic's own."""
+    offsets, *columns = batch.columns
+    names = batch.schema.names[2:]
+    key = topic.meta.key
+    return records_of(
+        columns, names, topic.name, partition, offsets.to_pylist(), typed=topic.typed, key_column=key
     )
 
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ..errors import SchemaMismatch
 from .schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
@@ -47,6 +48,14 @@ def timestamp_us(value: object) -> int:
             f"timestamp {value} is out of range: years 1 to 9999 (integers are milliseconds)"
         )
     return result
+
+
+def to_datetimes(stamps: pa.Array) -> list[datetime]:
+    """Return a column of timestamps without nulls as aware datetimes, UTC."""
+    if len(stamps) == 1:
+        return [to_datetime(stamps[0].value)]
+    spans = stamps.view(pa.int64()).to_numpy().view("m8[us]").tolist()
+    return list(map(_EPOCH.__add__, spans))
 
 
 def to_datetime(microseconds: int) -> datetime:

@@ -66,7 +66,8 @@ class HotMemory:
     """The budget: at most ``bytes_max`` over every partition of a store."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        self._reserved = 0
         self._lock = threading.Lock()
         self._order: deque[RecentBlocks] = deque()
         self.bytes = 0
@@ -80,8 +81,17 @@ class HotMemory:
             owner.blocks.append(block)
             self._order.append(owner)
             self.bytes += block.bytes
-            while self.bytes > self._bytes_max and self._order:
-                self.bytes -= self._order.popleft().blocks.popleft().bytes
+            self._trim()
+
+    def reserve(self, size: int) -> None:
+        """Leave `size` bytes of the budget to the cache of blocks, instead of what it had before."""
+        with self._lock:
+            self._reserved = size
+            self._trim()
+
+    def _trim(self) -> None:
+        while self.bytes + self._reserved > self.bytes_max and self._order:
+            self.bytes -= self._order.popleft().blocks.popleft().bytes
 
     def copy(self, owner: RecentBlocks) -> tuple[RecentBlock, ...]:
         """Return `owner`'s blocks as they are now."""

@@ -26,6 +26,7 @@ from ..format.topic_meta import TopicMeta
 from ..warm.catalog import TOPICS_DIRECTORY, hold_topic
 from ..warm.partition_directory import SegmentName, list_segments
 from ..warm.segment_reader import SegmentFile
+from .block_cache import BlockCache
 from .locations import TierLocations
 
 SEGMENTS_OPEN_MAX = 1024
@@ -68,6 +69,7 @@ class Tiers:
         self.fetcher = self._fetcher(places)
         self._directories: dict[tuple[str, int], Path] = {}
         self._listings: dict[Path, tuple[SegmentName, ...]] = {}
+        self.blocks: BlockCache | None = None
         # Of the dictionaries alone, as writers take it too: nobody asks a disk or a bucket while he holds it.
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
@@ -211,8 +213,11 @@ class Tiers:
     def forget(self, path: str | Path) -> None:
         """Let go of a segment whose file was removed, so that its disk space comes free."""
         with self._lock:
-            self._segments.pop(str(path), None)
+            known = self._segments.pop(str(path), None)
             self._active.pop(str(path), None)
+        if known is not None and self.blocks is not None:
+            header = known[1].header
+            self.blocks.forget(header.segment_id.bytes, header.generation)
 
     def forget_removed(self) -> None:
         """Let go of the segments whose files are gone, as `forget` does, for who is not told of them."""
@@ -261,6 +266,8 @@ class Tiers:
     def close(self) -> None:
         """Let go of everything, and end the threads; what readers hold stays readable."""
         self.fetcher.close()
+        if self.blocks is not None:
+            self.blocks.clear()
         with self._connecting, self._lock:
             self._segments.clear()
             self._active.clear()

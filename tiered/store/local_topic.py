@@ -10,6 +10,7 @@ import pyarrow as pa
 from ..engine import topics
 from ..engine.append import append_arrow, append_checked, append_records, checked, make_room
 from ..engine.open_topics import OpenTopic
+from ..engine.point_read import read_sealed
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
@@ -173,6 +174,11 @@ class LocalTopic(Topic):
         limit: int | None = None,
         follow: bool = False,
     ) -> Iterator[Record]:
+        if type(offset) is int and type(limit) is int and not follow:
+            place = 0 if partition is None and self.partitions == 1 else partition
+            found = read_sealed(self.opened, place, offset, limit) if type(place) is int else None
+            if found is not None:
+                return found
         # `records` sees by the objects whether there are new columns.
         partition = plain_int(partition)
         known = type(partition) is not int or partition in range(self.partitions)

@@ -18,6 +18,7 @@ from ..format.topic_meta import TopicMeta
 from .bucket_binding import read_cold_place
 from .file_lock import directory_lock
 from .filesystem import FileSystem, read_whole, write_atomically
+from .known_files import KnownFiles
 from .rights import follow_root
 
 _CHANGE_SECONDS_MAX = 30.0
@@ -36,6 +37,7 @@ class Catalog:
     def __init__(self, fs: FileSystem, root: Path) -> None:
         self._fs = fs
         self.root = root
+        self._documents: KnownFiles[TopicMeta] = KnownFiles()
 
     def make_root(self) -> None:
         """Create the store's directory, for its owner alone, where there is none.
@@ -140,7 +142,11 @@ class Catalog:
 
     def read_topic(self, name: str) -> TopicMeta:
         """Return a topic's document; see `read_topic`."""
-        return read_topic(self.root, name)
+        try:
+            path = f"{self.root}/{TOPICS_DIRECTORY}/{name}/{TOPIC_FILE}"
+            return self._documents.read(path, lambda: read_topic(self.root, name))
+        except (FileNotFoundError, NotADirectoryError):
+            return read_topic(self.root, name)
 
     def write_topic(self, meta: TopicMeta) -> None:
         """Store a topic's document durably, after the directories of its partitions.

@@ -224,6 +224,16 @@ class SegmentFile:
                 window = FileWindow(fd, self.index.positions[last] + self.index.lengths[last])
                 yield from self._blocks(window, wanted, start_offset)
 
+    def block(self, i: int) -> Block:
+        """Return block number `i` of the index of a sealed segment, its header verified.
+
+        Raises
+        ------
+        CorruptionError
+        """
+        assert self._mapped is not None
+        return self._block(self._mapped, i)
+
     def _blocks(self, source: Source, wanted: range, start_offset: int) -> Iterator[Block]:
         for i in wanted:
             block = self._block(source, i)

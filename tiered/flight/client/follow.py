@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
-
-from ...engine.records import OffsetRange, Record, records_of
+from ...engine.read import records_in
+from ...engine.records import OffsetRange, Record
 from ...errors import OffsetOutOfRange
 from ...reader.rows import coalesce, limited
 from ..wire.messages import Ticket
@@ -36,7 +35,7 @@ def followed(topic: TopicState, partition: int, offset: int | None, left: int | 
         columns = ("offset", "timestamp", *topic.schema.names)
         ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, found["end"], columns)
         for batch in coalesce(limited(topic.connection.rows(ticket.encode()), left)):
-            yield from records_in(topic, batch, partition)
+            yield from records_in(batch, topic, partition)
             left = None if left is None else left - batch.num_rows
         at = found["end"]
 
@@ -68,8 +67,3 @@ def check_there(topic: TopicState, log: OffsetRange, offset: int | None) -> int:
             end=log.end,
         )
     return log.start if offset is None else offset
-
-
-def records_in(topic: TopicState, batch: pa.RecordBatch, partition: int) -> Iterator[Record]:
-    """Yield the rows of a batch as records."""
-    return records_of(batch, topic.name, partition, typed=topic.typed, key_column=topic.meta.key)

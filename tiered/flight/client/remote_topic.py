@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...engine.append import Checked, checked, checked_records
 from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, values_batch
+from ...engine.read import records_in
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 from ...engine.topics import beyond_the_log
 from ...errors import SchemaMismatch, TieredError
@@ -32,7 +33,7 @@ from ..wire.messages import ScanCommand
 from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
 from .appender import PILE_BYTES_MAX
-from .follow import check_there, followed, records_in
+from .follow import check_there, followed
 from .pending_batch import PendingAppend, PendingBatch
 from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan
@@ -257,7 +258,7 @@ class RemoteTopic(Topic):
         check_there(self.opened, self.offsets()[partition], offset)
         columns = ["offset", "timestamp", *self.schema.names]
         for batch in self.scan(partition, offset, end, columns=columns, limit=limit).to_batches():
-            yield from records_in(self.opened, batch, partition)
+            yield from records_in(batch, self.opened, partition)
 
     def offsets(self) -> dict[int, OffsetRange]:
         self.lifecycle.check()

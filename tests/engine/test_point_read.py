@@ -1,0 +1,269 @@
+"""Short reads: what they return is what a scan returns, whatever happens to the log, and what the cache holds is bounded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiered
+from tests.conftest import Clock
+from tiered.engine import point_read
+from tiered.engine.host import Host
+
+HOUR_US = 3_600_000_000
+ROLLS = {"roll": {"bytes": "256MiB", "age": "off"}, "offload": "off", "local_retention": "off"}
+
+
+def rules(**more: Any) -> tiered.Settings:
+    store = {"sync_interval": "1h", "block_bytes": "4KiB", "hot_bytes": "1MiB"}
+    return tiered.Settings.model_validate(
+        {"store": store, "policies": {"default": {**ROLLS, "compress": "off", **more}}}
+    )
+
+
+def opened(path: Path, clock: Clock, **options: Any) -> tiered.Store:
+    options.setdefault("settings", rules())
+    return tiered.open(path, host=Host(clock=clock), **options)
+
+
+def by_snapshot(topic: tiered.Topic, **arguments: Any) -> list[tiered.Record]:
+    """The same read with the short way closed."""
+    with patch("tiered.store.local_topic.read_sealed", lambda *_: None):
+        return list(topic.read(**arguments))
+
+
+def short(topic: tiered.Topic, **arguments: Any) -> list[tiered.Record]:
+    """A read that must have taken the short way: a snapshot would raise."""
+    with patch("tiered.store.local_topic.records", side_effect=AssertionError("took a snapshot")):
+        return list(topic.read(**arguments))
+
+
+@pytest.fixture
+def path(tmp_path: Path, clock: Clock) -> Path:
+    """Two sealed segments of 300 records each, 0 to 599, and 100 records in the active one."""
+    with opened(tmp_path / "data", clock) as store:
+        topic = store.create_topic("t")
+        for start in (0, 300):
+            topic.append_many([b"%050d" % i for i in range(start, start + 300)])
+            topic.roll()
+        topic.append_many([b"%050d" % i for i in range(600, 700)])
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("codec", ["off", "lz4", "zstd"])
+def test_reads_of_sealed_segments_need_no_snapshot(
+    path: Path, clock: Clock, read_only: bool, codec: str
+) -> None:
+    if codec != "off":
+        with opened(path, clock, settings=rules(compress={"codec": codec, "after": "1h"})) as store:
+            assert len(store.tier((clock() + 2 * HOUR_US) // 1000).done) == 2
+    with opened(path, clock, read_only=read_only) as store:
+        topic = store.topic("t")
+        list(topic.read(offset=0))  # the first read lists the directory
+        for _ in range(3):
+            for offset, limit in ((0, 1), (299, 1), (300, 1), (17, 200), (300, 300)):
+                found = short(topic, offset=offset, limit=limit)
+                assert found == by_snapshot(topic, offset=offset, limit=limit)
+                assert [item.offset for item in found] == list(range(offset, offset + limit))
+                assert found[0].value == b"%050d" % offset
+
+
+SCHEMA = pa.schema([("s", pa.string()), ("n", pa.int64()), ("l", pa.list_(pa.int32()))])
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "s": st.none() | st.text(max_size=5),
+            "n": st.none() | st.integers(-5, 5),
+            "l": st.none() | st.lists(st.integers(0, 3), max_size=3),
+        }
+    ),
+    min_size=1,
+    max_size=60,
+)
+RECORDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "value": st.none() | st.binary(max_size=200),
+            "key": st.none() | st.binary(max_size=3),
+            "headers": st.none()
+            | st.lists(st.tuples(st.text(max_size=2), st.none() | st.binary(max_size=2))),
+            "timestamp": st.none() | st.integers(-1 << 40, 1 << 40),
+        }
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), typed=st.booleans(), codec=st.sampled_from(["off", "lz4"]))
+def test_short_reads_are_reads(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, typed: bool, codec: str
+) -> None:
+    """Of any rows, with columns that came later, over rolls, re-encodings and moved start offsets."""
+    path = tmp_path_factory.mktemp("store") / "data"
+    clock = Clock()
+    policy = rules() if codec == "off" else rules(compress={"codec": codec, "after": "1h"})
+    with opened(path, clock, settings=policy) as store:
+        topic = store.create_topic("t", schema=SCHEMA, key="s") if typed else store.create_topic("t")
+        end = 0
+        for _ in range(data.draw(st.integers(1, 3))):
+            rows = data.draw(ROWS if typed else RECORDS)
+            topic.append_many(rows)
+            end += len(rows)
+            topic.roll()
+            if typed and data.draw(st.booleans()) and "more" not in topic.schema.names:
+                topic.add_columns(pa.schema([("more", pa.string())]))
+        if codec != "off":
+            store.tier((clock() + 2 * HOUR_US) // 1000)
+        start = data.draw(st.integers(0, end))
+        topic.delete_before(start)
+        with opened(path, clock, read_only=True) as other:
+            for reader in (topic, other.topic("t")):
+                for _ in range(8):
+                    offset, limit = data.draw(st.integers(-1, end + 1)), data.draw(st.integers(0, 70))
+                    assert outcome(list, reader, offset, limit) == outcome(by_list, reader, offset, limit)
+    shutil.rmtree(path.parent)
+
+
+def by_list(reader: Any) -> list[tiered.Record]:
+    return list(reader)
+
+
+def outcome(how: Any, topic: tiered.Topic, offset: int, limit: int) -> Any:
+    try:
+        if how is list:
+            return list(topic.read(offset=offset, limit=limit))
+        return by_snapshot(topic, offset=offset, limit=limit)
+    except tiered.TieredError as error:
+        return type(error), str(error)
+
+
+def test_what_retention_takes_is_gone_at_once_in_every_process(path: Path, clock: Clock) -> None:
+    with opened(path, clock) as store, opened(path, clock, read_only=True) as other:
+        topic, beside = store.topic("t"), other.topic("t")
+        topic.append(b"opens the writer")
+        for reader in (topic, beside):
+            list(reader.read(offset=0))
+            for _ in range(3):
+                assert short(reader, offset=10, limit=1)[0].offset == 10
+        topic.delete_before(11)
+        for reader in (topic, beside):
+            with pytest.raises(tiered.OffsetOutOfRange):
+                list(reader.read(offset=10, limit=1))
+            assert short(reader, offset=11, limit=1)[0].offset == 11
+
+
+def test_a_topic_that_was_created_again_has_nothing_of_the_old_one(path: Path, clock: Clock) -> None:
+    with opened(path, clock) as store, opened(path, clock, read_only=True) as other:
+        beside = other.topic("t")
+        list(beside.read(offset=0))
+        for _ in range(3):
+            assert short(beside, offset=10, limit=1)
+        old = store.topic("t")
+        store.delete_topic("t")
+        with pytest.raises(tiered.TopicNotFound):
+            list(beside.read(offset=10, limit=1))
+        topic = store.create_topic("t")
+        topic.append_many([b"new"] * 50)
+        topic.roll()
+        with pytest.raises(tiered.TopicNotFound):
+            list(beside.read(offset=10, limit=1))
+        with pytest.raises(tiered.TopicNotFound):
+            list(old.read(offset=10, limit=1))
+        assert next(other.topic("t").read(offset=10, limit=1)).value == b"new"
+
+
+def test_a_closed_store_reads_nothing(path: Path, clock: Clock) -> None:
+    store = opened(path, clock, read_only=True)
+    topic = store.topic("t")
+    list(topic.read(offset=0))
+    started = topic.read(offset=0, limit=300)
+    next(started)
+    store.close()
+    with pytest.raises(tiered.StoreClosed):
+        list(topic.read(offset=0, limit=1))
+    with pytest.raises(tiered.StoreClosed):
+        list(started)
+
+
+def flip(path: Path, clock: Clock) -> None:
+    """Change a byte of record 10 on the disk, and leave the file's time of change as it was."""
+    (segment,) = [item for item in (path / "topics" / "t" / "0").iterdir() if item.name.startswith("0" * 20)]
+    data, status = segment.read_bytes(), segment.stat()
+    at = data.index(b"%050d" % 10)
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(b"9")
+    os.utime(segment, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_block_is_verified_each_time_it_comes_from_the_disk(path: Path, clock: Clock) -> None:
+    """A mapped page can be read again from a rotten disk; what was copied into memory cannot change."""
+    with opened(path, clock, read_only=True) as store:
+        topic = store.topic("t")
+        list(topic.read(offset=0))
+        assert short(topic, offset=10, limit=1)
+        assert len(store.context.blocks) == 0, "a block that was read once is not kept"
+        flip(path, clock)
+        with pytest.raises(tiered.CorruptionError):
+            list(topic.read(offset=10, limit=1))
+
+
+def test_a_copied_block_is_right_though_the_disk_is_not(path: Path, clock: Clock) -> None:
+    with opened(path, clock, read_only=True) as store:
+        topic = store.topic("t")
+        list(topic.read(offset=0))
+        before = [short(topic, offset=10, limit=1) for _ in range(3)]
+        assert len(store.context.blocks) == 1
+        flip(path, clock)
+        assert short(topic, offset=10, limit=1) == before[0]
+
+
+def test_blocks_of_a_file_that_is_gone_are_let_go(path: Path, clock: Clock) -> None:
+    with opened(path, clock) as store:
+        topic = store.topic("t")
+        topic.append(b"opens the writer", sync=True)
+        list(topic.read(offset=0))
+        for _ in range(3):
+            assert short(topic, offset=10, limit=1)
+        assert store.context.blocks.bytes > 0
+        with opened(path, clock, read_only=True):
+            pass
+        for name in (path / "topics" / "t" / "0").glob(f"{0:020}-*.log"):
+            name.unlink()
+        store.context.tiers.forget_removed()
+        assert store.context.blocks.bytes == 0
+
+
+def test_the_cache_stays_within_its_share_of_memory(tmp_path: Path, clock: Clock) -> None:
+    with opened(tmp_path, clock) as store:
+        topic = store.create_topic("t")
+        topic.append_many([b"%0500d" % i for i in range(8000)])
+        topic.roll()
+        list(topic.read(offset=0))
+        blocks, limit = store.context.blocks, store.context.memory.bytes_max
+        for _ in range(3):
+            for offset in range(0, 8000, 5):
+                assert short(topic, offset=offset, limit=1)[0].value == b"%0500d" % offset
+                assert blocks.bytes <= limit // 4
+        assert blocks.bytes > limit // 8
+        assert store.context.memory.bytes + blocks.bytes <= limit
+
+
+def test_long_reads_take_a_snapshot(path: Path, clock: Clock) -> None:
+    with opened(path, clock) as store, patch.object(point_read, "ROWS_MAX", 100):
+        topic = store.topic("t")
+        list(topic.read(offset=0))
+        assert len(short(topic, offset=0, limit=100)) == 100
+        with pytest.raises(AssertionError, match="took a snapshot"):
+            short(topic, offset=0, limit=101)

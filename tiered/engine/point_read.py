@@ -1,0 +1,125 @@
+"""Short reads of sealed segments on this disk, without a snapshot: one segment, whole blocks, the cache of blocks.
+
+Every check that a snapshot makes of such a range is made here: the store is open, the topic is the one of its name, the
+range lies within the log, its records are durable, and the segment's file is there. Where one of them is not met, or the
+range lies elsewhere, `read_sealed` returns None and the caller takes a snapshot, which also finds the right error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..format.codec import Codec
+from ..reader.block_cache import BlockKey, CachedBlock
+from ..reader.splits import Tier
+from ..warm.partition_directory import START_FILE, read_start_offset
+from ..warm.segment_reader import Block, SegmentFile
+from .open_topics import OpenTopic
+from .read import refresh
+from .records import Record, records_of
+
+_WARM = Tier.WARM.value
+ROWS_MAX = 4096
+"""A longer read takes a snapshot: it needs memory for a few blocks only."""
+
+
+def read_sealed(topic: OpenTopic, partition: int, offset: int, limit: int) -> Iterator[Record] | None:
+    """Return the records ``[offset, offset + limit)``, or None where they need a snapshot.
+
+    Raises
+    ------
+    CorruptionError
+    """
+    end = offset + limit
+    tiers = topic.context.tiers
+    directory = tiers.directory(topic.name, partition)
+    if directory is None or not 0 < limit <= ROWS_MAX:
+        return None
+    refresh(topic)
+    if not _is_readable(topic, partition, directory, offset, end):
+        return None
+    segment = tiers.sealed_segment(directory, offset, end)
+    if segment is None or not _is_plain(segment, topic):
+        return None
+    tiers.fetch_counters.add_split(_WARM)
+    blocks = segment.index.between(offset, end)
+    if len(blocks) == 1:
+        return _rows(topic, partition, segment, blocks[0], offset, end)
+    # Block by block, as they are asked for: together they may not fit into memory.
+    return chain.from_iterable(_rows(topic, partition, segment, at, offset, end) for at in blocks)
+
+
+def _is_plain(segment: SegmentFile, topic: OpenTopic) -> bool:
+    """Whether a segment is the one that its place says, of this topic, and has a record at every offset."""
+    facts = segment.facts
+    return (
+        segment.header.topic_id == topic.meta.topic_id
+        and segment.is_in_its_place
+        and facts is not None
+        and facts.record_count == facts.end_offset - facts.base_offset
+    )
+
+
+def _is_readable(topic: OpenTopic, partition: int, directory: Path, offset: int, end: int) -> bool:
+    """Whether the log has the range, durably, as far as this process can tell at once."""
+    if not 0 <= partition < topic.partitions:
+        return False
+    writer = topic.writers.get(partition)
+    if writer is not None:
+        return writer.fault is None and writer.start_offset <= offset and end <= writer.durable_offset
+    if topic.context.lifecycle.writes and not topic.registry.is_open(topic):
+        return False
+    known = topic.context.start_offsets
+    try:
+        return known.read(f"{directory}/{START_FILE}", lambda: read_start_offset(directory)) <= offset
+    except FileNotFoundError:
+        return True  # the log begins at 0
+
+
+def _rows(
+    topic: OpenTopic, partition: int, segment: SegmentFile, at: int, offset: int, end: int
+) -> Iterator[Record]:
+    topic.context.lifecycle.check()
+    block = _block(topic, segment, at)
+    first, last = max(offset, block.base_offset), min(end, block.end_offset)
+    columns = [column.slice(first - block.base_offset, last - first) for column in block.columns]
+    names = topic.schema.names
+    # Columns may have been added since the segment was written.
+    columns += [pa.nulls(last - first, kind) for kind in topic.schema.types[len(columns) - 1 :]]
+    return records_of(
+        columns,
+        names,
+        topic.name,
+        partition,
+        range(first, last),
+        typed=topic.typed,
+        key_column=topic.meta.key,
+    )
+
+
+def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
+    """Return a block, verified and decoded: from the cache, or from the file."""
+    cache, header = topic.context.blocks, segment.header
+    key = BlockKey(header.segment_id.bytes, header.generation, segment.index.positions[at])
+    found = cache.get(key)
+    if found is not None:
+        return found
+    block = segment.block(at)
+    # In place it is verified at each read: the second read of a block copies it, and keeps the copy.
+    keep = cache.was_seen(key)
+    if keep and block.header.codec == Codec.NONE:
+        block = Block(block.header, pa.py_buffer(block.data.to_pybytes()), block.position)
+    arrays = segment.decode(block)
+    found = CachedBlock(
+        block.header.base_offset,
+        block.header.end_offset,
+        [arrays[i] for i in range(len(header.schema))],
+        block.header.raw_length,
+    )
+    if keep:
+        cache.add(key, found)
+    return found

@@ -1,0 +1,133 @@
+"""`BlockCache`: blocks of sealed segments, verified and decoded, in memory of our own."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from ..hot.recent_blocks import HotMemory
+
+BYTES_SHARE = 4
+"""The cache takes at most this fraction of ``store.hot_bytes``: a quarter."""
+
+_SEEN_MAX = 4096
+
+
+class BlockKey(NamedTuple):
+    """A block for ever: no two files have the same segment id and generation."""
+
+    segment_id: bytes
+    generation: int
+    position: int
+
+
+class CachedBlock(NamedTuple):
+    """The rows of one block.
+
+    Attributes
+    ----------
+    columns : list of pa.Array
+        The timestamps, then the columns of the segment's schema.
+    """
+
+    base_offset: int
+    end_offset: int
+    columns: list[pa.Array]
+    bytes: int
+
+
+class BlockCache:
+    """The blocks that were read more than once of late, the least recently used leaving first. Thread-safe.
+
+    A block enters on probation. Its next use protects it, so that a long read, which uses each block once, displaces no
+    block that is in use. Protected blocks have at most three quarters of the room.
+
+    Parameters
+    ----------
+    memory
+        The store's budget; what the cache holds counts there.
+    """
+
+    def __init__(self, memory: HotMemory) -> None:
+        self._memory = memory
+        self._bytes_max = memory.bytes_max // BYTES_SHARE
+        self._lock = threading.Lock()
+        self._probation: OrderedDict[BlockKey, CachedBlock] = OrderedDict()
+        self._protected: OrderedDict[BlockKey, CachedBlock] = OrderedDict()
+        self._protected_bytes = 0
+        self._seen: OrderedDict[BlockKey, None] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._probation) + len(self._protected)
+
+    def holds(self, key: BlockKey) -> bool:
+        """Whether a block is there, without using it."""
+        return key in self._protected or key in self._probation
+
+    def get(self, key: BlockKey) -> CachedBlock | None:
+        """Return a block, or None."""
+        with self._lock:
+            found = self._protected.get(key)
+            if found is not None:
+                self._protected.move_to_end(key)
+                return found
+            found = self._probation.pop(key, None)
+            if found is not None:
+                self._protected[key] = found
+                self._protected_bytes += found.bytes
+                while self._protected_bytes > self._bytes_max * 3 // 4:
+                    other, block = self._protected.popitem(last=False)
+                    self._protected_bytes -= block.bytes
+                    self._probation[other] = block
+            return found
+
+    def was_seen(self, key: BlockKey) -> bool:
+        """Whether a block was asked for before, of late; from now on it was."""
+        with self._lock:
+            if self._seen.pop(key, self) is None:
+                return True
+            self._seen[key] = None
+            if len(self._seen) > _SEEN_MAX:
+                self._seen.popitem(last=False)
+            return False
+
+    def add(self, key: BlockKey, block: CachedBlock) -> None:
+        """Keep a block whose arrays refer to no mapped file."""
+        with self._lock:
+            if block.bytes > self._bytes_max or self.holds(key):
+                return
+            self._probation[key] = block
+            self.bytes += block.bytes
+            while self.bytes > self._bytes_max:
+                queue = (
+                    self._probation if len(self._probation) > 1 or not self._protected else self._protected
+                )
+                _, oldest = queue.popitem(last=False)
+                self.bytes -= oldest.bytes
+                if queue is self._protected:
+                    self._protected_bytes -= oldest.bytes
+            self._memory.reserve(self.bytes)
+
+    def forget(self, segment_id: bytes, generation: int) -> None:
+        """Let go of the blocks of a segment's file that is gone."""
+        with self._lock:
+            for queue in (self._probation, self._protected):
+                for key in [key for key in queue if key[:2] == (segment_id, generation)]:
+                    size = queue.pop(key).bytes
+                    self.bytes -= size
+                    if queue is self._protected:
+                        self._protected_bytes -= size
+            self._memory.reserve(self.bytes)
+
+    def clear(self) -> None:
+        """Let go of all blocks."""
+        with self._lock:
+            self._probation.clear()
+            self._protected.clear()
+            self._seen.clear()
+            self.bytes = self._protected_bytes = 0
+            self._memory.reserve(0)
