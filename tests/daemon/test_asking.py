@@ -18,7 +18,7 @@ from tiered.errors import CorruptionError
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.splits import Tier
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.writer_requests import ASKED_FILE, WriterRequest, ask, take_request
+from tiered.warm.writer_requests import REQUEST_FILE, WriterRequest, post, take
 
 FS = OsFileSystem()
 ROLL = {"roll": {"bytes": "256MiB", "age": "1h"}}
@@ -79,7 +79,7 @@ def test_an_idle_writer_seals_when_the_tierer_asks(sealing: Pair) -> None:
     assert len(local_segments(sealing.path, "t")) == 1, "only the writer may seal while it holds its lock"
     sealing.tick()
     assert len(local_segments(sealing.path, "t")) == 2
-    assert not (sealing.directory / ASKED_FILE).exists()
+    assert not (sealing.directory / REQUEST_FILE).exists()
     assert "offload" in sealing.a_pass(5 * HOUR_US)
     sealing.partition.recent.clear()  # or memory would answer
     assert "evict_local" in sealing.a_pass(10 * HOUR_US)
@@ -175,7 +175,7 @@ def test_what_the_bucket_has_expired_is_gone_here_too_after_the_writer_died(
             assert start == (10 if with_bucket else 0)
             assert values(topic)[-2:] == [b"new", b"newer"]
             assert len(values(topic)) == 12 - start
-        assert not (found.directory / ASKED_FILE).exists()
+        assert not (found.directory / REQUEST_FILE).exists()
 
 
 def test_what_is_asked_too_late_or_of_somebody_else_changes_nothing(sealing: Pair) -> None:
@@ -183,62 +183,62 @@ def test_what_is_asked_too_late_or_of_somebody_else_changes_nothing(sealing: Pai
     meta, active = sealing.topic.opened.meta, sealing.partition.active_segment_id
     sealing.topic.append(b"pending")
     for asked in (WriterRequest(meta.topic_id, uuid4()), WriterRequest(uuid4(), active, 5)):
-        ask(FS, sealing.directory, asked)
+        post(FS, sealing.directory, asked)
         sealing.tick()
         assert sealing.partition.active_segment_id == active
         assert sealing.partition.start_offset == 0
-    ask(FS, sealing.directory, WriterRequest(meta.topic_id, start_offset=1 << 40))
+    post(FS, sealing.directory, WriterRequest(meta.topic_id, start_offset=1 << 40))
     sealing.tick()
     assert sealing.partition.start_offset <= sealing.partition.durable_offset
     for damaged in (b"", b"{}", b"\xff", b'{"crc32c": 1, "format": 1}'):
-        (sealing.directory / ASKED_FILE).write_bytes(damaged)
+        (sealing.directory / REQUEST_FILE).write_bytes(damaged)
         sealing.tick()
-        assert not (sealing.directory / ASKED_FILE).exists()
+        assert not (sealing.directory / REQUEST_FILE).exists()
     assert sealing.partition.active_segment_id == active
 
 
 def test_a_request_does_not_outlive_the_writer_that_it_was_for(sealing: Pair) -> None:
     """The next writer may come after the policy was changed."""
     sealing.a_pass(2 * HOUR_US)
-    assert (sealing.directory / ASKED_FILE).exists()
-    half_made = sealing.directory / f".{ASKED_FILE}.tmp"
+    assert (sealing.directory / REQUEST_FILE).exists()
+    half_made = sealing.directory / f".{REQUEST_FILE}.tmp"
     half_made.write_bytes(b"a tierer was killed")
     sealing.a_pass(2 * HOUR_US)
     assert not half_made.exists()
     sealing.writer.close()
     with open_store(sealing.path, None, sealing.clock) as again:
         again.topic("t").append(b"10", sync=True)
-        assert not (sealing.directory / ASKED_FILE).exists()
+        assert not (sealing.directory / REQUEST_FILE).exists()
         flush_in_background(again.context, again.open_topics.writers)
         assert len(local_segments(sealing.path, "t")) == 1
 
 
 def test_a_request_that_cannot_be_taken_does_not_stand_in_the_way_of_a_flush(sealing: Pair) -> None:
     """A directory instead of a file: it can be neither read nor removed."""
-    (sealing.directory / ASKED_FILE).mkdir()
+    (sealing.directory / REQUEST_FILE).mkdir()
     sealing.topic.append(b"10")
-    with pytest.raises(tiered.ReadOnly, match=f"cannot take away .*{ASKED_FILE}"):
+    with pytest.raises(tiered.ReadOnly, match=f"cannot remove .*{REQUEST_FILE}"):
         sealing.tick()
     assert sealing.partition.durable_offset == 11
 
 
 def test_requests_add_up_until_they_are_taken(tmp_path: Path) -> None:
     topic, segment = uuid4(), uuid4()
-    ask(FS, tmp_path, WriterRequest(topic, segment))
-    ask(FS, tmp_path, WriterRequest(topic, start_offset=7))
-    ask(FS, tmp_path, WriterRequest(topic, start_offset=3))
-    assert take_request(FS, tmp_path) == WriterRequest(topic, segment, 7)
-    assert take_request(FS, tmp_path) is None
-    ask(FS, tmp_path, WriterRequest(topic, segment))
-    ask(FS, tmp_path, WriterRequest(uuid4(), start_offset=3))
-    found = take_request(FS, tmp_path)
+    post(FS, tmp_path, WriterRequest(topic, segment))
+    post(FS, tmp_path, WriterRequest(topic, start_offset=7))
+    post(FS, tmp_path, WriterRequest(topic, start_offset=3))
+    assert take(FS, tmp_path) == WriterRequest(topic, segment, 7)
+    assert take(FS, tmp_path) is None
+    post(FS, tmp_path, WriterRequest(topic, segment))
+    post(FS, tmp_path, WriterRequest(uuid4(), start_offset=3))
+    found = take(FS, tmp_path)
     assert found is not None
     assert (found.seal, found.start_offset) == (None, 3), "what was asked of the topic before is void"
 
 
 def test_verify_finds_nothing_wrong_with_a_request(sealing: Pair) -> None:
     sealing.a_pass(2 * HOUR_US)
-    assert (sealing.directory / ASKED_FILE).exists()
+    assert (sealing.directory / REQUEST_FILE).exists()
     assert sealing.tierer.verify(deep=True).problems == ()
-    (sealing.directory / ASKED_FILE).write_bytes(b"damaged")
+    (sealing.directory / REQUEST_FILE).write_bytes(b"damaged")
     assert not any(isinstance(item, CorruptionError) for item in sealing.tierer.verify(deep=True).problems)

@@ -50,7 +50,7 @@ def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.S
 
 def run(passes: PassLoop) -> None:
     """Run both kinds of pass now."""
-    passes._look_for_topics(0.0)
+    passes._schedule_tails(0.0)
     passes.trigger()
     passes.run_due()
 

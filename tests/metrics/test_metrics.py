@@ -241,8 +241,8 @@ def test_recent_errors_are_few_and_say_how_often() -> None:
     """The newest first; one that repeats is listed once; a pass that could not begin is a failure."""
     history = PassHistory()
     for number in range(RECENT_ERRORS_MAX + 10):
-        history.note(PassEvent("full", number, 0.0, TierReport(), (f"DiskFull: {number}", "Same: old")))
-    history.note(PassEvent("tails", 1000, 1.0, None, ()))
+        history.record(PassEvent("full", number, 0.0, TierReport(), (f"DiskFull: {number}", "Same: old")))
+    history.record(PassEvent("tails", 1000, 1.0, None, ()))
     counts = history.counts
     assert len(counts.errors) == RECENT_ERRORS_MAX
     assert (counts.errors[0].message, counts.errors[0].count) == ("Same: old", RECENT_ERRORS_MAX + 10)

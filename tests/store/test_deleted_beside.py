@@ -64,7 +64,7 @@ DAY_US = 24 * HOUR_US
         (reencode, "SegmentName", COMPRESS_US, RULES),
         (PartitionManifest, "covers", EVICT_US, UNCOMPRESSED),
         (TierActions, "_check_lineage", 61 * DAY_US, RULES),
-        (PartitionScrub, "_gone", 31 * DAY_US, RULES),
+        (PartitionScrub, "_replaced", 31 * DAY_US, RULES),
     ],
     ids=["claim", "compress", "evict", "expire", "scrub"],
 )

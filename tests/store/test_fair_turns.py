@@ -134,8 +134,8 @@ def test_passes_that_are_locked_out_are_counted_and_said(
             clock.advance(40)
             now += 12.0
             passes.run_due()
-            cycles = passes.cycles()
-            assert (cycles["full"].in_vain, cycles["tails"].in_vain) == (number, number)
+            kinds = passes.kinds()
+            assert (kinds["full"].in_vain, kinds["tails"].in_vain) == (number, number)
             ready = health.unready()
             assert [text.split(":")[0] for text in ready] == (
                 []
@@ -147,8 +147,8 @@ def test_passes_that_are_locked_out_are_counted_and_said(
         other.release()
         clock.advance(60)
         passes.run_due()
-        cycles = passes.cycles()
-        assert (cycles["full"].in_vain, cycles["tails"].in_vain, health.unready()) == (0, 0, [])
+        kinds = passes.kinds()
+        assert (kinds["full"].in_vain, kinds["tails"].in_vain, health.unready()) == (0, 0, [])
 
 
 def test_one_process_at_a_time_runs_passes(tmp_path: Path, clock: Clock) -> None:

@@ -190,7 +190,7 @@ def test_large_tails_hold_up_no_quiet_topic(tmp_path: Path) -> None:
             for number in range(1, 4):
                 quiet.append(b"%d" % number, sync=True)
                 until(lambda: published_of(bucket, "quiet")[-1] == b"%d" % number)  # noqa: B023
-            assert store.passes.cycles()["tails"].last_errors == ()
+            assert store.passes.kinds()["tails"].last_errors == ()
         for partition in range(5):
             until(lambda: published(bucket, "big", partition) == values[partition])  # noqa: B023
 

@@ -97,7 +97,7 @@ def test_an_append_that_waits_for_a_restore_too_long_fails_and_names_it(tmp_path
         store.context.publisher = Publisher(store.tierer, pause=pause, monotonic=lambda: server.now)
         with pytest.raises(
             tiered.ColdStorageError,
-            match="durable on this disk.*is being restored by ann@other.*do not append it again",
+            match="durable on this disk.*is being restored by ann@other.*do not append them again",
         ) as caught:
             topic.append(b"1")
         assert caught.value.retryable

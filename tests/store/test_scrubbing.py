@@ -279,7 +279,7 @@ def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path,
             assert loaded is not None
             entry = cold_partition.entries(loaded.head)[0]
             scrub = store.tierer.actions._scrub(meta, 0)
-            scrub.note(entry, tiered.CorruptionError("row group fails its checksum", position=0))
+            scrub.record_damage(entry, tiered.CorruptionError("row group fails its checksum", position=0))
             tier(store, clock, 30 * DAY_US)
             assert [len(row.damaged) for row in store.status()] == [1]
             assert store.verify().problems == ()

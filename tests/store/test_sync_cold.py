@@ -134,7 +134,7 @@ def test_an_outage_is_told_and_the_record_stays(tmp_path: Path, clock: Clock) ->
         bucket.hook = away
         with pytest.raises(
             tiered.ColdStorageError,
-            match="durable on this disk and not published yet.*no route.*do not append it again",
+            match="durable on this disk and not published yet.*no route.*do not append them again",
         ) as caught:
             topic.append(b"1")
         assert caught.value.retryable

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from ..base.backoff import Backoff
 from ..base.units import format_duration
 from ..cold.object_store.throttle import Brakes
 from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
@@ -32,7 +33,7 @@ from ..policies.policy import Policy
 from ..settings.schedule import first_seconds, schedule_of
 from ..settings.settings import Settings
 from ..store.local_store import LocalStore
-from ..tiering.pass_loop import Backoff, PassLoop
+from ..tiering.pass_loop import PassLoop
 from ..warm.catalog import STORE_FILE
 from ..warm.file_lock import FileLock
 from .health import Health

@@ -23,10 +23,10 @@ from ..base.condition import InterruptSafeCondition
 from ..errors import Fenced, PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, again
 from ..format.block import Body
 from ..format.topic_meta import TopicMeta
+from ..warm import writer_requests
 from ..warm.file_lock import FileLock
 from ..warm.partition_directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
 from ..warm.segment_writer import SegmentWriter
-from ..warm.writer_requests import drop_asked
 from .group_commit import GroupCommit
 from .pending_rows import SchemaGrew
 from .producer_rows import ProducerRows
@@ -83,7 +83,7 @@ class PartitionWriter(ProducerRows):
             if reason is not None:
                 raise Fenced(f"{what} was fenced ({reason}); what it holds is kept and can be read")
             options.fs.unlink(directory / f".{START_FILE}.tmp")
-            drop_asked(options.fs, directory)
+            writer_requests.drop(options.fs, directory)
             start_offset = read_start_offset(directory)
             segment = open_active(options, directory, meta, partition, start_offset)
             return cls(options, directory, meta, partition, lock, segment, start_offset)

@@ -105,7 +105,7 @@ def _passes(passes: PassLoop) -> list[dict[str, Any]]:
             "last_success_us": counts.last_success_us.get(kind),
             "next_seconds": passes.full_due_in if kind == "full" else None,
         }
-        for kind, cycle in passes.cycles().items()
+        for kind, cycle in passes.kinds().items()
     ]
 
 

@@ -1,14 +1,16 @@
-"""Deletions of topics that have begun, and the bucket does not know yet: what is left of them is done here.
+"""The end of topic deletions: deletions that began on this disk and are not in the bucket yet.
 
-The order of a deletion, and what a kill after each step leaves behind::
+The order of a deletion, and the state that a kill after each step leaves::
 
-    1  ask      whether the store may delete the topic in its bucket   nothing has changed
-    2  rename   topics/<name> to topics/.deleting-<uuid>, synced       it is gone here, for every reader and writer
-    3  write_tombstone     a tombstone in the bucket                              it is gone there, too
-    4  remove   .deleting-<uuid> to .deleted-<uuid>, and its files     nothing is left but the objects, for the sweep
+    1  check    the store may write the tombstone             nothing has changed
+    2  rename   topics/<name> to topics/.deleting-<uuid>, synced
+                                                              deleted on this disk, for every reader and writer
+    3  tombstone in the bucket                                deleted in the bucket too
+    4  remove   .deleting-<uuid> to .deleted-<uuid>, then its files
+                                                              only the objects are left, for the sweep
 
-From the second step on there is no way back, so whoever finds a deletion goes on with the third. The other way round a topic
-could live here that is dead there: what is published for it would be swept.
+After step 2 a deletion only goes forward: each process that finds one continues with step 3. The tombstone must not come
+first: the topic would still take appends here, and the sweep would delete the objects that are published for it.
 """
 
 from __future__ import annotations
@@ -26,50 +28,54 @@ log = logging.getLogger("tiered.deletions")
 def finish_deletions(
     claims: Claims, catalog: Catalog, of: str | None = None, *, briefly: bool = False
 ) -> dict[str, TieredError]:
-    """Go on with the deletions that have begun; return what stands in the way of which, by the name of the topic.
+    """Continue the deletions that have begun; return the errors of those that are unfinished, by topic name.
 
-    Several threads and processes may do so at the same time.
+    Several threads and processes may call it at the same time.
 
     Parameters
     ----------
     of
-        The name of a topic: of no other one.
+        Only the deletion of this topic.
     briefly
-        Ask the bucket once, and without patience.
+        Send each request once, with short timeouts.
     """
-    found = [item for item in deletions(catalog.root) if of in (None, item.name)]
+    begun = [deletion for deletion in deletions(catalog.root) if of in (None, deletion.name)]
     unfinished: dict[str, TieredError] = {}
     silent: ColdStorageError | None = None
-    for item in found:
+    for deletion in begun:
         try:
             if silent is not None:
                 raise silent
-            _finish(item, claims, catalog, briefly=briefly)
+            _finish(deletion, claims, catalog, briefly=briefly)
         except (TieredError, OSError) as error:
-            if silent is None and isinstance(error, ColdStorageError) and len(found) > 1:
-                # While the bucket is away it is asked once: each question takes all its retries.
+            if silent is None and isinstance(error, ColdStorageError) and len(begun) > 1:
+                # Every request to a bucket that is away takes all its retries. One request decides for the others.
                 silent = None if claims.bucket_answers() else error
-            unfinished[item.name] = _unfinished(item, as_tiered_error(error))
-            log.warning("%s", unfinished[item.name])
+            unfinished[deletion.name] = _unfinished(deletion, as_tiered_error(error))
+            log.warning("%s", unfinished[deletion.name])
     return unfinished
 
 
 def _finish(deletion: Deletion, claims: Claims, catalog: Catalog, *, briefly: bool) -> None:
     if not isinstance(deletion.meta, TopicMeta):
         raise deletion.meta
-    # Whoever renamed it may have been killed before that was durable: a tombstone must not be, before it is.
+    # The rename must be durable before the tombstone. The process that renamed may have been killed before its sync.
     catalog.sync_deletions()
     try:
         claims.write_tombstone(deletion.meta, briefly=briefly)
     except Fenced as newer:
-        log.warning("topic %r is deleted here alone, as the bucket is another's: %s", deletion.name, newer)
+        log.warning(
+            "topic %r is deleted on this disk only: another lineage owns the bucket (%s)",
+            deletion.name,
+            newer,
+        )
     catalog.end_deletion(deletion)
 
 
 def _unfinished(deletion: Deletion, error: TieredError) -> TieredError:
-    """Return an error of the same kind that says what it stands in the way of."""
+    """Return an error of the same type that names the unfinished deletion."""
     text = (
-        f"the deletion of topic {deletion.name!r} is not finished ({error}); the next pass goes on with it (tiered tier), "
-        "and then its name is free"
+        f"the deletion of topic {deletion.name!r} is not finished ({error}); the next pass continues it (tiered tier), "
+        "and then the name is free"
     )
     return rebuilt(type(error), (text,), error.__dict__)

@@ -35,7 +35,7 @@ from ..warm.ends import SegmentEnds
 from ..warm.partition_directory import list_segments, read_start_offset
 from ..warm.reencode import merged_batches, rewrite_segment
 from ..warm.segment_reader import SegmentFile
-from ..warm.writer_requests import WriterRequest, ask
+from ..warm.writer_requests import WriterRequest, post
 from .claims import Claims
 
 
@@ -386,7 +386,7 @@ class TierActions:
             try:
                 writer = writer_at(self._context, meta, partition, wait_seconds=0)
             except StoreLocked:
-                ask(self._fs, self.directory(meta, partition), asked)
+                post(self._fs, self.directory(meta, partition), asked)
                 return False
             try:
                 work(writer)

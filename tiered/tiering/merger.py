@@ -1,4 +1,4 @@
-"""Put one object in the place of others, as a plan asks for, by the same commit as every upload (promises P6, P8)."""
+"""Replacement of published objects by a new one, through the same commit as every upload (promises P6, P8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..policies.actions import Merge
 
 
 def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
-    """Return the entries that an action is about, as the head names them now; none where it has others.
+    """Return the entries of an action's objects from the present head; none if the head names others in their range.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
 def merge(committer: Committer, entries: Sequence[ObjectEntry], schema: pa.Schema) -> int:
     """Write `entries` as one object and publish it in their place; return its size.
 
-    What it replaces stays in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
+    The replaced objects stay in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def merge(committer: Committer, entries: Sequence[ObjectEntry], schema: pa.Schem
     Raises
     ------
     CorruptionError
-        An object fails verification, or the result differs. Nothing was published.
+        An object fails verification, or the merged object differs from its inputs. Nothing was published.
     Fenced, ColdStorageError
     """
     return _replace(
@@ -58,7 +58,7 @@ def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, 
     Parameters
     ----------
     target
-        The same bucket, with that class for what is uploaded.
+        A connection to the same bucket that uploads in that class.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, 
 def _replace(
     committer: Committer, entries: Sequence[ObjectEntry], write: Callable[[str], ObjectEntry]
 ) -> int:
-    """Publish what `write` uploads under a fresh name in place of `entries`; return its size, 0 where they moved."""
+    """Publish the object that `write` uploads in place of `entries`; return its size, or 0 if the head names others now."""
     cold = committer.partition
     name = committer.new_object_name(entries[0].base_offset)
     try:
@@ -79,14 +79,14 @@ def _replace(
 
         def change(head: Head) -> Head:
             left = cold.entries(head, merged.base_offset, merged.end_offset)
-            # Retention may have taken the first ones meanwhile; what else has changed, this knows nothing of.
+            # Retention may have removed the first entries. After any other change the new object is not published.
             if not left or left != list(entries)[len(entries) - len(left) :]:
                 return head
             return add_objects(head, [merged], cold)
 
         head = committer.commit(change)
     finally:
-        # Also where the commit may still land: no survey is taken before that is settled.
+        # Also after a commit without an answer: the committer settles it before the next `survey`.
         committer.release([name])
     published = cold.entries(head, merged.base_offset, merged.end_offset)
     return merged.bytes if merged in published else 0

@@ -40,7 +40,7 @@ class MaintenanceActions(TierActions):
         except (CorruptionError, ObjectNotFound) as error:
             for entry in entries:
                 if entry.name in str(error):
-                    self._scrub(meta, action.partition).note(entry, error)
+                    self._scrub(meta, action.partition).record_damage(entry, error)
             raise
 
     def change_class(self, action: ChangeClass, /) -> int | None:
@@ -55,7 +55,7 @@ class MaintenanceActions(TierActions):
         try:
             return change_class(committer, entry, target, action.storage_class)
         except (CorruptionError, ObjectNotFound) as error:
-            self._scrub(meta, action.partition).note(entry, error)
+            self._scrub(meta, action.partition).record_damage(entry, error)
             raise
         finally:
             self._access.disconnect(target)
@@ -71,7 +71,7 @@ class MaintenanceActions(TierActions):
         try:
             return copies.write(key, verified_chunks(cold.store, key, entry))
         except (CorruptionError, ObjectNotFound) as error:
-            self._scrub(meta, action.partition).note(entry, error)
+            self._scrub(meta, action.partition).record_damage(entry, error)
             raise
 
     def demote(self, action: Demote, /) -> int | None:

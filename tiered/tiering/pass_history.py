@@ -1,4 +1,4 @@
-"""What the passes of this process came to: how long they took, what was done, the errors that were met last."""
+"""The history of this process's passes: durations, counts of actions, and the last errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 
 @dataclass(frozen=True, slots=True)
 class RecentError:
-    """One message, and how often it was met since `first_us`; times in microseconds since the epoch."""
+    """One error message, and how often it occurred since `first_us`; times in microseconds since the epoch."""
 
     pass_kind: str
     message: str
@@ -29,22 +29,22 @@ class RecentError:
 
 @dataclass(frozen=True, slots=True)
 class PassCounts:
-    """All passes of this process so far, by kind.
+    """The totals of all passes of this process.
 
     Attributes
     ----------
     seconds
-        How long they took.
+        Durations of passes, by kind of pass.
     failures
-        How many met an error.
+        Passes with an error, by kind of pass.
     last_success_us
-        When the last one ended that met none, in microseconds since the epoch.
+        The end of the last pass without an error, by kind of pass, in microseconds since the epoch.
     actions
-        By kind of action and outcome (``done``, ``failed``, ``skipped``).
+        Actions by kind and outcome (``done``, ``failed``, ``skipped``).
     bytes
-        What done actions moved or freed, by kind of action.
+        Bytes that finished actions moved or freed, by kind of action.
     errors
-        The last ones, the newest first; a message that repeats is in it once.
+        The last errors, the newest first; a repeated message appears once.
     """
 
     seconds: Mapping[str, Distribution]
@@ -56,7 +56,7 @@ class PassCounts:
 
 
 class PassHistory:
-    """Takes note of each pass that ends. Thread-safe."""
+    """Records each pass that ends. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,8 +67,8 @@ class PassHistory:
         self._bytes: Counter[str] = Counter()
         self._errors: dict[tuple[str, str], RecentError] = {}
 
-    def note(self, event: PassEvent) -> None:
-        """Count a pass."""
+    def record(self, event: PassEvent) -> None:
+        """Add one pass to the totals."""
         ended_us = event.started_us + round(event.seconds * 1e6)
         with self._lock:
             self._seconds[event.kind].observe(event.seconds)
@@ -77,7 +77,7 @@ class PassHistory:
             else:
                 self._last_success_us[event.kind] = ended_us
             for message in event.errors:
-                self._note_error(RecentError(event.kind, message, ended_us, ended_us))
+                self._record_error(RecentError(event.kind, message, ended_us, ended_us))
             if event.report is not None:
                 for action, moved in event.report.done:
                     self._actions[action.kind, "done"] += 1
@@ -85,7 +85,7 @@ class PassHistory:
                 self._actions.update((action.kind, "failed") for action, _ in event.report.failed)
                 self._actions.update((action.kind, "skipped") for action, _ in event.report.skipped)
 
-    def _note_error(self, error: RecentError) -> None:
+    def _record_error(self, error: RecentError) -> None:
         key = error.pass_kind, error.message
         known = self._errors.pop(key, None)
         if known is not None:
@@ -96,7 +96,7 @@ class PassHistory:
 
     @property
     def counts(self) -> PassCounts:
-        """What was counted so far."""
+        """The totals so far."""
         with self._lock:
             return PassCounts(
                 {kind: seconds.counted for kind, seconds in self._seconds.items()},

@@ -1,17 +1,19 @@
-"""Runs passes again and again: full ones by a schedule, and tail passes every ``tail_interval`` of a topic.
+"""The loop of passes: full passes by a schedule, and tail passes every ``tail_interval`` of a topic.
 
 ::
 
-    tails  ──┬───┬───┬───┬───┬───┬──▶   what is durable and not in the bucket; no request where nothing is
+    tails  ──┬───┬───┬───┬───┬───┬──▶   publish what is durable and not in the bucket; no request if there is nothing
     full   ──┴───────────────┴──────▶   seal, expire, offload, evict, compress, …; may take minutes
 
-Each kind has a thread of its own and never overlaps with itself, so that a long upload of a sealed segment does
-not hold up the tails. Nor does a large tail hold up the others: a tail pass ends when the next one is due, and what it
-began goes on. Nothing here ends the loop but `Passes.stop` (promise P11): what fails is counted, waits
-longer each time, with jitter, and the rest goes on. While the bucket as a whole is away it is asked by one
-request at a time whether it is back; then one pass catches up, with an object a segment.
+- Each kind of pass has a thread of its own and never overlaps with itself. So the upload of a large sealed segment does
+  not delay the tails.
+- A large tail does not delay other tails: a tail pass ends when the next one is due, and its uploads go on.
+- Only `PassLoop.stop` ends the loop (promise P11). A failure is counted. The partition that failed backs off, with
+  jitter, and all others go on.
+- If the whole bucket is away, one request at a time checks whether it is back. Then one pass catches up, with one object
+  a segment.
 
-`Passes.run_due` is the whole of it without threads: tests and other loops call it with times of their own.
+`PassLoop.run_due` is the same loop without threads. Tests and other loops call it at times of their choice.
 """
 
 from __future__ import annotations
@@ -23,29 +25,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
+from ..base.backoff import Backoff
 from ..errors import ColdStorageError, Fenced, StoreLocked, TieredError
 from ..policies.actions import Action
 from ..policies.executor import TierReport
 from ..policies.policy import Policy
 from ..settings.schedule import FIRST_PASS_SECONDS
 from .pass_history import PassHistory
-from .reports import CycleState, Lag, PassesState, PassEvent, TailReport
+from .reports import Lag, PassesState, PassEvent, PassKindState, TailReport
 
 log = logging.getLogger("tiered.passes")
 
 TAIL_INTERVAL_SECONDS_MIN = 0.05
 STOP_SECONDS = 10.0
-_BACKOFF_SECONDS = 1.0
-_BACKOFF_SECONDS_MAX = 30.0
 _AWAY_SECONDS_MAX = 5.0
-_LOOK_AGAIN_SECONDS = 1.0
+_RECHECK_SECONDS = 1.0
 _WAIT_SECONDS_MAX = 3600.0
 
 
 class PassWork(Protocol):
-    """What a store's tierer does for the loop; see `Tierer`."""
+    """The passes that the loop runs; `Tierer` implements them."""
 
     def full_pass(
         self, now: object = None, *, leave_out: Callable[[Action], bool], should_stop: Callable[[], bool]
@@ -61,56 +62,13 @@ class PassWork(Protocol):
     def bucket_answers(self) -> bool: ...
 
 
-class Backoff:
-    """When what failed may be tried again: twice as late each time, with jitter."""
-
-    def __init__(self, draw: Callable[[], float], seconds_max: float = _BACKOFF_SECONDS_MAX) -> None:
-        self._draw = draw
-        self._seconds_max = seconds_max
-        self._failed: dict[Hashable, tuple[int, float]] = {}
-
-    def fail(self, key: Hashable, now: float) -> None:
-        """Take note of a failure."""
-        times = self._failed.get(key, (0, 0.0))[0] + 1
-        delay = min(self._seconds_max, _BACKOFF_SECONDS * 2.0 ** min(times - 1, 16))
-        self._failed[key] = times, now + delay * (0.5 + self._draw() / 2)
-
-    def holds(self, key: Hashable, now: float) -> bool:
-        """Whether it is too early to try again."""
-        return key in self._failed and now < self._failed[key][1]
-
-    def until(self, key: Hashable) -> float:
-        """Return when it may be tried again; 0 where nothing failed."""
-        return self._failed.get(key, (0, 0.0))[1]
-
-    def settle(
-        self, failed: Collection[Hashable], begun: float, now: float, tried: Callable[[Any], bool]
-    ) -> None:
-        """Take note of a pass that had `begun` then: what `failed`, and that the rest of what was `tried` did not.
-
-        What nothing is asked of any more, such as a deleted topic, counts as tried. What was held back was not.
-        """
-        for key in [item for item in self._failed if tried(item) and not self.holds(item, begun)]:
-            if key not in failed:
-                del self._failed[key]
-        for key in failed:
-            self.fail(key, now)
-
-    def __len__(self) -> int:
-        return len(self._failed)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._failed.clear()
-
-
 class _PassKind:
-    """The figures of one kind of pass, and its thread's bell."""
+    """The counters of one kind of pass, and what wakes its thread."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.wake = threading.Event()
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self.running = False
         self.errors: Counter[str] = Counter()
         self.actions: Counter[str] = Counter()
@@ -119,7 +77,7 @@ class _PassKind:
         self.in_vain = 0
         self.last: PassEvent | None = None
 
-    def ended(self, event: PassEvent) -> None:
+    def record(self, event: PassEvent) -> None:
         logged = self.last.errors if self.last else ()
         self.passes += 1
         self.in_vain = self.in_vain + 1 if event.in_vain else 0
@@ -130,11 +88,11 @@ class _PassKind:
         self.last = event
         for text in event.errors:
             if text not in logged:
-                log.warning("%s pass: %s", self.kind, text)
+                log.warning("%s pass: %s", self.name, text)
 
-    def state(self, waiting: int) -> CycleState:
+    def state(self, waiting: int) -> PassKindState:
         last = self.last
-        return CycleState(
+        return PassKindState(
             self.passes,
             waiting,
             self.in_vain,
@@ -149,26 +107,26 @@ class _PassKind:
 
 
 class PassLoop:
-    """The loop over one open store; `start` gives it threads.
+    """The loop of passes of one open store; `start` begins its threads.
 
     Parameters
     ----------
     work
-        Does the passes.
+        Runs one pass.
     topics, policy_for
-        Names of the topics, and the policy of one.
+        Return the names of the topics, and the policy of one.
     schedule
-        Returns the seconds until the next full pass, asked as each one ends.
+        Returns the seconds until the next full pass; called at the end of each.
     clock
-        Microseconds since the epoch, for figures.
+        Microseconds since the epoch, for reports.
     monotonic
         Seconds, for due times.
     draw
         A number in [0, 1), for jitter.
     observe
-        Called after each pass, on its thread; what it raises is logged.
+        Called after each pass on the thread of the pass; the loop logs what it raises.
     first_seconds
-        Until the first full pass at most, whatever the schedule says.
+        The longest wait for the first full pass, whatever the schedule says.
     """
 
     def __init__(
@@ -206,109 +164,109 @@ class PassLoop:
     # -- the loop --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin, on threads of this process."""
+        """Start one thread for each kind of pass."""
         self._stopping.clear()
         self._threads = [
-            threading.Thread(target=self._loop, args=(cycle,), name=f"tiered-{cycle.kind}", daemon=True)
-            for cycle in (self._full, self._tails)
+            threading.Thread(target=self._loop, args=(kind,), name=f"tiered-{kind.name}", daemon=True)
+            for kind in (self._full, self._tails)
         ]
         for thread in self._threads:
             thread.start()
 
     def stop(self, deadline_seconds: float = STOP_SECONDS) -> bool:
-        """Begin no further action and wait for what is under way; False where it did not end in time."""
+        """Begin no further action and wait for the running ones; False if they did not end in time."""
         self._stopping.set()
         until = time.monotonic() + deadline_seconds
-        for cycle in (self._full, self._tails):
-            cycle.wake.set()
+        for kind in (self._full, self._tails):
+            kind.wake.set()
         for thread in self._threads:
             if thread.is_alive() and thread is not threading.current_thread():
-                # The system has a longest wait.
+                # `join` refuses a longer timeout.
                 thread.join(min(threading.TIMEOUT_MAX, max(0.0, until - time.monotonic())))
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late:
             log.warning("%s did not end within %g s", " and ".join(late), deadline_seconds)
         return not late
 
-    def _loop(self, cycle: _PassKind) -> None:
+    def _loop(self, kind: _PassKind) -> None:
         while not self._stopping.is_set() and threading.current_thread() in self._threads:
             try:
-                delay = self._due_in(cycle)
+                delay = self._due_in(kind)
                 if delay <= 0:
-                    self._run(cycle, waits=False)
+                    self._run(kind, waits=False)
                     continue
             except Exception:
                 if not threading.main_thread().is_alive():
-                    return  # the interpreter is ending, so no pass can start threads any more
+                    return  # the interpreter is ending, and no pass can start threads
                 # The thread must outlive every error of one round (promise P11).
-                log.exception("%s pass", cycle.kind)
-                delay = _LOOK_AGAIN_SECONDS
-            cycle.wake.wait(min(delay, _WAIT_SECONDS_MAX))  # the system has a longest wait
-            cycle.wake.clear()
-        if cycle is self._tails and self._tails_under_way:
-            with suppress(Exception):  # what is under way ends, and is told like the others
-                self._run(cycle)
+                log.exception("%s pass", kind.name)
+                delay = _RECHECK_SECONDS
+            kind.wake.wait(min(delay, _WAIT_SECONDS_MAX))  # `wait` refuses a very long timeout
+            kind.wake.clear()
+        if kind is self._tails and self._tails_under_way:
+            with suppress(Exception):  # the last uploads end, and their reports are recorded
+                self._run(kind)
 
     def run_due(self) -> list[str]:
-        """Run what is due now, on this thread; return the kinds of passes that were run."""
-        due = [cycle for cycle in (self._tails, self._full) if self._due_in(cycle) <= 0]
-        for cycle in due:
-            self._run(cycle)
-        return [cycle.kind for cycle in due]
+        """Run the passes that are due on the calling thread; return their kinds."""
+        due = [kind for kind in (self._tails, self._full) if self._due_in(kind) <= 0]
+        for kind in due:
+            self._run(kind)
+        return [kind.name for kind in due]
 
     def due_in(self) -> float:
-        """Return the seconds until the next pass of either kind; at most one, in case topics come up."""
+        """Return the seconds until the next pass of either kind, at most one second: new topics may appear."""
         return min(self._due_in(self._tails), self._due_in(self._full))
 
-    def _due_in(self, cycle: _PassKind) -> float:
+    def _due_in(self, kind: _PassKind) -> float:
         now = self._monotonic()
-        if cycle is self._full:
+        if kind is self._full:
             return self._full_due - now
-        self._look_for_topics(now)
-        due = min(self._tails_due.values(), default=now + _LOOK_AGAIN_SECONDS)
+        self._schedule_tails(now)
+        due = min(self._tails_due.values(), default=now + _RECHECK_SECONDS)
         if not self._tails_due:
-            self._away = False  # nobody is left who would find out that it is back
+            self._away = False  # no tail pass is left that would notice the return of the bucket
         if self._away:
             due = self._away_backoff.until("")
-        return min(due - now, _LOOK_AGAIN_SECONDS)
+        return min(due - now, _RECHECK_SECONDS)
 
-    def _run(self, cycle: _PassKind, *, waits: bool = True) -> None:
-        with cycle.turn:
-            cycle.running = True
+    def _run(self, kind: _PassKind, *, waits: bool = True) -> None:
+        with kind.lock:
+            kind.running = True
             try:
-                self._run_full() if cycle is self._full else self._run_tails(waits=waits)
+                self._run_full() if kind is self._full else self._run_tails(waits=waits)
             finally:
-                cycle.running = False
+                kind.running = False
 
-    # -- what others may ask ---------------------------------------------------------------------
+    # -- control and state -----------------------------------------------------------------------
 
     def trigger(self) -> None:
-        """Make both kinds of pass due now, whatever failed before."""
+        """Make both kinds of pass due now, and end all backoff."""
         self._full_backoff.clear()
         self._tail_backoff.clear()
         self._away_backoff.clear()
         self._full_due = self._monotonic()
         self._tails_due = dict.fromkeys(self._tails_due, self._full_due)
-        for cycle in (self._full, self._tails):
-            cycle.wake.set()
+        for kind in (self._full, self._tails):
+            kind.wake.set()
 
     def reschedule(self, schedule: Callable[[], float]) -> None:
-        """Go by another schedule from now on; a full pass that is under way ends first."""
+        """Use another schedule from now on; a running full pass ends first."""
         self._schedule = schedule
         self._full_due = self._monotonic() + schedule()
         self._full.wake.set()
 
     def dead_threads(self) -> list[str]:
-        """Return which threads are gone that should run."""
+        """Return the names of the threads that ended although the loop was not stopped."""
         running = self._threads and not self._stopping.is_set()
         return [thread.name for thread in self._threads if not thread.is_alive()] if running else []
 
     def pause(self, topics: Collection[str]) -> None:
-        """Leave these topics alone, and no others, from the next action on; empty resumes all."""
+        """Skip exactly these topics from the next action on; an empty collection resumes all."""
         self._paused = frozenset(topics)
 
-    def cycles(self) -> dict[str, CycleState]:
-        """Return what each kind of pass has done; looks at nothing."""
+    def kinds(self) -> dict[str, PassKindState]:
+        """Return the counters of each kind of pass, from memory."""
         return {
             "full": self._full.state(len(self._full_backoff)),
             "tails": self._tails.state(len(self._tail_backoff)),
@@ -316,19 +274,19 @@ class PassLoop:
 
     @property
     def bucket_away(self) -> bool:
-        """Whether the last passes found no bucket that answers."""
+        """Whether the bucket as a whole did not answer the last passes."""
         return self._away
 
     @property
     def full_due_in(self) -> float:
-        """Seconds until the next full pass; below zero while it is due, or runs."""
+        """Seconds until the next full pass; below zero while it is due or runs."""
         return self._full_due - self._monotonic()
 
     def state(self) -> PassesState:
-        """Return what was done, and how far the bucket is behind now; asks the disk, not the bucket."""
+        """Return the counters and the present lag; reads the disk, and sends no request to the bucket."""
         return PassesState(
             now_us=self._clock(),
-            **self.cycles(),
+            **self.kinds(),
             lags=tuple(self._work.lags()),
             paused=self._paused,
             bucket_away=self._away,
@@ -346,22 +304,24 @@ class PassLoop:
 
         try:
             report, problems = self._work.full_pass(leave_out=leave_out, should_stop=self._stopping.is_set)
-            errors = [_line(problem) for problem in problems]
+            errors = [_error_line(problem) for problem in problems]
         except (TieredError, OSError) as error:
-            errors = [_line(error)]
+            errors = [_error_line(error)]
         finally:
             self._full_due = self._monotonic() + self._schedule()
         if report is not None:
             failed = {_group(action) for action, _ in report.failed}
             self._full_backoff.settle(failed, begun, self._monotonic(), lambda _: True)
             errors += [message for _, message in report.failed]
-        self._ended(self._full, started_us, begun, report, errors)
+        self._record(self._full, started_us, begun, report, errors)
 
     # -- tails -----------------------------------------------------------------------------------
 
-    def _look_for_topics(self, now: float) -> None:
-        """Let each topic whose tail is to be shipped have a due time."""
-        intervals = {name: found for name in self._topics() if (found := self._interval(name)) is not None}
+    def _schedule_tails(self, now: float) -> None:
+        """Give each topic that ships tails a due time, and drop the due times of all others."""
+        intervals = {
+            name: interval for name in self._topics() if (interval := self._interval(name)) is not None
+        }
         self._tails_due = {
             name: self._tails_due.get(name, now + interval) for name, interval in intervals.items()
         }
@@ -373,23 +333,23 @@ class PassLoop:
         return max(TAIL_INTERVAL_SECONDS_MIN, rule.tail_interval.total_seconds())
 
     def _run_tails(self, *, waits: bool) -> None:
-        """Ship the tails that are due; without `waits` only as long as nothing else is."""
+        """Ship the tails that are due; without `waits`, return as soon as another tail is due."""
         started_us, begun = self._clock(), self._monotonic()
         due = frozenset(name for name, at in self._tails_due.items() if at <= begun)
         for name in due:
-            # At a fixed rate: how long an upload takes does not add to the interval.
-            interval = self._interval(name) or _LOOK_AGAIN_SECONDS
+            # At a fixed rate: the time of an upload does not add to the interval.
+            interval = self._interval(name) or _RECHECK_SECONDS
             at = self._tails_due[name] + interval
             self._tails_due[name] = at if at > begun else begun + interval
         if self._away:
-            if not self._is_back(begun):
+            if not self._bucket_is_back(begun):
                 return
-            due = frozenset(self._tails_due)  # all that waits is shipped by this pass
+            due = frozenset(self._tails_due)  # one pass catches up with all topics
         wanted, known = due - self._paused, frozenset(self._tails_due)
         report: TierReport | None = None
         errors: list[str] = []
         try:
-            found = self._work.tail_pass(
+            tails = self._work.tail_pass(
                 lambda topic, partition: (
                     topic in wanted and not self._tail_backoff.holds((topic, partition), begun)
                 ),
@@ -397,31 +357,31 @@ class PassLoop:
                 wait_seconds=None if waits else max(0.0, self._due_in(self._tails)),
             )
         except (TieredError, OSError) as error:
-            errors = [_line(error)]
+            errors = [_error_line(error)]
         else:
-            report, self._tails_under_way = found.report, found.under_way
-            failed = {_place(action) for action, _ in report.failed} | set(found.problems)
+            report, self._tails_under_way = tails.report, tails.under_way
+            failed = {_partition(action) for action, _ in report.failed} | set(tails.problems)
             self._tail_backoff.settle(
                 failed,
                 begun,
                 self._monotonic(),
-                lambda place: place not in found.under_way and (place[0] in wanted or place[0] not in known),
+                lambda key: key not in tails.under_way and (key[0] in wanted or key[0] not in known),
             )
-            for problem in found.problems.values():
-                if not isinstance(problem, Fenced):  # said once, by who found out, and for good
-                    errors.append(_line(problem))
+            for problem in tails.problems.values():
+                if not isinstance(problem, Fenced):  # a fence is permanent, and was logged when it was set
+                    errors.append(_error_line(problem))
             errors += [message for _, message in report.failed]
-            self._look_whether_away(report, errors)
-        self._ended(self._tails, started_us, begun, report, errors)
+            self._check_bucket_away(report, errors)
+        self._record(self._tails, started_us, begun, report, errors)
 
-    def _look_whether_away(self, report: TierReport, errors: list[str]) -> None:
-        """Where nothing could be done at all, ask the bucket whether it answers, and wait for it as a whole."""
+    def _check_bucket_away(self, report: TierReport, errors: list[str]) -> None:
+        """After a pass that published nothing, ask whether the bucket answers; if not, all partitions wait for it."""
         cold = [text for text in errors if text.startswith(ColdStorageError.__name__)]
         if cold and not any(count for _, count in report.done) and not self._work.bucket_answers():
             self._away = True
             self._away_backoff.fail("", self._monotonic())
 
-    def _is_back(self, now: float) -> bool:
+    def _bucket_is_back(self, now: float) -> bool:
         if self._away_backoff.holds("", now):
             return False
         if not self._work.bucket_answers():
@@ -433,30 +393,30 @@ class PassLoop:
         self._full_backoff.clear()
         return True
 
-    # -- figures ---------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------
 
-    def _ended(
-        self, cycle: _PassKind, started_us: int, begun: float, report: TierReport | None, errors: list[str]
+    def _record(
+        self, kind: _PassKind, started_us: int, begun: float, report: TierReport | None, errors: list[str]
     ) -> None:
-        event = PassEvent(cycle.kind, started_us, self._monotonic() - begun, report, tuple(errors))
-        cycle.ended(event)
-        self.history.note(event)
+        event = PassEvent(kind.name, started_us, self._monotonic() - begun, report, tuple(errors))
+        kind.record(event)
+        self.history.record(event)
         try:
             self.observe(event)
         except Exception:
-            log.exception("what observes the passes failed")
+            log.exception("the observer of the passes failed")
 
 
-def _place(action: Action) -> Hashable:
+def _partition(action: Action) -> Hashable:
     return action.topic, action.partition
 
 
 def _group(action: Action) -> Hashable:
-    """Return what backs off together: changes of one manifest build on each other, all else is by itself."""
+    """Return the key of the actions that back off together: all changes of one manifest, else one kind of action."""
     return action.topic, action.partition, "publishes" if action.publishes else action.kind
 
 
-def _line(error: TieredError | OSError) -> str:
+def _error_line(error: TieredError | OSError) -> str:
     if isinstance(error, StoreLocked):
         return f"StoreLocked: {error}; it publishes meanwhile"
     return f"{type(error).__name__}: {error}"

@@ -1,11 +1,11 @@
-"""Pauses: passes leave a topic, or the whole store, alone until an operator resumes it.
+"""Pauses: an operator stops all passes over a topic or the whole store until a resume.
 
-A pause is a small file, ``paused.json``, in the topic's directory or in the store's, so it holds for every process and
-outlives them. It takes effect with the next action, in a pass that is under way too; an action that is under way is finished. Nothing of a paused topic is
-offloaded, evicted, expired, compressed, merged, scrubbed or swept. Appends and reads go on, the writer rolls its
-segments, and with ``sync = "cold"`` an append still publishes what it waits for.
+A pause is a small file, ``paused.json``, in the topic's directory or in the store's. So it holds for every process and
+survives restarts. It takes effect with the next action, in a running pass too; a running action is completed. A paused
+topic is not offloaded, evicted, expired, compressed, merged, scrubbed or swept. Appends and reads go on. The writer still
+rolls its segments, and with ``sync = "cold"`` an append still publishes its records.
 
-A file that cannot be read pauses too: whether somebody wants it so is unknown, and a pause can be made up for.
+A file that cannot be read counts as a pause, because a wrong pause does no lasting harm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAUSED_FILE = "paused.json"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Since when (microseconds since the epoch; None where the file does not tell), by whom and why."""
+    """Beginning (microseconds since the epoch; None if the file cannot be read), user and reason of a pause."""
 
     since_us: int | None
     by: str
@@ -43,12 +43,12 @@ class Pause:
 
 
 class Pauses:
-    """The pauses of one store; each question looks at the disk anew. Thread-safe.
+    """The pauses of one store; each call reads the disk. Thread-safe.
 
     Parameters
     ----------
     root
-        The store's directory; None where there is none, and nothing is paused.
+        The store's directory; None for a bucket alone, where nothing is paused.
     clock
         Microseconds since the epoch.
     """
@@ -59,7 +59,7 @@ class Pauses:
         self._clock = clock
 
     def of(self, topic: str) -> Pause | None:
-        """Return the pause that holds for a topic: its own, else the store's."""
+        """Return the pause of a topic: its own, else that of the whole store."""
         if self._root is None:
             return None
         return _read(self._directory(topic)) or self.of_store()
@@ -68,46 +68,46 @@ class Pauses:
         """Return the pause of the whole store."""
         if self._root is None:
             return None
-        found = _read(self._root)
-        return None if found is None else replace(found, whole_store=True)
+        pause = _read(self._root)
+        return None if pause is None else replace(pause, whole_store=True)
 
     def among(self, topics: Iterable[str]) -> dict[str, Pause]:
-        """Return the pauses that hold for `topics`."""
+        """Return the pauses of those `topics` that are paused, by name."""
         return {name: pause for name in topics if (pause := self.of(name)) is not None}
 
     def pause(self, topic: str | None, reason: str = "") -> Pause:
-        """Pause a topic, or with None the whole store, durably; a pause before is replaced.
+        """Pause a topic, or with None the whole store, durably; replaces an earlier pause.
 
         Raises
         ------
         ReadOnly, TopicNotFound, DiskFull
         """
-        directory = self._place(topic)
+        directory = self._existing_directory(topic)
         pause = Pause(self._clock(), whoami(), " ".join(str(reason).split()), topic is None)
         values = {name: value for name, value in asdict(pause).items() if name != "whole_store"}
         write_atomically(self._fs, directory / PAUSED_FILE, encode_document(values))
         return pause
 
     def resume(self, topic: str | None) -> bool:
-        """End the pause of a topic, or with None that of the whole store; return whether there was one.
+        """End the pause of a topic, or with None that of the whole store; return whether it was paused.
 
         Raises
         ------
         ConfigError
-            The whole store is paused, so that the topic would stay so.
+            The whole store is paused, so the topic would stay paused.
         ReadOnly, TopicNotFound
         """
-        path = self._place(topic) / PAUSED_FILE
+        path = self._existing_directory(topic) / PAUSED_FILE
         whole = self.of_store()
         if topic is not None and whole is not None:
-            raise ConfigError(f"topic {topic!r} is {whole}; what ends that is tiered resume --all")
-        found = path.exists()
-        if found:
-            self._fs.unlink(path)
-            self._fs.sync_directory(path.parent)
-        return found
+            raise ConfigError(f"topic {topic!r} is {whole}; tiered resume --all ends that pause")
+        if not path.exists():
+            return False
+        self._fs.unlink(path)
+        self._fs.sync_directory(path.parent)
+        return True
 
-    def _place(self, topic: str | None) -> Path:
+    def _existing_directory(self, topic: str | None) -> Path:
         if self._root is None:
             raise ReadOnly("a bucket alone has no passes to pause; name the local store")
         directory = self._root if topic is None else self._directory(topic)
@@ -132,7 +132,7 @@ def _read(directory: Path) -> Pause | None:
 
 
 def whoami() -> str:
-    """Return user and host, for people."""
+    """Return user and host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,8 +1,8 @@
-"""Appends that wait until they are published (``sync="cold"``): one upload serves all that wait for a partition.
+"""The publisher of appends that wait for the bucket (``sync="cold"``): one upload serves all waiting appends of a partition.
 
-The first thread that waits ships the tail of the partition for everybody, as a group commit syncs for everybody
-(`hot.group_commit`): no pass needs to run. What it takes is what an action of a pass takes, a turn of the tiering lock and
-the partition's, so that nothing is uploaded twice, whoever is faster.
+The first waiting thread ships the tail of the partition for all others, as a group commit syncs for all others
+(`hot.group_commit`). No pass has to run. The upload takes the locks of an action of a pass: the tiering lock and the
+partition's. So a pass and the publisher never upload the same records.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ..hot.group_commit import GroupCommit
 from ..hot.partition_writer import PartitionWriter
 
 LOCKED_SECONDS_MAX = 60.0
-"""How long another process may hold the tiering lock, or attempts may come to nothing, until a wait fails."""
+"""How long a wait lasts while another process holds the tiering lock, or while attempts publish too little."""
 
 _STEP_SECONDS = 0.02
-_ASK_EVERY_STEPS = 10
+_CHECK_EVERY_STEPS = 10
 
 
-class Publishes(Protocol):
-    """What the tierer of a store does for those who wait; see `Tierer`."""
+class Tails(Protocol):
+    """Publication of one partition's tail; `TailPasses` implements it."""
 
     def publish(self, meta: TopicMeta, partition: int, wait: Callable[[StoreLocked], object]) -> int: ...
     def published_now(self, meta: TopicMeta, partition: int) -> int: ...
 
 
 @dataclass(slots=True)
-class _Place:
-    """One partition: how far it is published, and what the last attempt failed of."""
+class _PartitionState:
+    """One partition: the published end, and the error of the last attempt."""
 
     group: GroupCommit = field(default_factory=GroupCommit)
     end: int = 0
@@ -45,64 +45,64 @@ class _Place:
 
 
 class Publisher:
-    """Publishes on behalf of appends. Thread-safe.
+    """Publishes the tails that appends wait for. Thread-safe.
 
     Parameters
     ----------
     pause
-        Waits so many seconds, less if the store is closed meanwhile, or raises that it was.
+        Waits this many seconds; raises if the store is closed meanwhile.
     monotonic
         Seconds.
     """
 
     def __init__(
         self,
-        tierer: Publishes,
+        tails: Tails,
         *,
         pause: Callable[[float], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tierer = tierer
+        self._tails = tails
         self._pause = pause
         self._monotonic = monotonic
-        self._places: dict[tuple[UUID, int], _Place] = {}
+        self._partitions: dict[tuple[UUID, int], _PartitionState] = {}
         self._lock = threading.Lock()
 
     def wait(self, meta: TopicMeta, partition: int, writer: PartitionWriter, end: int) -> None:
-        """Return once every record before `end` is durable here and published in the bucket.
+        """Return once every record before `end` is durable on this disk and published.
 
         Raises
         ------
         ColdStorageError
-            The records are durable on this disk and not published yet. They stay in the log, and whatever
-            publishes next takes them along; to append them once more would make them twice.
+            The records are durable on this disk and not published yet. They stay in the log, and the next
+            publication includes them. A second append would duplicate them.
         DiskFull, PartitionPoisoned, StoreClosed, Fenced, CorruptionError
         """
         writer.sync_to(end)
         with self._lock:
-            place = self._places.setdefault((meta.topic_id, partition), _Place())
-        seen = place.failures
+            state = self._partitions.setdefault((meta.topic_id, partition), _PartitionState())
+        seen = state.failures
 
         def done() -> bool:
-            if place.end >= end:
+            if state.end >= end:
                 return True
-            if place.failures != seen and place.error is not None:
-                # One attempt that failed is everybody's: else each of them would wait for its own.
-                raise again(place.error)
+            if state.failures != seen and state.error is not None:
+                # A failed attempt fails all waiting appends. Otherwise each of them would wait for an attempt of its own.
+                raise again(state.error)
             return False
 
-        place.group.run(done, lambda: self._lead(place, meta, partition, end))
+        state.group.run(done, lambda: self._publish_for_all(state, meta, partition, end))
 
-    def _lead(self, place: _Place, meta: TopicMeta, partition: int, end: int) -> None:
+    def _publish_for_all(self, state: _PartitionState, meta: TopicMeta, partition: int, end: int) -> None:
         try:
-            published = self._published(meta, partition, end)
+            published = self._publish(meta, partition, end)
         except TieredError as error:
-            place.error = _told(error, meta, partition)
-            place.failures += 1
-            raise place.error from error
-        place.end = max(place.end, published)
+            state.error = _append_error(error, meta, partition)
+            state.failures += 1
+            raise state.error from error
+        state.end = max(state.end, published)
 
-    def _published(self, meta: TopicMeta, partition: int, end: int) -> int:
+    def _publish(self, meta: TopicMeta, partition: int, end: int) -> int:
         until = self._monotonic() + LOCKED_SECONDS_MAX
         steps = itertools.count(1)
 
@@ -112,41 +112,41 @@ class Publisher:
             self._pause(_STEP_SECONDS)
 
         def wait(locked: StoreLocked) -> None:
-            # A pass in another process may publish this itself, in a turn that lasts.
-            if next(steps) % _ASK_EVERY_STEPS == 0:
-                found = self._tierer.published_now(meta, partition)
-                if found >= end:
-                    raise _ThereAlready(found)
+            # The process that holds the lock may be publishing these records.
+            if next(steps) % _CHECK_EVERY_STEPS == 0:
+                published = self._tails.published_now(meta, partition)
+                if published >= end:
+                    raise _AlreadyPublished(published)
             pause(str(locked))
 
         while True:
             try:
-                published = self._tierer.publish(meta, partition, wait)
-            except _ThereAlready as there:
-                return there.end
+                published = self._tails.publish(meta, partition, wait)
+            except _AlreadyPublished as already:
+                return already.end
             except RestoreUnderWay as restore:
-                # It ends, and this store is fenced, or it was cut short, and this store goes on.
+                # The restore completes and fences this store, or it was abandoned and this store continues.
                 pause(str(restore))
                 continue
             if published >= end:
                 return published
-            # Less, where what was to be shipped was encoded again or evicted between the look and the upload.
-            pause(f"the bucket has what lies before offset {published}")
+            # A segment can be re-encoded or evicted between the survey and the upload.
+            pause(f"the bucket has only the records before offset {published}")
 
 
-class _ThereAlready(Exception):
-    """Somebody else published what is waited for."""
+class _AlreadyPublished(Exception):
+    """Another process published the awaited records."""
 
     def __init__(self, end: int) -> None:
         super().__init__(end)
         self.end = end
 
 
-def _told(error: TieredError, meta: TopicMeta, partition: int) -> TieredError:
+def _append_error(error: TieredError, meta: TopicMeta, partition: int) -> TieredError:
     if not isinstance(error, ColdStorageError):
         return error
     return ColdStorageError(
-        f"partition {partition} of topic {meta.name!r}: what was appended is durable on this disk and not published "
-        f"yet ({error}); do not append it again: flush() publishes it, and so does the next append or pass",
+        f"partition {partition} of topic {meta.name!r}: the appended records are durable on this disk and not published "
+        f"yet ({error}); do not append them again: flush() publishes them, and so does the next append or pass",
         retryable=error.retryable,
     )

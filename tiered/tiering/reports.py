@@ -1,4 +1,4 @@
-"""What the loop of passes tells those who watch it: events, figures, lag."""
+"""The values that passes report: events, counters, lag."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..policies.executor import TierReport
 
 @dataclass(frozen=True, slots=True)
 class PassEvent:
-    """One pass that has ended, for whoever observes.
+    """One pass that has ended.
 
     Attributes
     ----------
     kind
         ``full`` or ``tails``.
     started_us, seconds
-        When it began (microseconds since the epoch), and how long it took.
+        Its beginning (microseconds since the epoch), and its duration.
     report
-        What became of its actions; None where it could not begin.
+        The outcomes of its actions; None if it could not begin.
     errors
-        One line for each thing that failed, or could not be looked at.
+        One line for each failed action, and for each partition that could not be surveyed.
     """
 
     kind: str
@@ -33,38 +33,38 @@ class PassEvent:
 
     @property
     def in_vain(self) -> str:
-        """Why the pass could do nothing at all: it could not begin, or never had its turn; empty where it could."""
+        """Why the pass did nothing at all: it could not begin, or never got the tiering lock; else empty."""
         if self.report is None:
             return self.errors[0] if self.errors else ""
         return locked_out(self.report)
 
 
 def locked_out(report: TierReport) -> str:
-    """Return who kept a pass from all its actions; empty where one was done, or nobody did."""
+    """Return the error if another process held the tiering lock throughout a pass, so that no action was done; else empty."""
     locked = (text for _, text in report.failed if text.startswith(StoreLocked.__name__))
     return "" if report.done else next(locked, "")
 
 
 @dataclass(frozen=True, slots=True)
-class CycleState:
-    """One kind of pass.
+class PassKindState:
+    """The counters of one kind of pass.
 
     Attributes
     ----------
     passes
-        How many have ended.
+        Passes that have ended.
     waiting
-        How many partitions, or kinds of action of one, failed last and are not due again yet.
+        Partitions, or kinds of action of one partition, that back off after a failure.
     in_vain
-        How many of the last passes, one after the other, could do nothing; see `PassEvent.in_vain`.
+        The last consecutive passes that did nothing; see `PassEvent.in_vain`.
     last_started_us, last_seconds
-        Of the last one that ended; None before.
+        Of the last pass that ended; None before the first.
     last_errors
-        What failed in it.
+        The errors of the last pass.
     errors
-        How often which kind of error was met.
+        Errors by type.
     actions, bytes
-        What was done by kind of action, and how many bytes it moved or freed.
+        Finished actions by kind, and the bytes that they moved or freed.
     """
 
     passes: int = 0
@@ -81,26 +81,26 @@ class CycleState:
 
 @dataclass(frozen=True, slots=True)
 class PassesState:
-    """What the loop has done and how far the bucket is behind, at `now_us`.
+    """The state of the loop of passes at `now_us`.
 
     Attributes
     ----------
     lags
-        By a look at the disk now; the bucket is not asked.
+        The lag of each partition, by the local files; no request is sent to the bucket.
     bucket_away
-        Whether the last passes found no bucket that answers.
+        Whether the bucket as a whole did not answer the last passes.
     """
 
     now_us: int
-    full: CycleState
-    tails: CycleState
+    full: PassKindState
+    tails: PassKindState
     lags: tuple[Lag, ...]
     paused: frozenset[str]
     bucket_away: bool
 
     @property
     def lag_seconds(self) -> float:
-        """Age of the oldest durable record that is not in the bucket; 0 where all are."""
+        """Age of the oldest durable record that is not in the bucket; 0 if all are."""
         return max((lag.seconds(self.now_us) for lag in self.lags), default=0.0)
 
     @property
@@ -111,18 +111,18 @@ class PassesState:
 
 @dataclass(frozen=True, slots=True)
 class TailReport:
-    """What became of a tail pass.
+    """The outcome of a tail pass.
 
     Attributes
     ----------
     report
-        Of the partitions whose tails were shipped since the pass before, whichever pass began with them.
+        The partitions whose uploads ended since the pass before; an earlier pass may have begun them.
     lags
-        How far the bucket was behind each partition when it was looked at.
+        The lag of each partition when it was surveyed.
     problems
-        What stood in the way of looking at a partition.
+        The partitions that could not be surveyed, and why.
     under_way
-        Topic and partition of the tails that are on their way still, for a later pass to report.
+        Topic and partition of the uploads that go on; a later pass reports them.
     """
 
     report: TierReport
@@ -133,16 +133,16 @@ class TailReport:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the bucket is behind one partition, as far as this process knows.
+    """How far the bucket is behind one partition, by the knowledge of this process.
 
     Attributes
     ----------
     published_offset
-        End of what the bucket has.
+        The end of the published records.
     end_offset
-        End of what is durable here.
+        The end of the durable records on this disk.
     oldest_append_us
-        When the first record was appended that the bucket does not have; None where it has all.
+        The append time of the first record that is not published; None if all are.
     """
 
     topic: str
@@ -153,9 +153,9 @@ class Lag:
 
     @property
     def records(self) -> int:
-        """Durable records that the bucket does not have."""
+        """Durable records that are not published."""
         return self.end_offset - self.published_offset
 
     def seconds(self, now_us: int) -> float:
-        """Age of the oldest of them; 0 where there is none."""
+        """Age of the oldest of them; 0 if there is none."""
         return 0.0 if self.oldest_append_us is None else max(0.0, (now_us - self.oldest_append_us) / 1e6)

@@ -1,4 +1,4 @@
-"""Scrub: look at a range of a partition's objects again, and remember what is damaged. Nothing is ever deleted."""
+"""Scrub: verifies a range of a partition's objects and records the damaged ones. It deletes nothing."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ class PartitionScrub:
 
     Parameters
     ----------
-    cold
-        With no page in memory that the bucket may have lost since.
+    manifest
+        A fresh one: a page in its memory could be lost in the bucket.
     clock
         Returns microseconds since the epoch, UTC.
-    kept
-        Keeps the topic from being deleted while something is written into `directory`.
+    hold_topic
+        Keeps the topic from being deleted while a file is written into `directory`.
     """
 
     def __init__(
         self,
-        cold: PartitionManifest,
+        manifest: PartitionManifest,
         directory: Path,
         fs: FileSystem,
         clock: Callable[[], int],
-        kept: Callable[[], AbstractContextManager[object]],
+        hold_topic: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self._cold = cold
+        self._manifest = manifest
         self._directory = directory
         self._fs = fs
         self._clock = clock
-        self._kept = kept
+        self._hold_topic = hold_topic
 
     def run(self, action: Scrub) -> int:
-        """Look at the objects of the action's range; return the bytes that were read.
+        """Verify the objects of the action's range; return the number of bytes read.
 
         Raises
         ------
         CorruptionError
-            Something is damaged or missing; the other objects were looked at all the same.
+            An object is damaged or missing. The other objects of the range were verified too.
         ColdStorageError, UnsupportedFormat
-            The bucket does not say; the next pass goes on with the object that could not be looked at.
+            An object could not be verified. The next pass continues with it.
         """
         known = read_scrub_state(self._directory)
-        loaded = self._cold.load()
+        loaded = self._manifest.load()
         entries = (
-            self._cold.entries(loaded.head, action.base_offset, action.end_offset)
+            self._manifest.entries(loaded.head, action.base_offset, action.end_offset)
             if loaded is not None
             else []
         )
-        found: list[Damage] = []
+        damages: list[Damage] = []
         count = 0
 
         def read(size: int) -> None:
@@ -74,79 +74,80 @@ class PartitionScrub:
         for entry in entries:
             if entry.sealed:
                 try:
-                    found += self._look(entry, deep=action.deep, read=read)
+                    damages += self._verify(entry, deep=action.deep, read=read)
                 except TieredError as error:
                     problem = error
                     break
             reached = entry.end_offset
-        gone = self._gone(known.damaged)
+        replaced = self._replaced(known.damaged)
 
         def change(state: ScrubState) -> ScrubState:
-            state = replace(self._begun(state, action), next_offset=reached)
-            state = replace(state, damaged=tuple(item for item in state.damaged if item.name not in gone))
-            for damage in found:
+            state = replace(self._begin(state, action), next_offset=reached)
+            state = replace(state, damaged=tuple(item for item in state.damaged if item.name not in replaced))
+            for damage in damages:
                 state = state.with_damage(damage)
-            return state if problem is not None else self._ended(state, action)
+            return state if problem is not None else self._end(state, action)
 
-        self._remember(change)
+        self._record(change)
         if problem is not None:
             raise problem
-        if found:
-            raise _corruption(self._cold, found)
+        if damages:
+            raise _corruption(self._manifest, damages)
         return count
 
-    def note(self, entry: ObjectEntry, error: CorruptionError | ObjectNotFound) -> None:
-        """Remember an object that was found damaged by another action, so that no merge tries it again."""
+    def record_damage(self, entry: ObjectEntry, error: CorruptionError | ObjectNotFound) -> None:
+        """Record an object that another action found damaged, so that no merge uses it again."""
         damage = self._damage(entry, error)
-        self._remember(lambda state: state.with_damage(damage))
+        self._record(lambda state: state.with_damage(damage))
 
-    def _remember(self, change: Callable[[ScrubState], ScrubState]) -> None:
-        with self._kept():
+    def _record(self, change: Callable[[ScrubState], ScrubState]) -> None:
+        with self._hold_topic():
             change_scrub_state(self._fs, self._directory, change)
 
-    def _begun(self, state: ScrubState, action: Scrub) -> ScrubState:
+    def _begin(self, state: ScrubState, action: Scrub) -> ScrubState:
         if state.round == action.round and not state.finished_us:
             return state
         return replace(state, round=action.round, started_us=action.planned_us, finished_us=0)
 
-    def _ended(self, state: ScrubState, action: Scrub) -> ScrubState:
+    def _end(self, state: ScrubState, action: Scrub) -> ScrubState:
         if not action.completes:
             return replace(state, next_offset=max(state.next_offset, action.end_offset))
         return replace(state, next_offset=0, finished_us=action.planned_us, completed_us=action.planned_us)
 
-    def _look(self, entry: ObjectEntry, *, deep: bool, read: Callable[[int], object]) -> Iterator[Damage]:
-        """Yield the damage of an object, unless the manifest does not name it any more."""
-        key = self._cold.keys.data(entry.name)
+    def _verify(self, entry: ObjectEntry, *, deep: bool, read: Callable[[int], object]) -> Iterator[Damage]:
+        """Yield the damage of an object, if the manifest still names it."""
+        key = self._manifest.keys.data(entry.name)
         error: CorruptionError | ObjectNotFound | None = None
         try:
-            error = next(scrub_object(self._cold.store, key, entry, deep=deep, read=read), None)
+            error = next(scrub_object(self._manifest.store, key, entry, deep=deep, read=read), None)
         except ObjectNotFound as missing:
             error = missing
         if error is not None and self._is_named(entry):
-            log.error("%s: %s", self._cold.where(key), error)
+            log.error("%s: %s", self._manifest.where(key), error)
             yield self._damage(entry, error)
 
     def _is_named(self, entry: ObjectEntry) -> bool:
-        """Whether the manifest names an entry, as far as it can be read: it did just now."""
+        """Whether the manifest still names an entry; true too if the manifest cannot be read now."""
         try:
-            loaded = self._cold.load()
-            return loaded is not None and entry in self._cold.entries(
+            loaded = self._manifest.load()
+            return loaded is not None and entry in self._manifest.entries(
                 loaded.head, entry.base_offset, entry.end_offset
             )
         except TieredError:
             return True
 
-    def _gone(self, damaged: Sequence[Damage]) -> set[str]:
-        """Return which damaged objects the manifest does not name any more; that one is sound is for a verification to say.
+    def _replaced(self, damaged: Sequence[Damage]) -> set[str]:
+        """Return the names of the damaged objects that the manifest does not name any more; empty if it cannot be read.
 
-        The word of the server is no proof that what was read is sound, nor are checksums of what else is in it. Where the
-        manifest cannot be read now, a later scrub looks again.
+        An object that it still names stays in the list, even if this scrub finds no damage: only a verification may
+        call it sound. A checksum from the server, or of other parts of the object, does not prove that the damaged bytes
+        are sound.
         """
         try:
-            loaded = self._cold.load() if damaged else None
+            loaded = self._manifest.load() if damaged else None
             if loaded is None:
                 return set()
-            entries = self._cold.entries
+            entries = self._manifest.entries
             return {
                 item.name
                 for item in damaged
@@ -172,12 +173,12 @@ class PartitionScrub:
         )
 
 
-def _corruption(cold: PartitionManifest, found: list[Damage]) -> CorruptionError:
-    first = found[0]
-    more = f" (one of {len(found)} damaged objects)" if len(found) > 1 else ""
+def _corruption(manifest: PartitionManifest, damages: list[Damage]) -> CorruptionError:
+    first = damages[0]
+    more = f" (one of {len(damages)} damaged objects)" if len(damages) > 1 else ""
     return CorruptionError(
         f"{first.reason}{more}",
-        where=cold.where(cold.keys.data(first.name)),
+        where=manifest.where(manifest.keys.data(first.name)),
         position=first.position,
         offsets=(first.base_offset, first.end_offset),
     )

@@ -1,4 +1,4 @@
-"""When the bucket was last swept, as the store's directory remembers it."""
+"""The time of the last sweep, in the store's directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SWEPT_FILE = "swept.json"
 
 
 def read_swept(root: Path) -> int | None:
-    """Return when the bucket was last swept; None where that is not remembered, 0 where the file cannot be read.
+    """Return when the bucket was last swept; None if there is no file, 0 if it cannot be read.
 
     Raises
     ------
@@ -24,12 +24,12 @@ def read_swept(root: Path) -> int | None:
     except FileNotFoundError:
         return None
     except (CorruptionError, OSError):
-        return 0  # a sweep too many does no harm; a pass that cannot plan does
+        return 0  # an early sweep does no harm; a pass that cannot plan does
     return value if type(value) is int else 0
 
 
 def write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
-    """Remember when the bucket was swept, durably.
+    """Write when the bucket was swept, durably.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
 from .filesystem import FileSystem, NoRoom, read_whole, write_atomically
-from .writer_requests import ASKED_FILE
+from .writer_requests import REQUEST_FILE
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
 START_FILE = "start.json"
@@ -74,7 +74,7 @@ def list_segments(directory: Path) -> Listing:
 def remove_half_written(fs: FileSystem, directory: Path) -> None:
     """Remove what a killed tierer left half made; the writer's own files, generation 0, are left alone."""
     for name in os.listdir(directory):
-        if (name.endswith(".log.tmp") and not name.endswith("-0.log.tmp")) or name == f".{ASKED_FILE}.tmp":
+        if (name.endswith(".log.tmp") and not name.endswith("-0.log.tmp")) or name == f".{REQUEST_FILE}.tmp":
             fs.unlink(directory / name)
 
 

@@ -1,10 +1,13 @@
-"""What a tierer asks of a partition's writer in another process, by a file in its directory.
+"""Requests to the writer of a partition in another process, in a file of the partition's directory.
 
-Only the writer seals and moves the start offset while it holds the partition's lock (DESIGN: who touches what). So
-the tierer leaves ``asked.json``; the writer looks for it every ``store.sync_interval``, takes the file away, then does
-what it says. Nobody waits: a request that gets lost is repeated by the tierer's next pass, one that comes too late
-names a segment that is sealed by then, or an offset that lies behind. One that its writer did not live to see is
-dropped by the next one, since the policy may be another by then; but not a start offset that the bucket has as well.
+Only the writer seals segments and moves the start offset while it holds the partition's lock. A tierer in another
+process writes its request to ``asked.json``. The writer checks for the file every ``store.sync_interval``, removes it,
+and then carries the request out. The tierer does not wait:
+
+- A lost request is posted again by the next pass.
+- A late request does nothing: its segment is sealed, or its offset lies behind the start offset.
+- A new writer drops the request that it finds, because the policy may have changed since. It keeps a request whose start
+  offset the bucket has too.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ..errors import CorruptionError, UnsupportedFormat
 from ..format.document import decode_document, encode_document
 from .filesystem import FileSystem, read_whole, write_atomically
 
-ASKED_FILE = "asked.json"
+REQUEST_FILE = "asked.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +30,13 @@ class WriterRequest:
     Attributes
     ----------
     topic_id
-        Whose partition is meant: a topic that was deleted and created again has other records under its name.
+        The topic of the partition. A topic of the same name that is created later ignores the request.
     seal
-        The active segment that is to be sealed; None where none is.
+        The active segment to seal; None: seal nothing.
     start_offset
-        Where the log is to begin; 0 where it is to stay as it is.
+        The new start offset; 0: keep the start offset.
     decided
-        Whether the log begins there in any case: the bucket is told at the same time.
+        Whether the bucket gets the same start offset, so that a new writer must not drop the request.
     """
 
     topic_id: UUID
@@ -42,50 +45,52 @@ class WriterRequest:
     decided: bool = False
 
 
-def ask(fs: FileSystem, directory: Path, asked: WriterRequest) -> None:
-    """Leave a request, beside what was asked before and is not done yet; the caller holds the tiering lock.
+def post(fs: FileSystem, directory: Path, request: WriterRequest) -> None:
+    """Write a request, merged with the one that the writer has not taken yet; the caller holds the tiering lock.
 
     Raises
     ------
     DiskFull
     """
-    before = _read(directory)
-    if before is not None and before.topic_id == asked.topic_id:
-        start = max(before.start_offset, asked.start_offset)
-        asked = WriterRequest(
-            asked.topic_id, asked.seal or before.seal, start, asked.decided or before.decided
+    pending = _read(directory)
+    if pending is not None and pending.topic_id == request.topic_id:
+        request = WriterRequest(
+            request.topic_id,
+            request.seal or pending.seal,
+            max(pending.start_offset, request.start_offset),
+            request.decided or pending.decided,
         )
     values = {
-        "topic_id": str(asked.topic_id),
-        "seal": None if asked.seal is None else str(asked.seal),
-        "start_offset": asked.start_offset,
-        "decided": asked.decided,
+        "topic_id": str(request.topic_id),
+        "seal": None if request.seal is None else str(request.seal),
+        "start_offset": request.start_offset,
+        "decided": request.decided,
     }
-    write_atomically(fs, directory / ASKED_FILE, encode_document(values))
+    write_atomically(fs, directory / REQUEST_FILE, encode_document(values))
 
 
-def take_request(fs: FileSystem, directory: Path) -> WriterRequest | None:
-    """Return the request that was left, and remove it; None where there is none that can be read."""
-    found = _read(directory)
-    fs.unlink(directory / ASKED_FILE)
-    return found
+def take(fs: FileSystem, directory: Path) -> WriterRequest | None:
+    """Remove the request and return it; None if there is none, or if it cannot be decoded."""
+    request = _read(directory)
+    fs.unlink(directory / REQUEST_FILE)
+    return request
 
 
-def drop_asked(fs: FileSystem, directory: Path) -> None:
-    """Remove what was asked of an earlier writer, unless it is decided; the caller has just taken the partition's lock."""
-    found = _read(directory)
-    if found is None or not found.decided:
-        fs.unlink(directory / ASKED_FILE)
+def drop(fs: FileSystem, directory: Path) -> None:
+    """Remove the request to an earlier writer, unless it is decided; the caller has just taken the partition's lock."""
+    request = _read(directory)
+    if request is None or not request.decided:
+        fs.unlink(directory / REQUEST_FILE)
 
 
 def _read(directory: Path) -> WriterRequest | None:
-    path = directory / ASKED_FILE
+    path = directory / REQUEST_FILE
     try:
         values = decode_document(read_whole(path), where=str(path))
         seal, start = values["seal"], values["start_offset"]
         if type(start) is not int or not 0 <= start < 1 << 63:
             return None
-        decided = values.get("decided", False) is True  # which early releases do not write
+        decided = values.get("decided", False) is True  # early releases do not write this key
         return WriterRequest(UUID(values["topic_id"]), None if seal is None else UUID(seal), start, decided)
     except (FileNotFoundError, CorruptionError, UnsupportedFormat):
         return None

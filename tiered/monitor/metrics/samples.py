@@ -133,7 +133,7 @@ def _bucket(watched: Watched, partitions: Iterable[PartitionFigures]) -> Iterato
 
 def _passes(passes: PassLoop) -> Iterator[Sample]:
     counts = passes.history.counts
-    for kind, cycle in passes.cycles().items():
+    for kind, cycle in passes.kinds().items():
         yield Sample("tiered_pass_seconds", counts.seconds[kind], (kind,))
         yield Sample("tiered_pass_failures_total", counts.failures[kind], (kind,))
         ended_us = counts.last_success_us.get(kind, 0)
