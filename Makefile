@@ -17,11 +17,14 @@ CPU_MINUTES := 120
 TALLY := $(CURDIR)/build/tally.jsonl
 COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/torture tests/verify
 
+# What `make test-fast` runs.
+APPENDS := tests/hot tests/engine tests/crash/test_torn_appends.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs bench torture mutants terraform checkov lock clean
+.PHONY: help demo test fast test-fast lint format docs bench torture mutants terraform checkov lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
 
 demo: $(VENV)/.demo ## the whole store in one minute, on this machine
 	$(BIN)/tiered demo
@@ -68,6 +71,18 @@ checkov: .venv-checkov/.installed ## a security scan of terraform/, in an enviro
 	.venv-checkov/bin/python -m pip install --quiet --disable-pip-version-check 'checkov>=3.2'
 	@touch $@
 
+fast: $(VENV)/.dev ## build and install the accelerated append; needs a C compiler
+	$(INSTALL) ./accelerator
+	$(BIN)/tiered --version
+
+test-fast: build/accelerator/.built ## the tests of appends, with the accelerated append
+	PYTHONPATH=$(dir $<) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(APPENDS)
+
+build/accelerator/.built: accelerator/pyproject.toml accelerator/tiered_accelerator.c $(VENV)/.dev
+	rm -rf $(dir $@)
+	$(INSTALL) --no-deps --target $(dir $@) ./accelerator
+	@touch $@
+
 lock: ## resolve uv.lock anew
 	uv lock --upgrade
 
@@ -75,6 +90,12 @@ clean: ## remove what was built and installed
 	rm -rf $(VENV) .venv-checkov dist build .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache spark-warehouse
 	find tiered tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+ifneq ($(UV),)
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+else
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
 
 # The stamps .demo and .dev say that the extra of that name is installed as pyproject.toml has it now.
 ifneq ($(UV),)

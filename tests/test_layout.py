@@ -27,6 +27,7 @@ OPTIONAL = {
     "py4j",
     "pyiceberg",
     "pyspark",
+    "tiered_accelerator",
     "werkzeug",
 }
 # The second is imported only where the first is missing or wrong.

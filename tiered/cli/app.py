@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import TieredError
+from ..hot.accelerator import accelerator
 from ..version import VERSION
 from .append import append
 from .bench import bench
@@ -85,7 +86,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"tiered {VERSION}")
+        say(f"tiered {VERSION}, appends in {'Python' if accelerator is None else 'C'}")
         raise typer.Exit
 
 

@@ -14,7 +14,8 @@ from ..reader.tiers import OpenBucket
 from ..warm.filesystem import FileSystem, OsFileSystem
 
 
-def _wall_clock_us() -> int:
+def wall_clock_us() -> int:
+    """Return microseconds since the epoch, UTC."""
     return time.time_ns() // 1000
 
 
@@ -43,7 +44,7 @@ class Host:
         Returns what the disk under a path has in all and free, in bytes, as `shutil.disk_usage`.
     """
 
-    clock: Callable[[], int] = _wall_clock_us
+    clock: Callable[[], int] = wall_clock_us
     fs: FileSystem = field(default_factory=OsFileSystem)
     open_bucket: OpenBucket = open_object_store
     disk_usage: Callable[[Path], DiskUsage] = shutil.disk_usage

@@ -18,12 +18,13 @@ from ..format.topic_meta import TopicMeta
 from ..warm.filesystem import FileSystem
 from ..warm.partition_directory import FENCED_FILE, read_fence, write_fence, write_start_offset
 from ..warm.segment_writer import SegmentWriter
+from .accelerator import WriterFields
 from .recent_blocks import RecentBlock, RecentBlocks
 from .recovery import WriterOptions, following_header
 from .row_buffer import Number
 
 
-class ActiveSegment:
+class ActiveSegment(WriterFields):
     """Writes blocks, and knows what of them is durable, and why nothing can be written any more.
 
     Attributes

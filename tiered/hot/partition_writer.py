@@ -27,6 +27,7 @@ from ..warm import writer_requests
 from ..warm.file_lock import FileLock
 from ..warm.partition_directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
 from ..warm.segment_writer import SegmentWriter
+from .accelerator import Lock
 from .group_commit import GroupCommit
 from .pending_rows import SchemaGrew
 from .producer_rows import ProducerRows
@@ -242,7 +243,7 @@ class PartitionWriter(ProducerRows):
 
     def abandon(self, fault: TieredError) -> None:
         """In a forked child: refuse everything and let go of the parent's descriptors."""
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self._write_lock = threading.RLock()
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()

@@ -13,6 +13,7 @@ from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..warm.segment_writer import SegmentWriter
+from .accelerator import Lock
 from .active_segment import ActiveSegment
 from .group_commit import GroupCommit
 from .recovery import WriterOptions
@@ -40,7 +41,7 @@ class PendingRows(ActiveSegment):
         start_offset: int,
     ) -> None:  # fmt: skip
         super().__init__(options, directory, meta, partition, segment, start_offset)
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()
         self._block_bytes = options.block_bytes

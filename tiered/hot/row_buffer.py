@@ -19,6 +19,7 @@ from ..format.producers import SPAN_MAX
 from ..format.schema import HEADERS_TYPE, RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
 from ..format.single_record import SINGLE_BYTES_MAX, encode_single
 from ..format.sizes import row_bytes
+from .accelerator import RowFields
 
 _T = TypeVar("_T")
 
@@ -81,10 +82,10 @@ class Buffer(Protocol):
         ...
 
 
-class RecordBuffer:
+class RecordBuffer(RowFields):
     """Pending rows of the record schema: key, value, headers."""
 
-    __slots__ = ("base_offset", "bytes", "headers", "keys", "numbers", "timestamps_us", "values")
+    __slots__ = ()
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset

@@ -44,7 +44,7 @@ from ..warm.file_lock import FileLock
 from ..warm.filesystem import NoRoom
 from .interface.server import Server
 from .interface.store import Store
-from .local_topic import LocalTopic
+from .local_topic import LocalTopic, local_topic
 
 _DELETION_POLL_SECONDS = 0.01
 
@@ -257,7 +257,7 @@ class LocalStore(Store):
         with self.open_topics.lock:
             topic = self._topics.get(name)
             if topic is None or topic.opened is not opened:
-                topic = self._topics[name] = LocalTopic(self, opened)
+                topic = self._topics[name] = local_topic(self, opened)
             return topic
 
     def topics(self) -> list[str]:

@@ -9,12 +9,14 @@ import pyarrow as pa
 
 from ..engine import topics
 from ..engine.append import append_arrow, append_checked, append_records, checked, make_room
+from ..engine.host import wall_clock_us
 from ..engine.open_topics import OpenTopic
 from ..engine.point_read import read_sealed
 from ..engine.read import offset_ranges, records, refresh, snapshots
 from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import plain_int, timestamp_us
+from ..hot.accelerator import PlainAppend, accelerator
 from ..hot.partition_writer import FULL
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ..reader.lineages import common_end, lineage_of
@@ -214,3 +216,21 @@ class LocalTopic(Topic):
 
     def add_partitions(self, total: int) -> None:
         topics.add_partitions(self.opened, total)
+
+
+class AcceleratedTopic(PlainAppend, LocalTopic):
+    """A `LocalTopic` whose plain appends are done in C; all others by the method of `LocalTopic`."""
+
+    _append = LocalTopic.append
+
+    def __init__(self, store: object, opened: OpenTopic) -> None:
+        super().__init__(store, opened)
+        self.plain_clock = None if opened.clock is wall_clock_us else opened.clock
+        self.answer = Appended
+        self.overhead_bytes = RECORD_OVERHEAD_BYTES
+        self.plain = not (opened.typed or opened.waits)
+
+
+def local_topic(store: object, opened: OpenTopic) -> LocalTopic:
+    """Return the topic, accelerated where the extension is there."""
+    return LocalTopic(store, opened) if accelerator is None else AcceleratedTopic(store, opened)

@@ -1,0 +1,74 @@
+"""The optional C extension behind `Topic.append`: its types, or the Python classes that stand in for them.
+
+The extension is a package of its own, built from ``accelerator/``. It appends a plain record (`bytes`, with a key of `bytes` or
+none) without a Python frame, and hands every other case to the Python method. Its types are bases of the topic, the writer and the buffer of
+pending rows: they keep in C fields what one append reads. ``TIERED_ACCELERATOR=off`` leaves the extension out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sysconfig
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+log = logging.getLogger("tiered.hot")
+
+INTERFACE = 1
+"""The names and fields that this release expects; the extension has the same number, or it is not used."""
+
+
+def _load() -> ModuleType | None:
+    # A free-threaded build has no GIL, on which the extension relies.
+    if os.environ.get("TIERED_ACCELERATOR") == "off" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        import tiered_accelerator
+    except ImportError:
+        return None
+    if tiered_accelerator.INTERFACE != INTERFACE:
+        log.warning(
+            "tiered-accelerator is not used: it has interface %s, and this release needs %s; build it again by `make fast`",
+            tiered_accelerator.INTERFACE,
+            INTERFACE,
+        )
+        return None
+    module: ModuleType = tiered_accelerator
+    return module
+
+
+class _RowFields:
+    """The fields of `RecordBuffer`."""
+
+    __slots__ = ("base_offset", "bytes", "headers", "keys", "numbers", "timestamps_us", "values")
+
+
+class _WriterFields:
+    """The fields of `PartitionWriter` that an append reads."""
+
+
+class _PlainAppend:
+    """`append` of a topic in C; without the extension nothing stands in for it."""
+
+
+accelerator = _load()
+
+if TYPE_CHECKING:
+    Lock = threading.Lock
+    RowFields = _RowFields
+    WriterFields = _WriterFields
+
+    class PlainAppend:
+        """See `_PlainAppend`."""
+
+        plain: bool
+        plain_clock: Any
+        answer: type
+        overhead_bytes: int
+elif accelerator is None:
+    Lock, RowFields, WriterFields, PlainAppend = threading.Lock, _RowFields, _WriterFields, _PlainAppend
+else:
+    Lock, RowFields = accelerator.Lock, accelerator.RowFields
+    WriterFields, PlainAppend = accelerator.WriterFields, accelerator.PlainAppend
