@@ -132,7 +132,7 @@ def _open_local(
         )
     lock = None
     if writable and cold is not None and not root.exists():
-        check_cold(host, cold, settings, BucketBinding())  # before a directory is made for it
+        check_cold(host, root, cold, settings, BucketBinding())  # before a directory is made for it
     if writable:
         # The lock comes first: two processes that create one store must not each give it an id.
         catalog.make_root()

@@ -225,6 +225,7 @@ def test_create_reads_schemas_from_parquet_and_json(tiered_: Run, tmp_path: Path
     ("text", "message"),
     [
         ("[1]", "holds no schema"),
+        ('{"a": "int64", "b": "string", "a": "string"}', "column 'a' appears twice"),
         ("nonsense", "is not JSON"),
         ('{"a": "text"}', "column 'a' has the unknown type 'text'"),
         ('{"a": "decimal(99, 1)"}', "column 'a' has the unknown type 'decimal(99, 1)'"),

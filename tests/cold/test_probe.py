@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,27 @@ def test_a_server_that_compares_and_writes_in_two_steps_is_refused(header: str) 
 
 def test_a_server_that_writes_what_it_refuses_is_refused() -> None:
     refused_as(WritesWhatItRefuses(), "one succeeded and another is what is there")
+
+
+@pytest.mark.parametrize("spoil", [lambda body: body[:-1] + b"?", lambda body: body[: len(body) // 2]])
+def test_one_spoilt_answer_about_the_winner_is_no_refusal(spoil: Callable[[bytes], bytes]) -> None:
+    """It was changed on the way: a refusal would stay for the life of the process."""
+    spoilt: list[Answer] = []
+
+    class Spoils(Recorded):
+        def GetObject(self, request: Request) -> Answer:
+            answer = super().GetObject(request)
+            if not spoilt:
+                spoilt.append(answer)
+                bare = {
+                    name: value for name, value in answer.headers.items() if "checksum" not in name.lower()
+                }
+                return replace(answer, body=spoil(answer.body), headers=bare)
+            return answer
+
+    with s3_thread(Spoils()) as (endpoint, _):
+        check_conditional_writes(store_at(endpoint))
+    assert spoilt
 
 
 @pytest.mark.parametrize(

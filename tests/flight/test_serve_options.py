@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,10 +133,16 @@ def test_a_token_that_is_given_comes_before_the_environment_and_that_before_the_
     assert chosen_token(settings, "given") == "given"
 
 
-@pytest.mark.parametrize("token", ["", " ", "a b ", " a", "a\x07b", "a\nb", "tökén"])
-def test_what_a_header_cannot_carry_is_no_token(token: str) -> None:
+@pytest.mark.parametrize("token", ["", " ", "a b ", " a", "a\x07b", "a\nb", "tökén", b"token", 5])
+def test_what_a_header_cannot_carry_is_no_token(token: Any) -> None:
     with pytest.raises(ConfigError, match="printable ASCII"):
         chosen_token(settings_of(), token)
+
+
+@pytest.mark.parametrize("path", [5, b"cert.pem", "\0"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"flight\.tls_key: .* is no path of a file"):
+        read_file(path, "flight.tls_key")
 
 
 def test_no_file_is_no_token_and_no_certificate() -> None:

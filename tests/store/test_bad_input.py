@@ -384,6 +384,10 @@ OPENS = [
     case("cold no URL", lambda p: tiered.open(p / "no", cold="bucket"), tiered.ConfigError, "write s3://"),
     case("cold a number", lambda p: tiered.open(p / "no", cold=5), tiered.ConfigError, "URL such as.*not 5"),
     case("cold with secret", lambda p: tiered.open(p / "no", cold="s3://me:hush@b/p"), tiered.ConfigError, "password"),
+    case("cold the store", lambda p: tiered.open(p / "no", cold=f"file://{p}/no"), tiered.ConfigError, "lies in the directory"),
+    case("cold in the store", lambda p: tiered.open(p / "no", cold=f"FILE://{p}/no/topics/"), tiered.ConfigError, "lies in the directory"),
+    case("token a number", lambda p: tiered.open("grpc://127.0.0.1:1", token=5), tiered.ConfigError, "printable ASCII"),
+    case("token bytes", lambda p: tiered.open("grpc://127.0.0.1:1", token=b"t"), tiered.ConfigError, "printable ASCII"),
     case("read-only daemon", lambda p: tiered.open(p / "no", read_only=True, daemon=True), tiered.ConfigError, "excludes"),
     case(
         "sync cold", lambda p: tiered.open(p / "no", settings=tiered.Settings.model_validate({"store": {"sync": "cold"}})),
@@ -411,6 +415,21 @@ def test_a_store_in_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(tiered.ConfigError, match="Permission denied"):
         tiered.open(tmp_path / "data")
+
+
+def test_a_bucket_does_not_lie_in_its_store(tmp_path: Path) -> None:
+    """Both have a `store.json`, and a topic may be called `topics`: by links, too, and in a store that is there."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    tiered.open(tmp_path / "link").close()
+    for cold in (f"file://{tmp_path}/data", f"file://{tmp_path}/link/bucket"):
+        for path in ("data", "link"):
+            with pytest.raises(tiered.ConfigError, match="lies in the directory"):
+                tiered.open(tmp_path / path, cold=cold)
+    with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/data-bucket") as store:
+        store.create_topic("topics").append(b"v", sync=True)
+        assert store.tier().failed == ()
+        assert store.topics() == ["topics"]
 
 
 def test_a_store_keeps_its_bucket(tmp_path: Path) -> None:

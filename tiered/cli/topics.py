@@ -159,8 +159,17 @@ def _described_schema(path: Path) -> pa.Schema:
     described = path.read_bytes()
     if described.startswith(_PARQUET_MAGIC):
         raise ConfigError("Parquet is read from its end, which a pipe does not have; name a file")
+
+    def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in values if names.count(name) > 1)
+            raise ConfigError(f"{path}: column {twice!r} appears twice")
+        return values
+
     try:
-        columns = json.loads(described)
+        columns = json.loads(described, object_pairs_hook=members)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(columns, dict):

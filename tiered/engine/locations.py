@@ -60,9 +60,18 @@ def cache_options(settings: Settings, root: Path | None) -> CacheOptions:
     )
 
 
-def check_cold(host: Host, cold: str, settings: Settings, place: BucketBinding) -> None:
-    """Raise `ConfigError` for what is no URL of an object store, or one without a driver here; asks nobody."""
+def check_cold(host: Host, root: Path, cold: str, settings: Settings, place: BucketBinding) -> None:
+    """Raise `ConfigError` for what cannot be the bucket of the store at `root`; no request is made.
+
+    That is what is no URL of an object store, one without a driver here, and a directory of the store itself: store and
+    bucket have files of the same names.
+    """
     _check_text(cold)
+    scheme, _, path = cold.partition("://")
+    if scheme.lower() == "file" and Path(path).resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"the bucket {cold} lies in the directory of its store, {root}; choose one outside of it"
+        )
     host.open_bucket(cold, cold_options(settings, place)).close()
 
 
@@ -126,6 +135,6 @@ def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, wri
         home if writable else known.home,
     )
     if writable and place != known:
-        check_cold(host, cold, settings, place)  # before the store remembers it for ever
+        check_cold(host, root, cold, settings, place)  # before the store remembers it for ever
         write_cold_place(host.fs, root, place)
     return place

@@ -185,10 +185,12 @@ class _Probe:
         return won[0][1]
 
     def _holds(self, key: str, data: bytes) -> bool:
-        try:
-            return self._store.get(key).data == data
-        except CorruptionError:
-            return False  # two writes at once, mixed
+        """Whether an object is what was written; it is read again before the answer is no."""
+        for _ in range(_TRIES):
+            with suppress(CorruptionError):  # two writes at once, mixed, or an answer changed on the way
+                if self._store.get(key).data == data:
+                    return True
+        return False
 
 
 def _header(etag: str | None) -> str:

@@ -161,7 +161,13 @@ def chosen_token(settings: Settings, token: str | None) -> str | None:
         found = read_token(settings.flight.token_file)
     if found is None:
         return None
-    if not (found.isascii() and found.isprintable() and found.strip() == found and found):
+    if not (
+        isinstance(found, str)
+        and found.isascii()
+        and found.isprintable()
+        and found.strip() == found
+        and found
+    ):
         raise ConfigError("a token is printable ASCII with no space around it, and not empty")
     return found
 
@@ -190,6 +196,8 @@ def read_file(path: str | os.PathLike[str] | None, name: str) -> bytes | None:
         data = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{name}: {os.fspath(path)}: {error.strerror or error}") from None
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name}: {path!r} is no path of a file") from None
     if not data.strip():
         raise ConfigError(f"{name}: {os.fspath(path)} is empty")
     return data
