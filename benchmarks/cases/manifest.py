@@ -19,8 +19,8 @@ from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_page, encode_head
 from tiered.policies.facts import StoreFacts
 from tiered.policies.plan import make_plan
-from tiered.survey.local_segments import LocalSegments
-from tiered.survey.partition_survey import partition_facts
+from tiered.survey.partition_survey import PartitionSurvey
+from tiered.survey.plan_facts import partition_facts
 from tiered.survey.published import read_published
 
 from ..harness import Bench, Case, Sample, Target, Variant
@@ -57,7 +57,7 @@ def manifest(bench: Bench) -> Case:
 
     def plan() -> None:
         published = read_published(store.context.tiers, meta, 0, local_offset=head.end_offset)
-        facts = partition_facts(meta, 0, LocalSegments(0, ()), published)
+        facts = partition_facts(PartitionSurvey(meta, 0, published=published))
         make_plan(StoreFacts((facts,), has_cold=True, now_us=time.time_ns() // 1000), reached.policy_for)
 
     def elsewhere(work: Callable[[tiered.Store], object]) -> Callable[[], None]:

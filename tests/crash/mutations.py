@@ -12,7 +12,7 @@ from tests.crash.recording import Recorder
 from tiered.format.manifest import ObjectEntry
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.same_log import Likeness, SameLog
-from tiered.survey import partition_survey
+from tiered.survey import plan_facts
 from tiered.tiering.claims import Claims
 from tiered.tiering.local_actions import TierActions
 from tiered.warm import filesystem, reencode
@@ -116,10 +116,10 @@ def evict_by_offsets() -> Any:
         return replace(fact, in_manifest=fact.sealed and found)
 
     everything: list[ObjectEntry] = []
-    real_by_segment, segment_fact = partition_survey._by_segment, partition_survey._segment_fact
+    real_by_segment, segment_fact = plan_facts._by_segment, plan_facts._segment_fact
     with (
-        mock.patch.object(partition_survey, "_by_segment", by_segment),
-        mock.patch.object(partition_survey, "_segment_fact", fact_of),
+        mock.patch.object(plan_facts, "_by_segment", by_segment),
+        mock.patch.object(plan_facts, "_segment_fact", fact_of),
         mock.patch("tiered.cold.manifest.partition_manifest.covers", covered),
         mock.patch.object(SameLog, "of", return_value=Likeness.SAME),
         mock.patch.object(SameLog, "at_end", return_value=Likeness.SAME),

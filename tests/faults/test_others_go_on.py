@@ -15,7 +15,7 @@ from tests.store.helpers import EVICT_US, OFFLOAD_US, stepwise, values
 from tiered.cold.object_store.fsspec_store import FsspecStore
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError, ObjectNotFound
-from tiered.monitor.figures import look
+from tiered.monitor.figures import store_figures
 
 
 class Ailing(FaultyStore):
@@ -115,7 +115,7 @@ def test_a_topic_whose_document_is_damaged_stops_no_other(
         rows = {row.topic: row for row in store.status()}
         assert [rows[name].published_offset for name in "abc"] == [2, None, 2]
         assert "topic.json" in rows["b"].problem
-        assert ["topic.json" in row.problem for row in look(store.watched())] == [False, True, False]
+        assert ["topic.json" in row.problem for row in store_figures(store.watched())] == [False, True, False]
         assert len(store.tierer.lags()) == 2
 
 

@@ -610,7 +610,7 @@ def _listing(directory: Path) -> Listing:
     return Listing(tuple(_disk(directory).names()), ())
 
 
-def _local_segments(access: ModelAccess, directory: Path, writer: object) -> LocalSegments:
+def _local_segments(access: ModelAccess, meta: object, directory: Path, writer: object) -> LocalSegments:
     disk = _disk(directory)
     found = []
     for name in disk.names():

@@ -123,7 +123,7 @@ def test_a_fence_of_a_deleted_topic_fences_not_the_one_that_has_its_name(
             store.delete_topic("t")
             store.create_topic("t").append(b"new", sync=True)
 
-        once(monkeypatch, store_survey.StoreSurvey, "published", begun_anew)
+        once(monkeypatch, store_survey, "survey_partition", begun_anew)
         store.tier()
         store.topic("t").append(b"newer", sync=True)
         assert values(store.topic("t")) == [b"new", b"newer"]

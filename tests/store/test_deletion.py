@@ -24,9 +24,8 @@ from tests.store.helpers import (
 from tiered.engine.host import Host
 from tiered.engine.open_topics import OpenTopic
 from tiered.format.topic_meta import TopicMeta
-from tiered.monitor import status_survey
 from tiered.policies.actions import Seal
-from tiered.tiering import store_survey
+from tiered.survey import partition_survey
 from tiered.warm.filesystem import OsFileSystem
 
 
@@ -125,19 +124,18 @@ def test_a_topic_deleted_meanwhile_is_nobody_elses_trouble(
     """Neither of a flush of the store, nor of its status, its plan and its passes."""
     for name in ("a", "b"):
         store.create_topic(name).append(name.encode(), sync=name == "a")
-    gathered = store_survey.read_scrub_state
+    gathered = partition_survey.read_scrub_state
 
     def deleted(directory: Path) -> Any:
         if directory.parent.name == "a" and "a" in store.topics():
             store.delete_topic("a")
         return gathered(directory)
 
-    calls: list[tuple[Any, Callable[[], object]]]
-    calls = [(store_survey, store.plan), (store_survey, store.tier), (status_survey, store.status)]
-    for module, call in calls:
+    calls: list[Callable[[], object]] = [store.plan, store.tier, store.status]
+    for call in calls:
         if "a" not in store.topics():
             store.create_topic("a").append(b"a", sync=True)
-        monkeypatch.setattr(module, "read_scrub_state", deleted)
+        monkeypatch.setattr(partition_survey, "read_scrub_state", deleted)
         call()
         assert store.topics() == ["b"]
     flush, topic = OpenTopic.flush, store.create_topic("a")

@@ -27,7 +27,8 @@ from tests.store.helpers import local_segments, values
 from tests.store.watched import WatchedBucket, away, host, open_at, published, settings
 from tiered.format.codec import Codec
 from tiered.policies.actions import ShipTail
-from tiered.tiering import local_actions, store_survey
+from tiered.survey import partition_survey
+from tiered.tiering import local_actions
 from tiered.tiering.publisher import Publisher
 from tiered.tiering.tierer import Tierer
 from tiered.warm.fair_lock import FairLock
@@ -68,7 +69,7 @@ def test_a_first_publication_beside_a_pass_is_no_lost_manifest(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock, settings=COLD) as store:
         topic = store.create_topic("t")
-        look = store_survey.read_published
+        look = partition_survey.read_published
 
         def overtaken(*arguments: Any, **options: Any) -> Any:
             found = look(*arguments, **options)
@@ -76,7 +77,7 @@ def test_a_first_publication_beside_a_pass_is_no_lost_manifest(
             topic.append(b"first")
             return found
 
-        monkeypatch.setattr(store_survey, "read_published", overtaken)
+        monkeypatch.setattr(partition_survey, "read_published", overtaken)
         assert store.tier().failed == ()
     assert published(bucket) == [b"first"]
 

@@ -21,7 +21,7 @@ from tiered.errors import ColdStorageError, Fenced
 from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
 from tiered.reader.same_log import Likeness, SameLog
-from tiered.survey import partition_survey
+from tiered.survey import plan_facts
 from tiered.tiering import local_actions
 from tiered.tiering.merger import merge
 from tiered.warm.reencode import rewrite_segment
@@ -402,7 +402,7 @@ def test_verify_finds_what_an_early_release_mixed(
         both.tier(both.a, 1.5)
         monkeypatch.setattr(SameLog, "by_hash", lambda *_: Likeness.SAME)
         monkeypatch.setattr(SameLog, "at_end", lambda *_: Likeness.SAME)
-        monkeypatch.setattr(partition_survey, "_possible", lambda wholes, _: wholes)
+        monkeypatch.setattr(plan_facts, "_possible", lambda wholes, _: wholes)
         both.topics[1].append(b"b's next", sync=True)
         both.topics[1].roll()
         for hours in (3.0, 6.0, 9.0):

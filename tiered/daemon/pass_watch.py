@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from ..errors import ColdStorageError, TieredError
 from ..policies.actions import Action
 from ..policies.executor import TierReport
+from ..survey.lag import Lag
 from ..tiering.pass_loop import PassWork
-from ..tiering.reports import Lag, TailReport, locked_out
+from ..tiering.reports import TailReport, locked_out
 from .health import Health
 
 

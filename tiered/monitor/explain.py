@@ -1,4 +1,4 @@
-"""What becomes of each piece of a topic next: gathers the facts, and asks `policies.explain`."""
+"""The next action of each piece of a topic, explained by the facts of a survey; see `policies.forecast.explain`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..errors import ReadOnly, TieredError
 from ..policies.facts import PartitionFacts
 from ..policies.forecast.explain import Explanation, explain
 from ..policies.rules.case import floor_bytes
+from ..survey.tier_extent import hot_extent
 from .watched import Watched
 
 
@@ -19,9 +20,9 @@ class TopicExplanation:
     Attributes
     ----------
     paused
-        Since when, by whom and why passes leave it alone, so that nothing of this happens; or empty.
+        Since when, by whom and why the topic is paused, so that no pass does any of this; or empty.
     problems
-        What could not be looked at, one line each: such partitions are left out, or explained without the bucket.
+        Errors of the survey, one line each. Their partitions are left out, or explained without the bucket.
     """
 
     topic: str
@@ -57,7 +58,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
             f"{watched.context.url} is a bucket, for which nothing is planned; name the local store"
         )
     tierer, now_us, disk = watched.tierer, watched.context.clock(), watched.context.host.disk_usage(root)
-    # On a full disk the oldest file of the whole store goes first, so all of it has to be looked at.
+    # On a full disk passes evict the oldest file of the whole store first: then every topic has to be surveyed.
     policies = [watched.context.settings.policy_for(name) for name in watched.topics.listed()]
     is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
@@ -67,13 +68,13 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
         facts = replace(tierer.finder.store_facts(partitions, now_us), has_cold=has_cold)
         return explain(facts, watched.context.settings.policy_for)
 
-    found = [*explained(known, watched.context.tiers.has_cold), *explained(unknown, False)]
+    explanations = [*explained(known, watched.context.tiers.has_cold), *explained(unknown, False)]
     return TopicExplanation(
         topic,
         now_us,
         tuple(
             _with_memory(watched, item)
-            for item in sorted(found, key=lambda item: item.partition)
+            for item in sorted(explanations, key=lambda item: item.partition)
             if item.topic == topic and partition in (None, item.partition)
         ),
         str(tierer.pauses.of(topic) or ""),
@@ -82,16 +83,13 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
 
 
 def _with_memory(watched: Watched, item: Explanation) -> Explanation:
-    """Name what a writer in this process has in memory as hot."""
-    writer = watched.tierer.actions.writer(item.topic, item.partition)
-    blocks = writer.recent.between(0, item.end_offset) if writer is not None else []
-    if not blocks:
+    """Name the records that a writer in this process has in memory as hot."""
+    hot = hot_extent(watched.topics.writer(item.topic, item.partition), item.end_offset)
+    if hot is None:
         return item
     pieces = (
         replace(piece, tiers=("hot", *piece.tiers))
-        if any(
-            block.base_offset < piece.end_offset and piece.base_offset < block.end_offset for block in blocks
-        )
+        if hot.start_offset < piece.end_offset and piece.base_offset < hot.end_offset
         else piece
         for piece in item.pieces
     )

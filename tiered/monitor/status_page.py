@@ -7,21 +7,19 @@ it puts them on the screen as text and never as markup.
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from typing import Any
 
 from ..errors import TieredError
-from ..format.topic_meta import TopicMeta
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.forecast.explain import Step, explain
 from ..policies.rules.append_times import by_the_clock
-from ..survey.partition_survey import partition_facts
-from ..survey.published import Published
-from ..survey.scrub_state import read_scrub_state
+from ..survey.partition_survey import PartitionSurvey
+from ..survey.plan_facts import partition_facts
 from ..tiering.pass_loop import PassLoop
 from ..version import VERSION
-from .figures import PartitionFigures, look
+from .figures import PartitionFigures, store_figures
 from .watched import Watched
 
 TIERS = ("hot", "warm", "cold")
@@ -36,27 +34,22 @@ def page() -> bytes:
 def page_state(watched: Watched) -> dict[str, Any]:
     """Return what the page shows, as plain JSON values; times in microseconds since the epoch.
 
-    The bucket is asked nothing: what it holds is what this process saw or wrote last.
-
-    Parameters
-    ----------
-    passes
-        The loop whose passes and errors are shown.
+    It costs no request to the bucket; see `store_figures`.
 
     Raises
     ------
     StoreClosed
     """
     watched.context.lifecycle.check()
-    passes, found = watched.passes, look(watched)
-    upcoming = _upcoming(watched, found)
+    passes, figures, now_us = watched.passes, store_figures(watched), watched.context.clock()
+    steps = _next_steps(watched, figures)
     return {
         "version": VERSION,
-        "time_us": watched.context.clock(),
+        "time_us": now_us,
         "store": watched.context.url,
         "cold": watched.context.tiers.places.cold_url if watched.context.tiers.has_cold else None,
         "disk": _disk(watched),
-        "lag": _lag(watched, found),
+        "lag": _lag(figures, now_us) if watched.context.tiers.has_cold else None,
         "away": passes.bucket_away if passes is not None else None,
         "passes": _passes(passes) if passes is not None else None,
         "running": [
@@ -64,7 +57,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
             for action, seconds in watched.tierer.running.now()
         ],
         "errors": [asdict(error) for error in passes.history.counts.errors] if passes is not None else [],
-        "partitions": [_partition(item, upcoming.get((item.topic, item.partition))) for item in found],
+        "partitions": [_partition(item, steps.get((item.topic, item.partition)), now_us) for item in figures],
     }
 
 
@@ -77,17 +70,15 @@ def _disk(watched: Watched) -> dict[str, int] | None:
     return None if disk is None else {"free": disk.free, "size": disk.total}
 
 
-def _lag(watched: Watched, found: list[PartitionFigures]) -> dict[str, Any] | None:
-    """Sum up how far the bucket is behind; ``unknown`` partitions are not in it."""
-    if not watched.context.tiers.has_cold:
-        return None
-    lags = [item.lag for item in found if item.lag is not None]
+def _lag(figures: list[PartitionFigures], now_us: int) -> dict[str, Any]:
+    """Sum up how far the bucket is behind; ``unknown`` partitions are not in the sums."""
+    lags = [item.lag for item in figures if item.lag is not None]
     return {
         "records": sum(lag.records for lag in lags),
         "bytes": sum(lag.bytes for lag in lags),
         "segments": sum(lag.segments for lag in lags),
-        "seconds": max((lag.seconds for lag in lags), default=0.0),
-        "unknown": sum(item.lag_unknown for item in found),
+        "seconds": max((lag.seconds(now_us) for lag in lags), default=0.0),
+        "unknown": sum(item.lag_unknown for item in figures),
     }
 
 
@@ -110,11 +101,11 @@ def _passes(passes: PassLoop) -> list[dict[str, Any]]:
 
 
 def _action(values: dict[str, Any]) -> dict[str, Any]:
-    kept = ("action", "topic", "partition", "base_offset", "end_offset", "bytes", "reason")
-    return {name: values[name] for name in kept}
+    names = ("action", "topic", "partition", "base_offset", "end_offset", "bytes", "reason")
+    return {name: values[name] for name in names}
 
 
-def _partition(item: PartitionFigures, following: Step | None) -> dict[str, Any]:
+def _partition(item: PartitionFigures, step: Step | None, now_us: int) -> dict[str, Any]:
     return {
         "topic": item.topic,
         "partition": item.partition,
@@ -122,22 +113,18 @@ def _partition(item: PartitionFigures, following: Step | None) -> dict[str, Any]
         "end_offset": item.end_offset,
         "published_offset": item.published_offset,
         "ranges": [
-            {"tier": found.tier, "start": found.start_offset, "end": found.end_offset, "bytes": found.bytes}
-            for found in item.extents
-            if found.end_offset > found.start_offset
+            {"tier": run.tier, "start": run.start_offset, "end": run.end_offset, "bytes": run.bytes}
+            for run in item.extents
+            if run.end_offset > run.start_offset
         ],
         "sizes": {tier: item.bytes_in(tier) for tier in TIERS},
-        "segments": {
-            tier: sum(found.segments for found in item.extents if found.tier == tier) for tier in TIERS
-        },
-        "lag": None if item.lag is None else asdict(item.lag),
+        "segments": {tier: sum(run.segments for run in item.extents if run.tier == tier) for tier in TIERS},
+        "lag": None if item.lag is None else item.lag.to_json(now_us),
         "lag_unknown": item.lag_unknown,
-        "next": None
-        if following is None
-        else {"action": following.kind, "due_us": following.due_us, "why": following.why},
-        "scrubbed_us": item.scrub.completed_us or None,
-        "damaged": len(item.scrub.damaged),
-        "damage": [str(found) for found in item.scrub.damaged[:_DAMAGED_MAX]],
+        "next": None if step is None else {"action": step.kind, "due_us": step.due_us, "why": step.why},
+        "scrubbed_us": item.scrubbed_us or None,
+        "damaged": len(item.damaged),
+        "damage": [str(damage) for damage in item.damaged[:_DAMAGED_MAX]],
         "fault": item.fault,
         "fenced": item.fenced,
         "paused": item.paused,
@@ -145,56 +132,40 @@ def _partition(item: PartitionFigures, following: Step | None) -> dict[str, Any]
     }
 
 
-# -- what comes next -------------------------------------------------------------------------------
-
-
-def _upcoming(watched: Watched, found: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
+def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
     """Return the next action of each partition that passes do not leave alone."""
-    root = watched.context.tiers.places.root
+    context = watched.context
+    root, has_cold = context.tiers.places.root, context.tiers.has_cold
     if root is None:
         return {}
-    wanted = {
-        (item.topic, item.partition): item
-        for item in found
-        if not (item.paused or item.fenced or item.problem)
-    }
+    # Where the manifest is not known, the plan is made as if there were no bucket.
     known: list[PartitionFacts] = []
-    local: list[PartitionFacts] = []
-    for meta, partition in watched.topics.partitions(lambda *_: None):
-        figures = wanted.get((meta.name, partition))
-        if figures is None:
+    unknown: list[PartitionFacts] = []
+    for item in figures:
+        if item.survey is None or item.paused or item.fenced:
             continue
+        is_known = _knows_manifest(item, item.survey)
+        survey = item.survey if is_known else replace(item.survey, published=None)
         try:
-            published = _published(watched, meta, partition)
-            facts = _facts(watched, meta, partition, published or Published(None, ()))
+            facts = partition_facts(watched.tierer.finder.open_segments(survey))
         except (TieredError, OSError):
-            continue  # said where the partition is looked at
-        # With no head either nothing is published, or nobody has asked yet: then it is planned for without a bucket.
-        certain = published is not None and (published.head is not None or figures.lag is not None)
-        (known if certain else local).append(by_the_clock(facts, watched.context.clock()))
+            continue  # a topic that was deleted, or a file that passes cannot read either
+        (known if is_known else unknown).append(by_the_clock(facts, context.clock()))
     disk = shutil.disk_usage(root)
     steps: dict[tuple[str, int], Step] = {}
-    for facts_of, has_cold in ((known, watched.context.tiers.has_cold), (local, False)):
-        whole = StoreFacts(tuple(facts_of), disk.free, disk.total, has_cold, watched.context.clock())
-        for item in explain(whole, watched.context.settings.policy_for):
-            due = [piece.next for piece in item.pieces if piece.next is not None]
-            due += [item.scrub] if item.scrub is not None else []
+    for partitions, with_cold in ((known, has_cold), (unknown, False)):
+        facts_of_all = StoreFacts(tuple(partitions), disk.free, disk.total, with_cold, context.clock())
+        for explanation in explain(facts_of_all, context.settings.policy_for):
+            due = [piece.next for piece in explanation.pieces if piece.next is not None]
+            due += [explanation.scrub] if explanation.scrub is not None else []
             if due:
-                steps[item.topic, item.partition] = min(due, key=lambda step: step.due_us)
+                step = min(due, key=lambda step: step.due_us)
+                steps[explanation.topic, explanation.partition] = step
     return steps
 
 
-def _published(watched: Watched, meta: TopicMeta, partition: int) -> Published | None:
-    """Return what the bucket has, from memory; None where a page of it is not there."""
-    head = watched.tierer.claims.known_head(meta, partition) if watched.context.tiers.has_cold else None
-    cold = watched.context.tiers.known_cold(meta, partition)
-    if head is None or cold is None:
-        return Published(None, ())
-    entries = cold.entries_in_memory(head)
-    return None if entries is None else Published(head, tuple(entries))
-
-
-def _facts(watched: Watched, meta: TopicMeta, partition: int, published: Published) -> PartitionFacts:
-    actions = watched.tierer.actions
-    scrub = read_scrub_state(actions.directory(meta, partition))
-    return partition_facts(meta, partition, actions.local(meta, partition), published, scrub=scrub)
+def _knows_manifest(figures: PartitionFigures, survey: PartitionSurvey) -> bool:
+    """Whether this process has all of the manifest in memory, or knows that there is none."""
+    if survey.published is None:
+        return figures.lag is not None
+    return not survey.published.unread

@@ -1,4 +1,4 @@
 """What each tier holds of one partition.
 
-Other packages import `local_segments`, `partition_survey`, `published` and `scrub_state`.
+Other packages import `lag`, `local_segments`, `partition_survey`, `plan_facts`, `published`, `scrub_state` and `tier_extent`.
 """

@@ -1,31 +1,62 @@
-"""The segments of one partition that are on this disk, open."""
+"""The segments of one partition that are on this disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..hot.view import HotView
-from ..reader.snapshot import open_listed
+from ..reader.snapshot import check_owner, open_listed
 from ..reader.tiers import Tiers
-from ..warm.partition_directory import read_start_offset
+from ..warm.partition_directory import SegmentName, list_segments, read_start_offset
 from ..warm.segment_reader import SegmentFile
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSegments:
-    """What the disk has of one partition, in offset order; the last one is the newest file."""
+    """The open segments of a partition in offset order, the newest file last; and the start offset on disk."""
 
     start_offset: int
     segments: tuple[SegmentFile, ...]
 
 
-def local_segments(access: Tiers, directory: Path, writer: PartitionWriter | None) -> LocalSegments:
-    """Open every segment of a partition; the active one as its writer in this process knows it."""
-    found = open_segments(access, directory, writer, lambda *_: True)
-    return LocalSegments(read_start_offset(directory), tuple(found))
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """The offsets and the size of a segment file, which need not be open."""
+
+    name: SegmentName
+    base_offset: int
+    end_offset: int
+    bytes: int
+
+    @classmethod
+    def of(cls, segment: SegmentFile) -> LocalFile:
+        """Return the file of an open segment."""
+        header = segment.header
+        name = SegmentName(header.base_offset, header.generation)
+        return cls(name, header.base_offset, segment.end_offset, segment.bytes)
+
+
+def local_segments(
+    access: Tiers, meta: TopicMeta, directory: Path, writer: PartitionWriter | None
+) -> LocalSegments:
+    """Open every segment of a partition; the active one as its writer in this process knows it.
+
+    Raises
+    ------
+    CorruptionError
+        A file cannot be read, or holds a segment of another partition, which would be published as one of this.
+    UnsupportedFormat
+    """
+    segments = open_segments(access, directory, writer, lambda *_: True)
+    for segment in segments:
+        check_owner(segment, meta)
+    return LocalSegments(read_start_offset(directory), tuple(segments))
 
 
 def open_segments(
@@ -39,22 +70,54 @@ def open_segments(
     Parameters
     ----------
     wanted
-        By the base offset of a segment, and the end that it has at most.
+        Takes the base offset of a segment, and the highest end that it can have.
     """
     view = writer.view(flush=False) if writer is not None and writer.fault is None else None
     names = access.list_segments(directory)
-    found = []
-    # Where there is no segment, there is one bound all the same.
-    for name, bound in zip(names, [*(item.base_offset for item in names[1:]), 1 << 63], strict=False):
+    segments = []
+    # An empty listing has one bound, too.
+    for name, bound in zip(names, [*(after.base_offset for after in names[1:]), 1 << 63], strict=False):
         if not wanted(name.base_offset, bound):
             continue
         if view is not None and directory / str(name) == view.active:
-            found.append(active_segment(access, view))
+            segments.append(active_segment(access, view))
         elif view is None or name.base_offset < view.active_header.base_offset:
             opened = open_listed(access, directory, name)
             if opened is not None:
-                found.append(opened)
-    return found
+                segments.append(opened)
+    return segments
+
+
+def list_files(access: Tiers, directory: Path, writer: PartitionWriter | None) -> Iterator[LocalFile]:
+    """Yield the segment files of a partition in offset order; open the newest only, and only where no writer has it.
+
+    Waits for no lock of the writer.
+    """
+    names = list_segments(directory).segments
+    for name, after in pairwise(names):
+        size = _size(directory / str(name))
+        if size is not None:
+            yield LocalFile(name, name.base_offset, after.base_offset, size)
+    if not names:
+        return
+    newest = names[-1]
+    if writer is not None and writer.fault is None:
+        path, base, size = writer.active_file
+        if path == directory / str(newest):
+            yield LocalFile(newest, base, max(base, writer.durable_offset), size)
+            return
+    opened = open_listed(access, directory, newest)
+    if opened is not None:
+        yield LocalFile.of(opened)
+
+
+def open_file(
+    access: Tiers, directory: Path, writer: PartitionWriter | None, file: LocalFile
+) -> SegmentFile | None:
+    """Open a listed file, the active one as its writer knows it; None where it was evicted or expired since."""
+    if writer is not None and writer.fault is None and writer.active_file[1] == file.base_offset:
+        return active_segment(access, writer.view(flush=False))
+    return open_listed(access, directory, file.name)
 
 
 def active_segment(access: Tiers, view: HotView) -> SegmentFile:
@@ -70,3 +133,19 @@ def append_time_us(segment: SegmentFile, offset: int) -> int | None:
     for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
         return block.header.append_us
     return None
+
+
+def oldest_append_us(segments: Iterable[SegmentFile], offset: int) -> int | None:
+    """Return when the first record at or after `offset` was appended; None where no segment has one."""
+    for segment in segments:
+        appended_us = append_time_us(segment, offset) if segment.end_offset > offset else None
+        if appended_us is not None:
+            return appended_us
+    return None
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 — called for every file; a Path costs more
+    except FileNotFoundError:
+        return None  # evicted or expired since the listing

@@ -1,211 +1,209 @@
-"""Gather the facts that a plan is made from: the local directory and the published manifest, looked at once."""
+"""One partition in its three tiers at one moment: what status, figures, explanations, the page and plans are made from."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from uuid import UUID
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
 
 from ..cold.fetch.local_copies import HeldCopies
-from ..format.codec import Codec
-from ..format.manifest import Head, ObjectEntry, PageRef, covers
+from ..cold.manifest.commit import FIRST_LINEAGE
+from ..cold.manifest.keys import PartitionKeys
+from ..errors import TieredError
+from ..format.manifest import Head
 from ..format.topic_meta import TopicMeta
-from ..policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, SegmentFact
+from ..hot.partition_writer import PartitionWriter
+from ..reader.snapshot import published_end
+from ..reader.tiers import Tiers
+from ..warm.partition_directory import read_fence, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
-from .local_segments import LocalSegments, append_time_us
-from .published import Published
-from .scrub_state import ScrubState
+from .local_segments import LocalFile, LocalSegments, list_files, local_segments
+from .published import Published, known_published, read_published
+from .scrub_state import Damage, ScrubState, read_scrub_state
+from .tier_extent import TierExtent, hot_extent
 
 
-def partition_facts(
+class KnownHeads(Protocol):
+    """What this process knows of the bucket without a request; see `tiering.claims.Claims`."""
+
+    def known_head(self, meta: TopicMeta, partition: int) -> Head | None: ...
+
+    def known_end(self, meta: TopicMeta, partition: int) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSurvey:
+    """One partition.
+
+    Attributes
+    ----------
+    directory
+        None where there is no local tier, and nothing of it was surveyed.
+    fence
+        Why nothing of the partition may be published.
+    lineage
+        Epoch of the lineage that this disk belongs to; None before the first claim.
+    scrub
+        Progress of the scrub, and the damaged objects.
+    local
+        The start offset on disk, and the segments, open. A survey that does not ask the bucket opens none.
+    files
+        The segment files by a listing, in a survey that does not ask the bucket.
+    hot
+        The records that a writer in this process has in memory; not surveyed for a plan.
+    fault
+        Why this writer takes no appends.
+    copies
+        Copies of objects on the local disk, and counts of fetches; see `with_copies`.
+    published
+        The manifest; None where it is not known.
+    known_end
+        End of what the bucket has, as this process learned it by publishing; None where it did not.
+    disk_error, bucket_error
+        Why the local tier, or the bucket, could not be surveyed. What was read before the error is in the survey.
+    """
+
+    meta: TopicMeta
+    partition: int
+    directory: Path | None = None
+    fence: str | None = None
+    lineage: int | None = None
+    scrub: ScrubState = field(default_factory=ScrubState)
+    local: LocalSegments = field(default_factory=lambda: LocalSegments(0, ()))
+    files: tuple[LocalFile, ...] = ()
+    hot: TierExtent | None = None
+    fault: TieredError | None = None
+    copies: HeldCopies = field(default_factory=HeldCopies)
+    published: Published | None = None
+    known_end: int | None = None
+    disk_error: TieredError | OSError | None = None
+    bucket_error: TieredError | OSError | None = None
+
+    @property
+    def head(self) -> Head | None:
+        """The head of the manifest; None where nothing is published, or that is not known."""
+        return None if self.published is None else self.published.head
+
+    @property
+    def lineage_end(self) -> int:
+        """End of what the bucket has of the lineage of this disk; 0 without a head."""
+        if self.head is None:
+            return 0
+        if self.directory is None:
+            return self.head.end_offset
+        return published_end(self.head, self.lineage or FIRST_LINEAGE)
+
+    @property
+    def damaged(self) -> tuple[Damage, ...]:
+        """The damaged objects that the manifest names, or may name in a page that was not read."""
+        if self.published is None or not self.scrub.damaged:
+            return self.scrub.damaged
+        names = {entry.name for entry in self.published.entries}
+        unread = [(ref.base_offset, ref.end_offset) for ref in self.published.unread]
+        return tuple(
+            item
+            for item in self.scrub.damaged
+            if item.name in names or any(low <= item.base_offset < high for low, high in unread)
+        )
+
+
+def survey_partition(
+    access: Tiers,
+    heads: KnownHeads,
     meta: TopicMeta,
     partition: int,
-    local: LocalSegments,
-    published: Published,
+    writer: PartitionWriter | None,
     *,
-    lineage_end: int | None = None,
-    scrub: ScrubState | None = None,
-    copies: HeldCopies | None = None,
-) -> PartitionFacts:
-    """Turn what was found into the facts of one partition. Pure, but for the first block header of each file.
+    ask_bucket: bool,
+    for_plan: bool = False,
+    away: TieredError | OSError | None = None,
+) -> PartitionSurvey:
+    """Survey a partition; an error is part of the survey.
 
     Parameters
     ----------
-    lineage_end
-        The end of what the bucket has of this disk's lineage: a later one's start offset counts up to there.
+    writer
+        The one in this process, if there is one.
+    ask_bucket
+        Whether to read the manifest, and to open the local segments. Otherwise the survey costs no request, opens no
+        sealed segment and waits for no lock of the writer: the manifest is as this process knows it.
+    for_plan
+        Whether to read, of a large manifest, the pages that the next pass may change. Where the partition is fenced or
+        cannot be read, no plan is made, and the rest of the survey is left out.
+    away
+        The error of the bucket, where it is known not to answer and is not asked.
     """
-    head = published.head
-    damaged = {item.name for item in scrub.damaged} if scrub else set()
-    held = copies or HeldCopies()
-    cold_start = head.start_offset if head else 0
-    if lineage_end is not None:
-        cold_start = min(cold_start, lineage_end)
-    entries = _by_segment(published.entries)
-    segments = tuple(
-        _segment_fact(
-            meta, partition, item, entries.get(item.header.segment_id, []), newest=item is local.segments[-1]
+    survey = PartitionSurvey(meta, partition, access.directory(meta.name, partition))
+    # The disk comes before the bucket: what is evicted meanwhile is in the manifest that is read then.
+    if survey.directory is not None:
+        survey = _with_disk(
+            access, survey, survey.directory, writer, ask_bucket=ask_bucket, for_plan=for_plan
         )
-        for item in local.segments
-    )
-    here = {item.segment_id for item in segments}
-    objects = tuple(
-        ColdObjectFact(
-            key=entry.name,
-            segment_ids=entry.segment_ids,
-            base_offset=entry.base_offset,
-            end_offset=entry.end_offset,
-            bytes=entry.bytes,
-            last_append_us=entry.last_append_us,
-            max_timestamp_us=entry.max_timestamp_us,
-            tail=not entry.sealed,
-        )
-        for entry in published.entries
-        if not set(entry.segment_ids) <= here
-    )
-    objects += tuple(_page_object(ref) for ref in published.unread)
-    start = max(local.start_offset, cold_start)
-    end = local.segments[-1].end_offset if local.segments else (head.end_offset if head else start)
-    appends = [item.last_append_us for item in segments] + [item.last_append_us for item in objects]
-    return PartitionFacts(
-        topic=meta.name,
-        partition=partition,
-        start_offset=start,
-        end_offset=end,
-        durable_offset=end,
-        published_offset=head.end_offset if head else 0,
-        published_start_offset=head.start_offset if head else None,
-        segments=segments,
-        cold_objects=objects,
-        last_append_us=max(appends, default=0),
-        tail_shipped_us=head.committed_us if head and published.entries else 0,
-        objects=_object_facts(published, damaged, held),
-        copies=tuple(CopyFact(name, size, used) for name, (size, used) in sorted(held.copies.items())),
-        scrub=scrub.fact if scrub else None,
-        topic_id=meta.topic_id,
-    )
+    if not for_plan and writer is not None:
+        survey = _with_memory(survey, writer)
+    if for_plan and (survey.fence is not None or survey.disk_error is not None):
+        return survey
+    if away is not None:
+        return replace(survey, bucket_error=away)
+    try:
+        if ask_bucket:
+            return replace(survey, published=_manifest(access, survey, for_plan=for_plan))
+        return _with_known_head(access, heads, survey) if access.has_cold else survey
+    except (TieredError, OSError) as error:
+        return replace(survey, bucket_error=error)
 
 
-def _page_object(ref: PageRef) -> ColdObjectFact:
-    return ColdObjectFact(
-        key=ref.name,
-        segment_ids=(),
-        base_offset=ref.base_offset,
-        end_offset=ref.end_offset,
-        bytes=ref.object_bytes or 0,
-        last_append_us=ref.last_append_us or 0,
-        max_timestamp_us=ref.max_timestamp_us,
-    )
+def _with_disk(
+    access: Tiers,
+    survey: PartitionSurvey,
+    directory: Path,
+    writer: PartitionWriter | None,
+    *,
+    ask_bucket: bool,
+    for_plan: bool,
+) -> PartitionSurvey:
+    try:
+        survey = replace(survey, fence=read_fence(directory))
+        if for_plan and survey.fence is not None:
+            return survey
+        # Before the head: a lineage is written after the first head, so that a lineage without a head is a lost head.
+        survey = replace(survey, lineage=read_lineage(directory), scrub=read_scrub_state(directory))
+        if ask_bucket:
+            survey = replace(survey, local=local_segments(access, survey.meta, directory, writer))
+        else:
+            files = tuple(list_files(access, directory, writer))
+            survey = replace(survey, files=files, local=LocalSegments(read_start_offset(directory), ()))
+    except (TieredError, OSError) as error:
+        survey = replace(survey, disk_error=error)
+    return survey
 
 
-def _object_facts(
-    published: Published, damaged: AbstractSet[str], held: HeldCopies
-) -> tuple[ObjectFact, ...]:
-    if published.head is None:
-        return ()
-    found = [_object_fact(entry, published.head, damaged, held) for entry in published.entries]
-    for ref in published.unread:
-        page = _page_object(ref)
-        found.append(
-            ObjectFact(
-                page.key, page.base_offset, page.end_offset, page.bytes, page.last_append_us,
-                page.max_timestamp_us, count=ref.count,
-            )
-        )  # fmt: skip
-    return tuple(sorted(found, key=lambda item: item.base_offset))
+def _with_memory(survey: PartitionSurvey, writer: PartitionWriter) -> PartitionSurvey:
+    newest: Sequence[SegmentFile | LocalFile] = survey.local.segments or survey.files
+    end_offset = newest[-1].end_offset if newest else writer.durable_offset
+    return replace(survey, hot=hot_extent(writer, end_offset), fault=writer.fault)
 
 
-def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str], held: HeldCopies) -> ObjectFact:
-    fetches, fetched_us = held.fetches.get(entry.name, (0, 0))
-    return ObjectFact(
-        name=entry.name,
-        base_offset=entry.base_offset,
-        end_offset=entry.end_offset,
-        bytes=entry.bytes,
-        last_append_us=entry.last_append_us,
-        max_timestamp_us=entry.max_timestamp_us,
-        segment_count=len(entry.segment_ids),
-        schema_id=entry.schema_id,
-        lineage=max(
-            (epoch for epoch, start in head.lineages if start <= entry.base_offset),
-            default=head.lineages[0][0],
-        ),
-        sealed=entry.sealed,
-        damaged=entry.name in damaged,
-        storage_class=entry.storage_class,
-        min_timestamp_us=entry.min_timestamp_us,
-        fetches=fetches,
-        fetched_us=fetched_us,
-    )
+def _manifest(access: Tiers, survey: PartitionSurvey, *, for_plan: bool) -> Published:
+    meta, partition, segments = survey.meta, survey.partition, survey.local.segments
+    if not for_plan:
+        return read_published(access, meta, partition)
+    first = segments[0].header.base_offset if segments else None
+    return read_published(access, meta, partition, local_offset=first, scrub_offset=survey.scrub.next_offset)
 
 
-def _by_segment(entries: Iterable[ObjectEntry]) -> Mapping[UUID, list[ObjectEntry]]:
-    """Return the objects that hold records of each segment."""
-    found: defaultdict[UUID, list[ObjectEntry]] = defaultdict(list)
-    for entry in entries:
-        for segment_id in set(entry.segment_ids):
-            found[segment_id].append(entry)
-    return found
+def _with_known_head(access: Tiers, heads: KnownHeads, survey: PartitionSurvey) -> PartitionSurvey:
+    meta, partition = survey.meta, survey.partition
+    head = heads.known_head(meta, partition)
+    published = None if head is None else known_published(head, access.known_cold(meta, partition))
+    return replace(survey, published=published, known_end=heads.known_end(meta, partition))
 
 
-def _segment_fact(
-    meta: TopicMeta, partition: int, item: SegmentFile, own: list[ObjectEntry], *, newest: bool
-) -> SegmentFact:
-    facts, header, index = item.facts, item.header, item.index
-    segment_id: UUID = header.segment_id
-    # A crash may come between a segment's footer and the next file: until a writer made that, nothing but its tail moves.
-    sealed = facts is not None and not newest
-    codec = _codec(item)
-    size = item.bytes
-    # A tail may happen to hold all of it. It is no whole yet: it would never be merged, scrubbed or moved.
-    wholes = [entry for entry in own if entry.sealed]
-    last_append_us = facts.last_append_us if facts else append_time_us(item, item.end_offset - 1)
-    # An open one may have waited empty for long; a sealed one is not asked how long it was open.
-    first_append_us = None if sealed else append_time_us(item, header.base_offset)
-    return SegmentFact(
-        topic=meta.name,
-        partition=partition,
-        segment_id=segment_id,
-        base_offset=header.base_offset,
-        end_offset=item.end_offset,
-        record_count=facts.record_count if facts else item.end_offset - header.base_offset,
-        local_bytes=size,
-        cold_bytes=sum(_share(entry, header.base_offset, item.end_offset) for entry in own),
-        generation=header.generation,
-        codec=codec.name.lower(),
-        sealed=sealed,
-        newest=newest,
-        in_manifest=sealed
-        and covers(_possible(wholes, item), segment_id, header.base_offset, item.end_offset),
-        created_us=header.created_us if first_append_us is None else first_append_us,
-        last_append_us=header.created_us if last_append_us is None else last_append_us,
-        max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
-        where=str(item.path),
-        block_count=len(index),
-        raw_bytes=size if codec is Codec.NONE else 0,
-    )
-
-
-def _possible(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEntry]:
-    """Leave out what another copy of this disk published under the segment's id; see `reader.same_log`."""
-    origin = item.facts.origin_hash if item.facts else ""
-    # The hash of an object of several segments is that of the last one.
-    return [
-        entry
-        for entry in wholes
-        if entry.end_offset != item.end_offset
-        or entry.origin_hash == origin
-        or not (entry.origin_hash and origin)
-    ]
-
-
-def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:
-    """Return how many bytes of an object are of these offsets; a merged one holds several segments."""
-    low, high = max(entry.base_offset, base_offset), min(entry.end_offset, end_offset)
-    return entry.bytes * max(0, high - low) // (entry.end_offset - entry.base_offset)
-
-
-def _codec(item: SegmentFile) -> Codec:
-    for block in item.blocks(item.header.base_offset, item.header.base_offset + 1):
-        return Codec(block.header.codec)
-    return Codec.NONE
+def with_copies(access: Tiers, survey: PartitionSurvey) -> PartitionSurvey:
+    """Return the survey with the copies of objects on the local disk, which only a plan needs."""
+    if access.copies is None:
+        return survey
+    meta = survey.meta
+    prefix = PartitionKeys.of(meta.name, meta.topic_id, survey.partition).data_prefix
+    return replace(survey, copies=access.copies.look(prefix))

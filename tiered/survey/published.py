@@ -1,28 +1,31 @@
-"""What the bucket has of one partition, as far as a plan needs it."""
+"""The manifest of one partition, as far as a survey needs it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..cold.manifest.partition_manifest import PartitionManifest
 from ..format.manifest import Head, ObjectEntry, PageRef
 from ..format.topic_meta import TopicMeta
 from ..reader.tiers import Tiers
 
 SMALL_MANIFEST_PAGES = 16
-"""Of a manifest of so many pages every one is read."""
+"""All pages of a manifest with at most this number of pages are read."""
 _MERGEABLE_PAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the bucket has of one partition; no head where nothing was ever published.
+    """A head and the pages that were read with it.
 
     Attributes
     ----------
+    head
+        None where nothing was ever published.
     entries
-        Of the pages that were read, in offset order.
+        The live entries of the pages that were read, and of the head itself, in offset order.
     unread
-        Pages of a large manifest that no action of the next pass can be about, but to expire them whole.
+        The other pages. Of a large manifest, the next pass can only expire them whole.
     """
 
     head: Head | None
@@ -31,19 +34,33 @@ class Published:
 
     @property
     def object_count(self) -> int:
-        """How many objects the manifest names."""
+        """Number of objects that the manifest names."""
         return len(self.entries) + sum(ref.count for ref in self.unread)
 
     @property
     def record_count(self) -> int:
-        """How many records they hold."""
+        """Number of records in these objects."""
         unread = sum(ref.record_count or 0 for ref in self.unread)
         return sum(item.record_count for item in self.entries) + unread
 
     @property
     def bytes(self) -> int:
-        """How many bytes they have."""
+        """Size of these objects."""
         return sum(item.bytes for item in self.entries) + sum(ref.object_bytes or 0 for ref in self.unread)
+
+
+NOTHING_PUBLISHED = Published(None, ())
+
+
+def known_published(head: Head, cold: PartitionManifest | None) -> Published:
+    """Return a known head with its pages, if this process has all of them in memory; asks the bucket nothing."""
+    entries = cold.entries_in_memory(head) if cold is not None else None
+    if entries is not None:
+        return Published(head, tuple(entries))
+    live = [entry for entry in head.inline if entry.end_offset > head.start_offset]
+    return Published(
+        head, tuple(live), tuple(ref for ref in head.pages if ref.end_offset > head.start_offset)
+    )
 
 
 def read_published(
@@ -54,25 +71,25 @@ def read_published(
     local_offset: int | None = None,
     scrub_offset: int = 0,
 ) -> Published:
-    """Read the head of a partition and its pages; of a large manifest those alone that matter now.
+    """Read the head of a partition and its pages; of a large manifest, only `pages_in_question`.
 
     Parameters
     ----------
     local_offset
-        Where the local segments begin; None where there are none.
+        Base offset of the first local segment; None where there is none.
     scrub_offset
-        Where the scrub goes on.
+        Offset at which the scrub continues.
 
     Raises
     ------
     ColdStorageError, CorruptionError, UnsupportedFormat
     """
     if not access.has_cold:
-        return Published(None, ())
+        return NOTHING_PUBLISHED
     cold = access.cold(meta, partition)
     loaded = cold.load()
     if loaded is None:
-        return Published(None, ())
+        return NOTHING_PUBLISHED
     wanted = pages_in_question(loaded.head, local_offset, scrub_offset)
     read = [ref for ref in loaded.head.pages if ref.name in wanted]
     entries = [entry for page in cold.load_pages(read) for entry in page]
@@ -84,11 +101,11 @@ def read_published(
 
 
 def pages_in_question(head: Head, local_offset: int | None, scrub_offset: int) -> set[str]:
-    """Return the names of the pages whose objects the next pass can be about. Pure.
+    """Return the names of the pages whose objects the next pass may change. Pure.
 
-    The oldest two, as what expires in part lies there once what expires whole is gone; the newest two; those of
-    local segments, which may be evicted; where the scrub goes on; those with the smallest objects, which may be
-    merged; and those that the head does not sum up.
+    These are the two oldest pages, as an object that expires in part is there once the pages before it have expired;
+    the two newest; the pages of local segments, which may be evicted; the pages at which the scrub continues; the
+    pages with the smallest objects, which may be merged; and the pages for which the head has no sums.
     """
     refs = head.pages
     if len(refs) <= SMALL_MANIFEST_PAGES:

@@ -62,12 +62,8 @@ class TierActions:
 
     def local(self, meta: TopicMeta, partition: int) -> LocalSegments:
         """Return the segments of a partition, the active one as its writer in this process knows it."""
-        found = local_segments(
-            self._access, self.directory(meta, partition), self.writer(meta.name, partition)
-        )
-        for segment in found.segments:
-            check_owner(segment, meta)  # or a file in the wrong place would be published as this partition's
-        return found
+        writer = self.writer(meta.name, partition)
+        return local_segments(self._access, meta, self.directory(meta, partition), writer)
 
     def committer(self, meta: TopicMeta, partition: int, *, fresh: bool = True) -> Committer:
         """Return the committer of a partition, its epoch claimed; see `Claims.committer`."""

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 
 from ..base.units import to_us
-from ..cold.fetch.local_copies import HeldCopies
 from ..cold.manifest.keys import PartitionKeys, topic_prefix
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.upkeep.sweep import SweepReport
@@ -81,13 +80,6 @@ class MaintenanceActions(TierActions):
             keys = PartitionKeys.of(meta.name, meta.topic_id, action.partition)
             copies.drop(keys.data(action.name))
         return None
-
-    def copies(self, meta: TopicMeta, partition: int) -> HeldCopies:
-        """Return which objects of a partition have a local copy, and how often the others were fetched."""
-        copies = self._access.copies
-        if copies is None:
-            return HeldCopies()
-        return copies.look(PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix)
 
     def tidy_copies(self, meta: TopicMeta, partition: int) -> None:
         """Remove copies that a killed pass left half-written, and counts that ended."""

@@ -33,8 +33,9 @@ from ..policies.actions import Action
 from ..policies.executor import TierReport
 from ..policies.policy import Policy
 from ..settings.schedule import FIRST_PASS_SECONDS
+from ..survey.lag import Lag
 from .pass_history import PassHistory
-from .reports import Lag, PassesState, PassEvent, PassKindState, TailReport
+from .reports import PassesState, PassEvent, PassKindState, TailReport
 
 log = logging.getLogger("tiered.passes")
 

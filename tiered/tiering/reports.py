@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..errors import StoreLocked, TieredError
 from ..policies.executor import TierReport
+from ..survey.lag import Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +130,3 @@ class TailReport:
     lags: Mapping[tuple[str, int], Lag]
     problems: Mapping[tuple[str, int], TieredError]
     under_way: Collection[Hashable] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far the bucket is behind one partition, by the knowledge of this process.
-
-    Attributes
-    ----------
-    published_offset
-        The end of the published records.
-    end_offset
-        The end of the durable records on this disk.
-    oldest_append_us
-        The append time of the first record that is not published; None if all are.
-    """
-
-    topic: str
-    partition: int
-    published_offset: int
-    end_offset: int
-    oldest_append_us: int | None = None
-
-    @property
-    def records(self) -> int:
-        """Durable records that are not published."""
-        return self.end_offset - self.published_offset
-
-    def seconds(self, now_us: int) -> float:
-        """Age of the oldest of them; 0 if there is none."""
-        return 0.0 if self.oldest_append_us is None else max(0.0, (now_us - self.oldest_append_us) / 1e6)

@@ -1,10 +1,10 @@
-"""Looks up what a pass plans with: the facts of partitions on disk and in the bucket, and of the store around them."""
+"""The survey of a store: its partitions one after the other, and the facts that a pass plans with."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine.context import StoreContext
@@ -18,16 +18,12 @@ from ..errors import (
     TieredError,
     as_tiered_error,
 )
-from ..format.topic_meta import TopicMeta
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.rules.append_times import by_the_clock
-from ..survey.local_segments import LocalSegments
-from ..survey.partition_survey import partition_facts
-from ..survey.published import Published, read_published
-from ..survey.scrub_state import ScrubState, read_scrub_state
-from ..warm.partition_directory import read_fence, read_lineage
+from ..survey.local_segments import local_segments
+from ..survey.partition_survey import PartitionSurvey, survey_partition, with_copies
+from ..survey.plan_facts import partition_facts
 from .claims import Claims
-from .object_actions import MaintenanceActions
 from .pauses import Pauses
 from .sweep_state import read_swept
 
@@ -43,9 +39,11 @@ class SurveyResult:
     known, unknown
         Partitions whose manifest is known, and those where it is not; without paused ones.
     everything
-        With paused ones, as far as they were looked at.
+        All partitions that were surveyed, paused ones too.
     answered
         Whether the bucket answered at all.
+    notes
+        Pauses and problems, one line each.
     """
 
     known: list[PartitionFacts]
@@ -56,21 +54,13 @@ class SurveyResult:
 
 
 class StoreSurvey:
-    """Finds the facts of one open store."""
+    """Surveys one open store."""
 
-    def __init__(
-        self,
-        context: StoreContext,
-        topics: OpenTopics,
-        claims: Claims,
-        actions: MaintenanceActions,
-        pauses: Pauses,
-    ) -> None:
+    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:
         self._context = context
         self._topics = topics
         self._access = context.tiers
         self.claims = claims
-        self.actions = actions
         self.pauses = pauses
 
     @property
@@ -82,7 +72,7 @@ class StoreSurvey:
         return root
 
     def look(self, problems: list[TieredError], *, fence: bool) -> SurveyResult:
-        """Gather the facts of what is not paused; to act on, nothing of a paused topic is needed.
+        """Gather the facts of a plan; where the plan will be carried out, leave paused topics out.
 
         Raises
         ------
@@ -120,6 +110,57 @@ class StoreSurvey:
             has_classes=url is not None and url.startswith(("s3://", "s3a://")),
         )
 
+    def partitions(
+        self,
+        trouble: Callable[[str, TieredError], None],
+        *,
+        ask_bucket: bool,
+        for_plan: bool = False,
+        wanted: Callable[[str], bool] = lambda _: True,
+    ) -> Iterator[PartitionSurvey]:
+        """Survey the partitions of all topics, one after the other; see `survey_partition`.
+
+        A topic that is deleted meanwhile is left out.
+
+        Parameters
+        ----------
+        trouble
+            Called with the name of a topic whose document cannot be read, and the error.
+        wanted
+            Whether to survey the partitions of a topic, by its name.
+        """
+        away: TieredError | OSError | None = None
+        for meta, partition in self._topics.partitions(trouble):
+            if not wanted(meta.name):
+                continue
+            try:
+                writer = self._topics.writer(meta.name, partition)
+            except (TieredError, OSError) as error:
+                survey = PartitionSurvey(meta, partition, disk_error=error)
+            else:
+                survey = survey_partition(
+                    self._access, self.claims, meta, partition, writer,
+                    ask_bucket=ask_bucket, for_plan=for_plan, away=away,
+                )  # fmt: skip
+            if (survey.disk_error or survey.bucket_error) and is_gone(self._context, meta):
+                continue
+            # A bucket that does not answer at all is asked once: each question takes all its retries.
+            if away is None and isinstance(survey.bucket_error, ColdStorageError):
+                away = None if self.claims.bucket_answers() else survey.bucket_error
+            yield survey
+
+    def open_segments(self, survey: PartitionSurvey) -> PartitionSurvey:
+        """Return the survey with the local segments open.
+
+        Raises
+        ------
+        TopicNotFound, CorruptionError, UnsupportedFormat
+        """
+        if survey.directory is None:
+            return survey
+        writer = self._topics.writer(survey.meta.name, survey.partition)
+        return replace(survey, local=local_segments(self._access, survey.meta, survey.directory, writer))
+
     def gather(
         self,
         problems: list[TieredError],
@@ -129,68 +170,50 @@ class StoreSurvey:
     ) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
         """Gather the facts of each partition: those whose manifest is known, and those where it is not.
 
-        Fenced ones are left out; with `fence`, one that is found to belong to an older lineage becomes one.
+        Fenced partitions are left out; with `fence`, a partition that belongs to an older lineage is fenced first.
         """
         known: list[PartitionFacts] = []
         unknown: list[PartitionFacts] = []
-        silent = False
 
         def unread(topic: str, error: TieredError) -> None:
             log.warning("%s is left out: %s", topic, error)
             problems.append(error)
 
-        for meta, partition in self._topics.partitions(unread):
-            if not wanted(meta.name):
-                continue
+        for survey in self.partitions(unread, ask_bucket=True, for_plan=True, wanted=wanted):
             try:
-                self._check_fence(meta, partition)
-                local = self.actions.local(meta, partition)
-                published, answered = Published(None, ()), False
-                scrub = read_scrub_state(self.actions.directory(meta, partition))
-                if not silent:
-                    try:
-                        published, answered = self.published(meta, partition, local, scrub), True
-                    except ColdStorageError as error:
-                        problems.append(error)
-                        # Where the bucket as a whole is away it is asked once: each question takes all its retries.
-                        silent = not self.claims.bucket_answers()
-                if answered:
-                    self.check_not_lost(meta, partition, published, fence=fence)
-                if fence:
-                    writer = self.actions.writer(meta.name, partition)
-                    self.claims.check_lineage(meta, partition, published.head, writer)
-                    if published.head is not None:
-                        self.claims.check_same(meta, partition, published.head, writer, local.segments)
-                        self.claims.note_head(meta, partition, published.head)
-                facts = partition_facts(
-                    meta,
-                    partition,
-                    local,
-                    published,
-                    scrub=scrub,
-                    copies=self.actions.copies(meta, partition),
-                )
-                (known if answered else unknown).append(facts)
+                if isinstance(survey.bucket_error, ColdStorageError):
+                    if survey.bucket_error not in problems:
+                        problems.append(survey.bucket_error)
+                else:
+                    self._check(survey, fence=fence)
+                facts = partition_facts(with_copies(self._access, survey))
             except (TieredError, OSError) as error:
-                if is_gone(self._context, meta):
+                if is_gone(self._context, survey.meta):
                     continue
-                log.warning("%s/%d is left out: %s", meta.name, partition, error)
+                log.warning("%s/%d is left out: %s", survey.meta.name, survey.partition, error)
                 problems.append(as_tiered_error(error))
+            else:
+                (unknown if survey.published is None else known).append(facts)
         return known, unknown
 
-    def published(
-        self, meta: TopicMeta, partition: int, local: LocalSegments, scrub: ScrubState
-    ) -> Published:
-        """Return what the manifest of a partition says."""
-        first = local.segments[0].header.base_offset if local.segments else None
-        return read_published(
-            self._access, meta, partition, local_offset=first, scrub_offset=scrub.next_offset
-        )
+    def _check(self, survey: PartitionSurvey, *, fence: bool) -> None:
+        """Raise where nothing may be planned for a partition; with `fence`, fence it if it belongs to an older lineage."""
+        meta, partition, head = survey.meta, survey.partition, survey.head
+        if survey.fence is not None:
+            raise Fenced(f"partition {partition} of topic {meta.name!r} is fenced: {survey.fence}")
+        error = survey.disk_error or survey.bucket_error
+        if error is not None:
+            raise error
+        self.check_not_lost(survey, fence=fence)
+        if fence:
+            writer = self._topics.writer(meta.name, partition)
+            self.claims.check_lineage(meta, partition, head, writer)
+            if head is not None:
+                self.claims.check_same(meta, partition, head, writer, survey.local.segments)
+                self.claims.note_head(meta, partition, head)
 
-    def check_not_lost(
-        self, meta: TopicMeta, partition: int, published: Published, *, fence: bool = False
-    ) -> None:
-        """Raise where the manifest is missing and was published once: an empty one would have nothing to do.
+    def check_not_lost(self, survey: PartitionSurvey, *, fence: bool = False) -> None:
+        """Raise where a manifest was published and is missing: a plan for an empty one would do nothing.
 
         Raises
         ------
@@ -199,22 +222,15 @@ class StoreSurvey:
             The store was restored elsewhere, and the topic may have been deleted there.
         ConfigError, ColdStorageError, UnsupportedFormat
         """
-        directory = self._access.directory(meta.name, partition)
-        published_once = directory is not None and read_lineage(directory) is not None
-        if published.head is None and published_once and self._access.has_cold:
-            if fence:
-                self.claims.check_store(meta, partition, self.actions.writer(meta.name, partition))
-            else:
-                self.claims.check_owner()
-            cold = self._access.cold(meta, partition)
-            if cold.load() is not None:
-                return  # published between the two looks
-            raise CorruptionError(
-                "head.json was published and is missing (run tiered verify --repair)",
-                where=cold.where(cold.keys.head),
-            )
-
-    def _check_fence(self, meta: TopicMeta, partition: int) -> None:
-        reason = read_fence(self.actions.directory(meta, partition))
-        if reason is not None:
-            raise Fenced(f"partition {partition} of topic {meta.name!r} is fenced: {reason}")
+        if survey.head is not None or survey.lineage is None or not self._access.has_cold:
+            return
+        meta, partition = survey.meta, survey.partition
+        if fence:
+            self.claims.check_store(meta, partition, self._topics.writer(meta.name, partition))
+        else:
+            self.claims.check_owner()
+        cold = self._access.cold(meta, partition)
+        raise CorruptionError(
+            "head.json was published and is missing (run tiered verify --repair)",
+            where=cold.where(cold.keys.head),
+        )

@@ -12,12 +12,12 @@ from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import ShipTail
 from ..policies.rules.ship_tail import PIECE_BYTES, unpublished, untold
 from ..reader.snapshot import check_owner
-from ..survey.local_segments import append_time_us, open_segments
+from ..survey.lag import Lag, bytes_behind, files_behind
+from ..survey.local_segments import LocalFile, oldest_append_us, open_segments
 from ..warm.partition_directory import read_fence, read_start_offset
 from ..warm.segment_reader import SegmentFile
 from .claims import Claims
 from .local_actions import TierActions
-from .reports import Lag
 
 
 class TailSurvey:
@@ -78,8 +78,11 @@ class TailSurvey:
                 where=str(directory),
             )
         end = max(cursor, segments[-1].end_offset)
-        oldest = next((found for item in segments if (found := append_time_us(item, cursor))), None)
-        lag = Lag(meta.name, partition, cursor, end, oldest)
+        behind = files_behind(map(LocalFile.of, segments), cursor)
+        lag = Lag(
+            meta.name, partition, cursor, end, oldest_append_us(segments, cursor),
+            bytes_behind(behind, cursor), len(behind),
+        )  # fmt: skip
         actions = [
             self._action(meta, partition, item, *piece)
             for item in segments

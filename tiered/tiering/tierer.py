@@ -39,6 +39,7 @@ from ..policies.rules.case import floor_bytes
 from ..policies.running import Running
 from ..policies.shipping import Shipping
 from ..reader.same_log import SameLog
+from ..survey.lag import Lag
 from ..warm.fair_lock import FairLock
 from ..warm.file_lock import FileLock
 from ..warm.partition_directory import list_segments, read_start_offset, remove_half_written
@@ -47,7 +48,7 @@ from .claims import Claims
 from .deletions import finish_deletions
 from .object_actions import MaintenanceActions
 from .pauses import Pauses
-from .reports import Lag, TailReport
+from .reports import TailReport
 from .store_survey import StoreSurvey
 from .store_sweep import StoreSweep
 from .sweep_state import read_swept
@@ -80,7 +81,7 @@ class Tierer:
         same = SameLog(context.pinned_producers)
         self.claims = Claims(self._access, context.store_id, context.clock, self._fs, same)
         self.actions = MaintenanceActions(context, topics, self.claims)
-        self.finder = StoreSurvey(context, topics, self.claims, self.actions, self.pauses)
+        self.finder = StoreSurvey(context, topics, self.claims, self.pauses)
         self._unpublished = TailSurvey(context, self.claims, self.actions)
         self.running = Running()
         self._shipping = Shipping()

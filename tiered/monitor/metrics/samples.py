@@ -12,7 +12,7 @@ from ...errors import TieredError
 from ...policies.cost import S3_PRICES, S3_STANDARD, Requests, estimate
 from ...tiering.pass_loop import PassLoop
 from ...version import VERSION
-from ..figures import PartitionFigures, look
+from ..figures import PartitionFigures, store_figures
 from ..watched import Watched
 
 TIERS = ("hot", "warm", "cold")
@@ -31,26 +31,27 @@ class Sample:
 def samples(watched: Watched) -> Iterator[Sample]:
     """Yield every value that is known; a store that is closed meanwhile has its counters alone."""
     try:
-        partitions = look(watched)
+        partitions = store_figures(watched)
     except TieredError:
         partitions = []
     yield Sample("tiered_info", 1, (VERSION, watched.context.url))
-    for topic, found in groupby(partitions, key=lambda item: item.topic):
-        yield from _topic(topic, list(found))
+    now_us = watched.context.clock()
+    for topic, figures in groupby(partitions, key=lambda item: item.topic):
+        yield from _topic(topic, list(figures), now_us)
     yield from _disk(watched)
     yield from _writing(watched)
     yield from _reading(watched)
     yield from _bucket(watched, partitions)
-    lags = [item.lag.seconds for item in partitions if item.lag is not None]
-    if lags:
-        yield Sample("tiered_oldest_unpublished_seconds", max(lags))
+    ages = [item.lag.seconds(now_us) for item in partitions if item.lag is not None]
+    if ages:
+        yield Sample("tiered_oldest_unpublished_seconds", max(ages))
     if watched.passes is not None:
         yield from _passes(watched.passes)
     paused = {item.topic for item in partitions if item.paused}
     yield Sample("tiered_paused_topics", len(paused))
 
 
-def _topic(topic: str, partitions: list[PartitionFigures]) -> Iterator[Sample]:
+def _topic(topic: str, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
     yield Sample("tiered_partitions", len(partitions), (topic,))
     readable = [item for item in partitions if not item.problem]
     for tier in TIERS:
@@ -67,15 +68,15 @@ def _topic(topic: str, partitions: list[PartitionFigures]) -> Iterator[Sample]:
         yield Sample("tiered_copy_lag_records", sum(lag.records for lag in lags), (topic,))
         yield Sample("tiered_copy_lag_bytes", sum(lag.bytes for lag in lags), (topic,))
         yield Sample("tiered_copy_lag_segments", sum(lag.segments for lag in lags), (topic,))
-        yield Sample("tiered_copy_lag_seconds", max(lag.seconds for lag in lags), (topic,))
+        yield Sample("tiered_copy_lag_seconds", max(lag.seconds(now_us) for lag in lags), (topic,))
     unknown = sum(item.lag_unknown for item in readable)
     yield Sample("tiered_publication_unknown_partitions", unknown, (topic,))
     yield Sample("tiered_unreadable_partitions", len(partitions) - len(readable), (topic,))
     yield Sample("tiered_fenced_partitions", sum(bool(item.fenced) for item in readable), (topic,))
     for error in sorted({item.fault for item in readable if item.fault}):
         yield Sample("tiered_writers_failed", sum(item.fault == error for item in readable), (topic, error))
-    yield Sample("tiered_scrub_damaged_objects", sum(len(item.scrub.damaged) for item in readable), (topic,))
-    scrubbed_us = min((item.scrub.completed_us for item in readable), default=0)
+    yield Sample("tiered_scrub_damaged_objects", sum(len(item.damaged) for item in readable), (topic,))
+    scrubbed_us = min((item.scrubbed_us for item in readable), default=0)
     yield Sample("tiered_scrub_last_completed_timestamp_seconds", scrubbed_us / 1e6, (topic,))
 
 

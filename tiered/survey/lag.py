@@ -1,0 +1,65 @@
+"""How far the bucket is behind one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .local_segments import LocalFile
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The durable records of one partition that the bucket does not have, as far as this process knows.
+
+    Attributes
+    ----------
+    published_offset
+        End of what the bucket has, or where the log begins, if that is later.
+    end_offset
+        End of what is durable here.
+    oldest_append_us
+        When the first of these records was appended; None where there is none, or none can be read.
+    bytes, segments
+        Size of these records in local segments, and the number of those segments.
+    """
+
+    topic: str
+    partition: int
+    published_offset: int
+    end_offset: int
+    oldest_append_us: int | None = None
+    bytes: int = 0
+    segments: int = 0
+
+    @property
+    def records(self) -> int:
+        """Number of these records."""
+        return self.end_offset - self.published_offset
+
+    def seconds(self, now_us: int) -> float:
+        """Age of the oldest record; 0 where there is none."""
+        return 0.0 if self.oldest_append_us is None else max(0.0, (now_us - self.oldest_append_us) / 1e6)
+
+    def to_json(self, now_us: int) -> dict[str, Any]:
+        """Return the sizes and the age as plain JSON values."""
+        return {
+            "records": self.records,
+            "bytes": self.bytes,
+            "segments": self.segments,
+            "seconds": self.seconds(now_us),
+        }
+
+
+def files_behind(files: Iterable[LocalFile], offset: int) -> list[LocalFile]:
+    """Return the files that hold records at or after `offset`."""
+    return [file for file in files if file.end_offset > max(offset, file.base_offset)]
+
+
+def bytes_behind(files: Iterable[LocalFile], offset: int) -> int:
+    """Return the size of the records at or after `offset` in `files_behind`, in proportion to their number."""
+    return sum(
+        file.bytes * (file.end_offset - max(offset, file.base_offset)) // (file.end_offset - file.base_offset)
+        for file in files
+    )
