@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 CPU_MINUTES := 120
 # What `make torture` counts, and the tests that count in their short form too.
 TALLY := $(CURDIR)/build/tally.jsonl
-COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/torture tests/verify
+COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol tests/repair tests/torture tests/verify
 
 # What `make test-fast` runs.
 APPENDS := tests/hot tests/engine tests/crash/test_torn_appends.py

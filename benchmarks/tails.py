@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tiered
-from tests.s3_server import S3Process, s3_process
+from tests.support.s3_server import S3Process, s3_process
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.manifest.store_documents import Bucket
 from tiered.cold.object_store.connect import open_object_store

@@ -1,15 +1,13 @@
-"""Fixtures that every test may use: a clock, a real S3 endpoint over HTTP, a Spark session."""
+"""Fixtures that every test may use: a clock, a store, real S3 endpoints over HTTP, a Spark session."""
 
 from __future__ import annotations
 
 import gc
-import io
 import logging
 import os
 import signal
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,10 +15,15 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.aws import share_models
-from tests.budget import LONG_RUN
+import tiered
+from tests.support.botocore_models import share_models
+from tests.support.budget import LONG_RUN
+from tests.support.clock import Clock
+from tests.support.moto_server import OneAtATime
+from tests.support.paths import ROOT
+from tests.support.s3_server import S3Process, s3_process
+from tests.support.stores import open_store
 
-ROOT = Path(__file__).resolve().parent.parent
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 2 << 30
 
@@ -90,24 +93,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
-class Clock:
-    """A clock that stands still until it is told to move: microseconds since the epoch, as an int."""
-
-    def __init__(self, start_us: int = 1_750_000_000_000_000) -> None:
-        self.now_us = start_us
-
-    def __call__(self) -> int:
-        return self.now_us
-
-    def advance(self, seconds: float) -> int:
-        """Move on (or back, if negative); return the new time."""
-        self.now_us += round(seconds * 1_000_000)
-        return self.now_us
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[tiered.Store]:
+    """A store with a bucket in a directory beside it, ``tmp_path / "data"``."""
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        yield store
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -124,29 +119,10 @@ def aws_environment() -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # the discard port, until s3_endpoint is used
-        # Half a second for each new bucket; tests/cold/test_probe.py and the contract hold the races.
+        # Half a second for each new bucket; tests/cold/object_store/test_probe.py and the contract hold the races.
         patch.setattr("tiered.cold.object_store.probe.RACES", 0)
         share_models()
         yield patch
-
-
-class OneAtATime:
-    """WSGI middleware: requests take effect one after the other.
-
-    moto compares an ETag and stores the object without a lock: two of sixteen concurrent conditional
-    writes were seen to succeed, and an overwrite to break a concurrent one with a 500. The body is read
-    before the lock is taken, so a client that stalls or dies while sending holds up nobody.
-    """
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._lock = threading.Lock()
-
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if length := int(environ.get("CONTENT_LENGTH") or 0):
-            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
-        with self._lock:
-            return list(self._app(environ, start_response))
 
 
 @pytest.fixture(scope="session")
@@ -163,6 +139,13 @@ def s3_endpoint(aws_environment: pytest.MonkeyPatch) -> Iterator[str]:
     aws_environment.setenv("AWS_ENDPOINT_URL", url)
     yield url
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def fast_server(aws_environment: pytest.MonkeyPatch) -> Iterator[S3Process]:
+    """An S3 server in a process of its own; see `tests.support.fast_endpoint`."""
+    with s3_process() as server:
+        yield server
 
 
 @pytest.fixture

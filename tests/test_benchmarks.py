@@ -13,8 +13,7 @@ import pytest
 
 from benchmarks.harness import Bench, Case, Sample, Target, Variant, run_case
 from benchmarks.report import to_json, to_markdown
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(autouse=True)

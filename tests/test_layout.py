@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
 from tiered.demo import flights_file
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tiered"
+TESTS = ROOT / "tests"
 LINKS = ("hot", "warm", "cold", "policies")
 # The only libraries that a function may import: what an installation without extras does not have.
 OPTIONAL = {
@@ -34,6 +35,20 @@ OPTIONAL = {
 ALTERNATIVES = {"fastcrc", "crc32c"}
 # A quarter of the time of `import tiered` and of a command's start, which the first URL that needs them pays instead.
 DEFERRED = {"boto3", "botocore.exceptions", "fsspec", ".fsspec_store", ".s3_store", ".s3_errors"}
+
+# Folders of tests that no package has: of how it is tested, or of what is no part of the package.
+OTHER_TESTS = {
+    "crash",
+    "docs",
+    "faults",
+    "fuzz",
+    "machine",
+    "mutants",
+    "protocol",
+    "releases",
+    "terraform",
+    "torture",
+}
 
 LOGGERS = {
     "tiered",
@@ -154,6 +169,42 @@ def test_the_page_of_the_architecture_names_what_there_is() -> None:
     roots = (PACKAGE, ROOT, *(path.parent for path in PACKAGE.glob("*/__init__.py")))
     assert len(named) > 40
     assert [name for name in named if not any((root / name).exists() for root in roots)] == []
+
+
+def test_a_folder_of_tests_is_named_after_its_package() -> None:
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {Path()}
+    others = {folder for folder in folders if not (PACKAGE / folder / "__init__.py").is_file()}
+    assert {str(folder) for folder in others} == OTHER_TESTS
+
+
+def imported_tests(path: Path) -> Iterator[str]:
+    """Every module below `tests` that a test file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} is a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.startswith("tests."):
+                is_module = (ROOT / f"{name.replace('.', '/')}.py").is_file()
+                yield name if is_module else name.rpartition(".")[0]
+
+
+def test_a_folder_of_tests_imports_only_itself_and_what_all_share() -> None:
+    """Nor does anything import a test module or a `conftest.py`: what two of them need has a module of its own."""
+    foreign, tests = [], []
+    for path in sorted(TESTS.rglob("*.py")):
+        folder = path.relative_to(TESTS).parts[0]
+        for module in imported_tests(path):
+            where = f"{path.relative_to(ROOT)} imports {module}"
+            if module.split(".")[1] not in ("support", folder):
+                foreign.append(where)
+            if module.rpartition(".")[2].startswith(("test_", "conftest")):
+                tests.append(where)
+    assert (foreign, tests) == ([], [])
 
 
 def test_no_module_imports_from_the_front_of_its_own_package() -> None:

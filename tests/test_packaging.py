@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
+
 pytest.importorskip("hatchling")
 pytest.importorskip("build")
 # Each process that runs one of these tests builds everything that they look at.
 pytestmark = pytest.mark.xdist_group("packaging")
 
-ROOT = Path(__file__).resolve().parent.parent
 LINKS = ("hot", "warm", "cold", "policies")
 DATA = "tiered/_data/flights.parquet"
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 import tiered
-from tests.s3_server import s3_process
+from tests.support.s3_server import s3_process
 from tiered.format.checksum import crc32c
 
 from ..data import flights, open_topic, settings

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import tiered
-from tests.s3_server import S3Process, s3_process
+from tests.support.s3_server import S3Process, s3_process
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName
 from tiered.cold.manifest.partition_manifest import ENTRIES_CACHED_MAX, PartitionManifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,11 +14,10 @@ import typer.main
 import typer.testing
 from typer.testing import CliRunner, Result
 
-from tests import forked
+from tests.cli.commands import PROGRAM
+from tests.support import fork_server
+from tests.support.paths import ROOT
 from tiered.cli import app
-
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = [sys.executable, "-m", "tiered"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,7 +59,7 @@ def program(data: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
 
     def run(*arguments: Any, stdin: bytes = b"", **options: Any) -> subprocess.CompletedProcess[bytes]:
         command = [*PROGRAM, *map(str, arguments), "--path", str(data)]
-        return forked.run(command, input=stdin, capture_output=True, timeout=60, **options)
+        return fork_server.run(command, input=stdin, capture_output=True, timeout=60, **options)
 
     return run
 
@@ -73,7 +71,7 @@ def started(data: Path) -> Any:
 
     def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
-        process = forked.Popen([*PROGRAM, *map(str, arguments), "--path", str(data)], **pipes)
+        process = fork_server.Popen([*PROGRAM, *map(str, arguments), "--path", str(data)], **pipes)
         processes.append(process)
         return process
 

@@ -11,24 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 import tiered
-from tests.cli.conftest import PROGRAM
-from tiered.cli import app
+from tests.cli.commands import COMMANDS, PROGRAM, one_error
 from tiered.demo.flights_file import flights_path
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 Run = Callable[..., Any]
-
-
-def one_error(result: Any) -> str:
-    """The message of a command that failed as commands fail: exit code 1, one line on stderr, no traceback."""
-    assert result.exit_code == 1
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    return str(lines[0])
 
 
 def test_the_commands_of_this_release_are_there() -> None:

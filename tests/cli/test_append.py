@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tests.cli.test_app import one_error
+from tests.cli.commands import one_error
 from tiered.cli.sources import PIECE_BYTES, find_source, read_csv, read_lines
 from tiered.demo.flights_file import flights_path
 from tiered.errors import RecordTooLarge

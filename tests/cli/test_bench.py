@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.cli.test_app import one_error
+from tests.cli.commands import one_error
 from tiered.cli import quick_bench
 
 Run = Callable[..., Any]

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests import forked
-from tests.store.helpers import values
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import fork_server
+from tests.support.paths import ROOT
+from tests.support.stores import values
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(root: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return forked.run(
+    return fork_server.run(
         [sys.executable, "-m", "tiered", *arguments, "--path", str(root)],
         capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
@@ -37,7 +36,7 @@ def run(root: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def answered(answer: bytes, root: Path, *arguments: str) -> int:
     """The exit code of a command that asks on a terminal."""
     mine, theirs = pty.openpty()
-    process = forked.Popen(
+    process = fork_server.Popen(
         [sys.executable, "-m", "tiered", *arguments, "--path", str(root)],
         stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.test_app import one_error
+from tests.cli.commands import one_error
 from tiered.settings.provenance import provenance
 from tiered.settings.settings import Settings, Sources
 from tiered.settings.toml_lines import key_lines

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tests import forked
-from tests.store.helpers import HOUR_US
+from tests.support import fork_server
+from tests.support.paths import ROOT
+from tests.support.stores import HOUR_US
 from tiered.base.units import shown, shown_json
 from tiered.cli.output import error_line, print_facts, print_table, say
 from tiered.daemon.logs import HumanLine, JsonLine
 
-ROOT = Path(__file__).resolve().parents[2]
 EVIL = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eorders\u2066\x7f\r"
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -31,7 +31,7 @@ RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 def on_terminal(*arguments: str) -> str:
     """What a command writes to a terminal."""
     mine, theirs = pty.openpty()
-    process = forked.Popen(
+    process = fork_server.Popen(
         [sys.executable, "-m", "tiered", *arguments], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
         cwd=ROOT, env=os.environ | {"TERM": "dumb"},
     )  # fmt: skip
@@ -98,7 +98,7 @@ def test_records_are_escaped_on_a_terminal_alone(tmp_path: Path) -> None:
             text = on_terminal(*arguments)
             assert "PWNED" in text
             assert RAW.search(text) is None
-        piped = forked.run(
+        piped = fork_server.run(
             [sys.executable, "-m", "tiered", "read", topic, "--format", "text", "--path", str(tmp_path / "store")],
             capture_output=True, cwd=ROOT, check=True,
         )  # fmt: skip

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.cli.test_app import one_error
-from tests.conftest import Clock
+from tests.cli.commands import one_error
+from tests.support.clock import Clock
 from tiered.engine.host import Host
 from tiered.monitor.explain import explain_topic
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.cli.test_app import one_error
-from tests.conftest import Clock
-from tests.store.helpers import OFFLOAD_US, open_store, tier
+from tests.cli.commands import one_error
+from tests.support.clock import Clock
+from tests.support.stores import OFFLOAD_US, open_store, tier
 from tiered.cold.parquet.layout import object_schema, with_field_ids
 from tiered.cold.parquet.writer import write_object
 from tiered.export.iceberg import export_iceberg, iceberg_schema

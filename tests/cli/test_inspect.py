@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.cli.test_app import one_error
-from tests.format.manifest_values import empty_head, entry
+from tests.cli.commands import one_error
+from tests.support.manifest_values import empty_head, entry
 from tiered.demo.flights_file import flights_path
 from tiered.format.manifest_codec import encode_head, encode_page
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.cli.conftest import ROOT
-from tests.cli.test_app import one_error
-from tests.warm.disks import ForgetfulDisk, Killed, MortalDisk
+from tests.cli.commands import one_error
+from tests.support.disks import ForgetfulDisk, Killed, MortalDisk
+from tests.support.paths import ROOT
 from tiered.engine.host import Host
 from tiered.format.document import decode_document
 from tiered.opening import open_store

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests import forked
-from tests.cli.conftest import PROGRAM
-from tests.cli.test_app import one_error
+from tests.cli.commands import PROGRAM, one_error
+from tests.support import fork_server
 from tiered.cli.read import OutputFormat, Request, printer_for
 
 Run = Callable[..., Any]
@@ -174,7 +173,7 @@ def test_a_terminal_gets_no_arrow_stream(data: Path, store: tiered.Store) -> Non
     ours, theirs = pty.openpty()
     try:
         command = [*PROGRAM, "read", "t", "--format", "arrow", "--path", str(data)]
-        result = forked.run(command, stdout=theirs, stderr=subprocess.PIPE, timeout=60)
+        result = fork_server.run(command, stdout=theirs, stderr=subprocess.PIPE, timeout=60)
     finally:
         os.close(ours)
         os.close(theirs)

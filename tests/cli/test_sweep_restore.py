@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.cli.test_app import one_error
+from tests.cli.commands import one_error
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.object_store.connect import open_object_store
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.cli.test_app import one_error
+from tests.cli.commands import one_error
 
 Run = Callable[..., Any]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import tiered
-from tests import forked
-from tests.conftest import ROOT
+from tests.support import fork_server
+from tests.support.paths import ROOT
 from tiered.engine.host import Host
 
 SETTINGS: dict[str, Any] = {
@@ -53,7 +53,7 @@ class Beside:
     """The process; it can go from store to store."""
 
     def __init__(self) -> None:
-        self._process = forked.Popen(
+        self._process = fork_server.Popen(
             [sys.executable, "-m", "tests.crash.beside"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

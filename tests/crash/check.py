@@ -11,12 +11,23 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 import tiered
-from tests.conftest import Clock
-from tests.crash.actor import Actor
-from tests.crash.disk import EVERYTHING, NAMES, NOTHING, Directory, Disk, Image, Loss, Put, Unlink, some
-from tests.crash.model import Expected, Violation
-from tests.crash.recording import Recorder
-from tests.store.helpers import EVICT_US, OFFLOAD_US
+from tests.support.clock import Clock
+from tests.support.disk_model import (
+    EVERYTHING,
+    NAMES,
+    NOTHING,
+    Directory,
+    Disk,
+    Image,
+    Loss,
+    Put,
+    Unlink,
+    some,
+)
+from tests.support.recorder import Recorder
+from tests.support.store_actor import Actor
+from tests.support.stores import EVICT_US, OFFLOAD_US, let_go
+from tests.support.topic_model import Expected, Violation
 from tiered.format.manifest import covers
 from tiered.format.manifest_codec import decode_head
 from tiered.format.segment import decode_segment_header
@@ -168,14 +179,6 @@ def _recover(actor: Actor, crash: Crash, *, tiers: bool) -> None:
     finally:
         if hasattr(actor, "store"):
             let_go(actor.store)
-
-
-def let_go(store: tiered.Store) -> None:
-    """Close a store, whatever state it is in."""
-    try:
-        store.close()
-    except tiered.TieredError:
-        store.abandon()
 
 
 def check(actor: Actor, sample: Sample, count: Count) -> None:

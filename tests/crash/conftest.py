@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.small_disk import SmallDisk
+
 
 def mount(*arguments: str) -> None:
     """Run mount; skip the test where that is not allowed."""
@@ -24,27 +26,6 @@ def mount(*arguments: str) -> None:
 def unmount(path: Path) -> None:
     """Unmount, also where something is still open."""
     subprocess.run(["umount", "--lazy", path], check=True)
-
-
-class SmallDisk:
-    """A file system of 8 MiB, and a ballast that leaves as little of it free as wanted."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._ballast = path / "ballast"
-
-    def fill(self, leave_bytes: int = 0) -> None:
-        """Take all room but so many bytes."""
-        with self._ballast.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, file.tell() + self.free_bytes() - leave_bytes or 1)
-
-    def free_bytes(self) -> int:
-        status = os.statvfs(self.path)
-        return status.f_bavail * status.f_frsize
-
-    def make_room(self) -> None:
-        """Give the ballast's room back."""
-        self._ballast.unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 import tiered
-from tests.conftest import Clock
-from tests.crash.actor import Actor, look
-from tests.crash.check import Count, Crash, Sample, check, check_removals, crashes, let_go, recover
-from tests.crash.disk import EVERYTHING
-from tests.crash.model import Log, TopicModel, Violation
-from tests.crash.recording import Recorder
+from tests.crash.check import Count, Crash, Sample, check, check_removals, crashes, recover
 from tests.crash.workload import record
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
+from tests.support.clock import Clock
+from tests.support.disk_model import EVERYTHING
+from tests.support.recorder import Recorder
+from tests.support.store_actor import Actor, look
+from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, let_go
+from tests.support.topic_model import Log, TopicModel, Violation
 from tiered.format.segment import decode_footer, decode_segment_header
 from tiered.warm.segment_scan import scan_blocks
 

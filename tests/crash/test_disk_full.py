@@ -15,11 +15,12 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests import forked
-from tests.conftest import ROOT, Clock
-from tests.crash.conftest import SmallDisk
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
-from tests.tally import tally
+from tests.crash.small_disk import SmallDisk
+from tests.support import fork_server
+from tests.support.clock import Clock
+from tests.support.paths import ROOT
+from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
+from tests.support.tally import tally
 from tiered.warm.bucket_binding import read_cold_place
 from tiered.warm.partition_directory import read_lineage
 
@@ -228,7 +229,9 @@ def test_the_command_line_says_it_in_one_line(
         command = [sys.executable, "-m", "tiered", *arguments, "--path", str(data), "--config", str(config)]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
         lines = (ONE.replace(b"\0", b"x") + b"\n") * 9
-        return forked.run(command, input=lines, capture_output=True, timeout=60, check=False, env=environment)
+        return fork_server.run(
+            command, input=lines, capture_output=True, timeout=60, check=False, env=environment
+        )
 
     small_disk.fill()
     refused = run()

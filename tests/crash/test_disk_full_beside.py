@@ -12,8 +12,8 @@ import pytest
 
 import tiered
 from tests.crash.beside import Beside, settings_of
-from tests.crash.conftest import SmallDisk
-from tests.tally import tally
+from tests.crash.small_disk import SmallDisk
+from tests.support.tally import tally
 from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests import forked
-from tests.conftest import ROOT, Clock
 from tests.crash.scenarios import check_no_room, check_read_only
-from tests.store.helpers import open_store, values
-from tests.tally import tally
+from tests.support import fork_server
+from tests.support.clock import Clock
+from tests.support.paths import ROOT
+from tests.support.stores import open_store, values
+from tests.support.tally import tally
 
 
 def run_no_room(folder: Path, first: int, stride: int) -> None:
@@ -89,7 +90,7 @@ print(attempt(store.close))
 
 def test_without_descriptors_nothing_is_lost(tmp_path: Path) -> None:
     """EMFILE: what needs no new file goes on; the rest is `Backpressure`, and works when there are descriptors."""
-    done = forked.run(
+    done = fork_server.run(
         [sys.executable, "-c", CHILD, str(tmp_path / "data")],
         capture_output=True,
         text=True,

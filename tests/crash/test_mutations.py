@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.actor import Actor
 from tests.crash.check import Count, Sample, check
-from tests.crash.disk import Rename
-from tests.crash.model import Violation
-from tests.crash.mutations import LATE, MUTATIONS, cut_at_any_damage, evict_by_offsets, retry_failed_sync
 from tests.crash.scenarios import check_failed_sync, check_old_image, check_rot
 from tests.crash.workload import record
-from tests.tally import tally
+from tests.support.disk_model import Rename
+from tests.support.mutations import LATE, MUTATIONS, cut_at_any_damage, evict_by_offsets, retry_failed_sync
+from tests.support.store_actor import Actor
+from tests.support.tally import tally
+from tests.support.topic_model import Violation
 
 
 def first_rename(actor: Actor, text: str) -> int:

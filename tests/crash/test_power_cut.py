@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.budget import rounds, seconds_of
-from tests.crash.actor import Actor
 from tests.crash.check import Count, Sample, check
 from tests.crash.scenarios import check_failed_sync, check_old_image, check_rot
 from tests.crash.workload import record
-from tests.tally import tally
+from tests.support.budget import rounds, seconds_of
+from tests.support.store_actor import Actor
+from tests.support.tally import tally
 
 # Under `never` a power cut is allowed to take what was not flushed; what was must be there under every mode.
 MODES = ("always", "interval", "never")

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.conftest import Clock
-from tests.crash.disk import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
-from tests.crash.recording import Recorder
-from tests.store.helpers import COMPRESS_US, stepwise, tier, values
+from tests.support.clock import Clock
+from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Image, Loss, some
+from tests.support.recorder import Recorder
+from tests.support.stores import COMPRESS_US, stepwise, tier, values
 from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.engine.host import Host
 from tiered.store.interface.producer import Producer

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.disk import BYTES, EVERYTHING, LAST, NOTHING, Image, some
-from tests.crash.recording import Recorder
-from tests.tally import tally
-from tests.warm.segments import append, body_of, header_of, read
+from tests.support.disk_model import BYTES, EVERYTHING, LAST, NOTHING, Image, some
+from tests.support.recorder import Recorder
+from tests.support.segments import append, body_of, header_of, read
+from tests.support.tally import tally
 from tiered.errors import DiskFull
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import list_segments

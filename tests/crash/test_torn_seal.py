@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.conftest import Clock
-from tests.crash.disk import LAST
-from tests.crash.recording import Recorder
-from tests.hot.writers import read_partition, writing
-from tests.store.helpers import stepwise, values
-from tests.warm.segments import values_of, write_segment
+from tests.support.clock import Clock
+from tests.support.disk_model import LAST
+from tests.support.partition_writers import read_partition, writing
+from tests.support.recorder import Recorder
+from tests.support.segments import values_of, write_segment
+from tests.support.stores import stepwise, values
 from tiered.engine.host import Host
 from tiered.errors import CorruptionError
 from tiered.warm.segment_reader import SegmentFile

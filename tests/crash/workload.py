@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from unittest import mock
 
-from tests.conftest import Clock
-from tests.crash.actor import Actor
-from tests.crash.recording import Recorder
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US
+from tests.support.clock import Clock
+from tests.support.recorder import Recorder
+from tests.support.store_actor import Actor
+from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US
 
 HOUR_SECONDS = 3600
 

@@ -22,9 +22,9 @@ import pytest
 from typer.testing import CliRunner
 
 import tiered
-from tests import forked
-from tests.conftest import ROOT
-from tests.daemon.conftest import Site, wait_until
+from tests.daemon.site import Site, wait_until
+from tests.support import fork_server
+from tests.support.paths import ROOT
 from tiered.cli import app
 from tiered.daemon import Daemon
 
@@ -78,7 +78,7 @@ def running(site: Site, config: Path) -> Iterator[Command]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, log.open("wb") as stderr:
         manager.bind(str(address))
         command = [sys.executable, "-m", "tiered", "daemon", "--config", str(config), "--log", "json"]
-        process = forked.Popen(command, stderr=stderr, env=environment)
+        process = fork_server.Popen(command, stderr=stderr, env=environment)
         try:
             yield Command(process, log, manager)
         finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 from tiered.settings.sections import DaemonSettings, FlightSettings, StoreSettings
 
 DEPLOY = ROOT / "examples" / "deploy"

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tests.conftest import Clock
+from tests.support.clock import Clock
 from tiered.cold.object_store.throttle import Brakes, PacedBody
 from tiered.daemon.health import Health
 from tiered.daemon.logs import Repeats, log_outcome, set_up_logging, take_down_logging

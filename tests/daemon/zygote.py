@@ -1,15 +1,13 @@
-"""The zygote of `tests.torture`, with the roles of this folder: a daemon, and writers beside it."""
+"""The zygote of the roles of this folder: a daemon, and writers beside it."""
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import tiered
-from tests.torture import zygote
-from tests.torture.roles import ROLES
+from tests.support import zygote
 from tiered.daemon import Daemon
 from tiered.daemon.logs import set_up_logging
 
@@ -75,8 +73,5 @@ def idler(journal: Any, config: str) -> None:
     store.close()
 
 
-ROLES.update(daemon=daemon, appender=appender, idler=idler)
-
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    zygote.main()
+    zygote.main({"daemon": daemon, "appender": appender, "idler": idler})

@@ -22,9 +22,9 @@ import typer
 from typer.testing import CliRunner
 
 import tiered
+from tests.support.paths import ROOT
 from tiered.cli import app
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 GENERATED = ("api.md", "cli.md", "metrics.md")
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("**/*.md")])

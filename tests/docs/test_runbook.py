@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 ANY = "…"

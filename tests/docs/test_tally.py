@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.tally import tally
+from tests.support.paths import ROOT
+from tests.support.tally import tally
 
 
 def script() -> dict[str, Any]:

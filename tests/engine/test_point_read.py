@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiered
-from tests.conftest import Clock
+from tests.support.clock import Clock
 from tiered.engine import point_read
 from tiered.engine.host import Host
 

@@ -9,7 +9,7 @@ import pytest
 from botocore.retries.quota import RetryQuota
 from botocore.retries.standard import ExponentialBackoff
 
-from tests.tally import tally
+from tests.support.tally import tally
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.format import manifest_changes

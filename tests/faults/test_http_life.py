@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from tests.budget import rounds, seconds_of, thinned
-from tests.faults.proxy import STRIKES, Proxy, Rule, proxying
 from tests.faults.workload import Life
-from tests.s3_server import s3_process
+from tests.support.budget import rounds, seconds_of, thinned
+from tests.support.faulty_proxy import STRIKES, Proxy, Rule, proxying
+from tests.support.s3_server import s3_process
 from tiered.cold.object_store.connect import ColdOptions, open_object_store
 from tiered.cold.object_store.s3_store import S3Store
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.faults.faulty_store import Operation
-from tests.faults.test_faulty_store import check_published_once, live
+from tests.faults.faulty_life import check_published_once, live
 from tests.faults.workload import Violation
+from tests.support.faulty_store import Operation
 from tiered.cold.manifest import commit
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName

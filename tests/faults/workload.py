@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 
 import tiered
-from tests.conftest import Clock
-from tests.store.helpers import EVICT_US, OFFLOAD_US, stepwise
+from tests.support.clock import Clock
+from tests.support.stores import EVICT_US, OFFLOAD_US, stepwise
 from tiered.cold.fetch.object_reader import read_object
 from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
 from tiered.cold.manifest.partition_manifest import PartitionManifest

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,8 @@ from typing import Any
 import pytest
 
 import tiered
-from tests import forked
-
-ROOT = Path(__file__).resolve().parents[2]
-
-SERVER = """
-import sys, tiered
-# So long an interval that nothing is durable but by a flush.
-store = tiered.open(sys.argv[1], settings=tiered.Settings.load(store={"sync_interval": "1h"}))
-store.create_topic("orders", exist_ok=True)
-print(store.serve(sys.argv[2]).location, flush=True)
-sys.stdin.read()
-"""
+from tests.support import fork_server
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +41,12 @@ def remote(server: Any) -> Iterator[tiered.Store]:
 @pytest.fixture
 def python(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start Python programs with pipes; what is left at the end is killed."""
-    forked.zygote()  # before a test counts its open files
+    fork_server.zygote()  # before a test counts its open files
     started: list[subprocess.Popen[str]] = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def start(
-        program: str, *arguments: object, popen: type[subprocess.Popen[str]] = forked.Popen
+        program: str, *arguments: object, popen: type[subprocess.Popen[str]] = fork_server.Popen
     ) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", program, *map(str, arguments)]
         started.append(
@@ -70,11 +58,3 @@ def python(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Wait until something that other threads or processes bring about holds."""
-    until = time.monotonic() + seconds
-    while not holds() and time.monotonic() < until:
-        threading.Event().wait(0.01)
-    return holds()

@@ -11,26 +11,12 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tiered.errors import DiskFull, ServerUnavailable
+from tests.flight.serving import lose
+from tiered.errors import DiskFull
 from tiered.flight.client import replay_buffer as kept_module
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
 from tiered.flight.server import append as appending
-
-
-def lose(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *calls: int) -> None:
-    """Let some calls of a method do their work, and lose what they return."""
-    real, count = getattr(owner, name), 0
-
-    def lossy(*arguments: Any, **named: Any) -> Any:
-        nonlocal count
-        count += 1
-        found = real(*arguments, **named)
-        if count in calls:
-            raise ServerUnavailable("lost by the test")
-        return found
-
-    monkeypatch.setattr(owner, name, lossy)
 
 
 @pytest.mark.parametrize("connections", [(), (1,), (1, 2)])

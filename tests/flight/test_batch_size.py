@@ -11,7 +11,7 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
-from tests.format.garbage import LONG, NULL_VIEWS, views_with
+from tests.support.invalid_arrow import LONG, NULL_VIEWS, views_with
 from tiered.errors import SchemaMismatch
 from tiered.flight.server.safe_batch import safe_batch
 from tiered.flight.wire.batch_size import check_columns, plain_bytes

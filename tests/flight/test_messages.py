@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tests.format.manifest_values import entry
+from tests.support.manifest_values import entry
 from tiered.errors import ColdStorageError, ConfigError, CorruptionError, OffsetOutOfRange, TieredError
 from tiered.flight.client.staging import StageClient
 from tiered.flight.wire.errors import decode_error, encode_error

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.hot.test_interrupts import Interrupted, interrupting
+from tests.flight.serving import eventually, lose
+from tests.support.interrupts import Interrupted, interrupting
 from tiered.errors import DiskFull, StoreClosed
 from tiered.flight.client import appender, remote_producer, replay_buffer
 from tiered.flight.client.appender import PILE_BYTES_MIN, Appender
@@ -24,9 +25,6 @@ from tiered.flight.server import append as appending
 from tiered.flight.server.streams import cut_connections
 from tiered.format import producers
 from tiered.hot.partition_writer import PartitionWriter
-
-from .conftest import eventually
-from .test_appender import lose
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *calls: int) -> None:

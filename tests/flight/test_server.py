@@ -22,6 +22,7 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
+from tests.flight.serving import SERVER, eventually
 from tiered.engine.host import Host
 from tiered.errors import ServerUnavailable, TieredError
 from tiered.flight.client.connection import Connection
@@ -33,8 +34,6 @@ from tiered.flight.server.streams import Streams, connections
 from tiered.flight.wire.flight_errors import from_flight
 from tiered.flight.wire.options import ConnectOptions, ServeOptions
 from tiered.flight.wire.put_messages import PutCommand
-
-from .conftest import SERVER, eventually
 
 Start = Callable[..., subprocess.Popen[str]]
 TOKEN = "s3cret-of-a-test"

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
+from tests.flight.serving import eventually
 from tiered.errors import ConfigError, ServerUnavailable
 from tiered.flight.client import staging as module
 from tiered.flight.client.staging import StageClient
@@ -25,8 +26,6 @@ from tiered.flight.server.server import FlightServer
 from tiered.flight.server.staging import stage_stream
 from tiered.flight.wire.options import ConnectOptions, ServeOptions
 from tiered.flight.wire.put_messages import PutCommand
-
-from .conftest import eventually
 
 Start = Callable[..., subprocess.Popen[str]]
 

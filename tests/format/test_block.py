@@ -14,8 +14,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.format.arrow_values import INT64, bodies
-from tests.format.blocks import SEGMENT, Crafted, block_of, crafted, decode_block, encode_block
+from tests.support.arrow_values import INT64, bodies
+from tests.support.crafted_blocks import SEGMENT, Crafted, block_of, crafted, decode_block, encode_block
 from tiered.engine.ingest import body_pieces, joined
 from tiered.errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from tiered.format.block import (

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tests.cold.memory_store import MemoryStore
-from tests.format.manifest_values import empty_head, entry
+from tests.support.manifest_values import empty_head, entry
+from tests.support.memory_store import MemoryStore
+from tests.support.paths import ROOT
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.manifest.restore_intent import Intent
 from tiered.cold.object_store import protocol
@@ -27,7 +27,6 @@ from tiered.format.topic_meta import TopicMeta
 from tiered.survey.scrub_state import Damage, ScrubState
 from tiered.warm.bucket_binding import BucketBinding
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 V1 = ROOT / "tests" / "data" / "v1"
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.format.manifest_values import MemoryPages, empty_head, entries, entry
+from tests.support.manifest_values import MemoryPages, empty_head, entries, entry
 from tiered.errors import ColdStorageError, CorruptionError, UnsupportedFormat
 from tiered.format.document import encode_document
 from tiered.format.manifest import Head, ObjectEntry, Origin, PageRef, RowGroup, covers

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.arrow_values import REFUSED_LEAVES, Celsius, any_types, bodies, plain_types, schemas
-from tests.format.blocks import block_of, decode_block
-from tests.format.garbage import LONG, NULL_VIEWS, indices_with, list_views_with, views_with
+from tests.support.arrow_values import REFUSED_LEAVES, Celsius, any_types, bodies, plain_types, schemas
+from tests.support.crafted_blocks import block_of, decode_block
+from tests.support.invalid_arrow import LONG, NULL_VIEWS, indices_with, list_views_with, views_with
 from tiered.errors import InvalidName, SchemaMismatch, UnsupportedFormat
 from tiered.format import schema as schema_module
 from tiered.format.block import encode_body

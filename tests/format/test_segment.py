@@ -12,7 +12,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.arrow_values import INT64, plain_types, schemas
+from tests.support.arrow_values import INT64, plain_types, schemas
 from tiered.errors import CorruptionError, SchemaMismatch, UnsupportedFormat
 from tiered.format import segment as fmt
 from tiered.format.producers import PRODUCERS_MAX

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.format.arrow_values import as_appended, bodies, plain_types, schemas, values
+from tests.support.arrow_values import as_appended, bodies, plain_types, schemas, values
 from tiered.format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX, encode_body
 from tiered.format.codec import Codec
 from tiered.format.schema import body_schema, normalize_schema

@@ -13,9 +13,9 @@ from uuid import UUID
 import pyarrow as pa
 import zstandard
 
-from tests.cold.memory_store import MemoryStore
-from tests.format.blocks import SEGMENT, encode_block
-from tests.format.manifest_values import MemoryPages, empty_head, entry
+from tests.support.crafted_blocks import SEGMENT, encode_block
+from tests.support.manifest_values import MemoryPages, empty_head, entry
+from tests.support.memory_store import MemoryStore
 from tiered.cold.parquet.layout import object_schema
 from tiered.cold.parquet.writer import write_object
 from tiered.format.block import MARK, OFFSET_FIELD, encode_body

@@ -22,11 +22,11 @@ import pyarrow.types as pt
 import zstandard
 from crc32c import crc32c
 
-from tests.cold.memory_store import MemoryStore
-from tests.format.blocks import Chunk, Crafted
 from tests.fuzz import seeds
 from tests.fuzz.mutations import mutate, mutate_json
 from tests.fuzz.repair import repair_block, repair_document, repair_object, repair_segment
+from tests.support.crafted_blocks import Chunk, Crafted
+from tests.support.memory_store import MemoryStore
 from tiered.cold.fetch import object_reader
 from tiered.cold.parquet.footer import parse_footer
 from tiered.cold.parquet.layout import column_chunks, facts_of, object_schema

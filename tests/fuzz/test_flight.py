@@ -18,17 +18,17 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
-from tests.budget import rounds, seconds_of
-from tests.conftest import ROOT
-from tests.format.garbage import (
+from tests.fuzz.mutations import mutate
+from tests.fuzz.spoilt_wire import SpoiltWire
+from tests.support.budget import rounds, seconds_of
+from tests.support.invalid_arrow import (
     LONG,
     NULL_VIEWS,
     indices_with,
     views_with,
 )
-from tests.fuzz.mutations import mutate
-from tests.fuzz.spoilt_wire import SpoiltWire
-from tests.tally import tally
+from tests.support.paths import ROOT
+from tests.support.tally import tally
 from tiered.flight.wire.errors import decode_error
 from tiered.flight.wire.put_messages import PutCommand
 from tiered.format.schema import normalize_schema

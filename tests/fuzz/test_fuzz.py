@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.budget import rounds, seconds_of
-from tests.cold.memory_store import MemoryStore
-from tests.conftest import ROOT
 from tests.fuzz import seeds
 from tests.fuzz.child import CORPUS, Current
 from tests.fuzz.targets import TARGETS, check_arrays
-from tests.tally import tally
+from tests.support.budget import rounds, seconds_of
+from tests.support.memory_store import MemoryStore
+from tests.support.paths import ROOT
+from tests.support.tally import tally
 from tiered.cold.fetch.object_reader import read_object
 from tiered.cold.parquet import footer
 from tiered.format.block import decode_body, decode_header

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tests.hot.writers import (
+from tests.support.disks import FailingDisk
+from tests.support.partition_writers import (
     append,
     append_batch,
     blocks_of,
@@ -13,7 +14,6 @@ from tests.hot.writers import (
     until,
     writing,
 )
-from tests.warm.disks import FailingDisk
 
 
 def test_one_sync_serves_all_who_wait(tmp_path: Path) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dis
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from threading import Condition
-from types import CodeType, FrameType
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.hot.writers import (
+from tests.support.disks import FailingDisk
+from tests.support.interrupts import Interrupted, interrupting
+from tests.support.partition_writers import (
     TYPED,
     append,
     append_batch,
@@ -29,8 +28,7 @@ from tests.hot.writers import (
     until,
     writing,
 )
-from tests.warm.disks import FailingDisk
-from tests.warm.segments import APPENDING
+from tests.support.segments import APPENDING
 from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
@@ -43,41 +41,6 @@ from tiered.warm.file_lock import FileLock
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
-
-
-class Interrupted(BaseException):
-    """Ctrl-C, but nobody else's."""
-
-
-@contextmanager
-def interrupting(codes: set[CodeType], point: int) -> Iterator[list[int]]:
-    """Raise `Interrupted` at point number `point` at which these functions can take a signal.
-
-    That is where CPython looks for signals: at the start of a function, after each call it makes, and at
-    each turn of a loop. Yields what is left to count: -1 once it was raised.
-    """
-    left = [point]
-    last: dict[FrameType, str] = {}
-    first = "" if sys.version_info < (3, 12) else "RESUME"  # which is not traced any more
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code not in codes:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode":
-            before, last[frame] = last.get(frame, first), dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if before.startswith(("RESUME", "CALL", "JUMP_BACKWARD")):
-                left[0] -= 1
-                if left[0] == -1:
-                    raise Interrupted
-        return trace
-
-    previous = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield left
-    finally:
-        sys.settrace(previous)
 
 
 def aligned(buffer: RecordBuffer | RowBuffer) -> bool:

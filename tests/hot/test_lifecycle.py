@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests import forked
-from tests.hot.writers import (
+from tests.support import fork_server
+from tests.support.disks import FailingDisk
+from tests.support.partition_writers import (
     TOPIC,
     append,
     append_batch,
@@ -23,14 +24,12 @@ from tests.hot.writers import (
     read_partition,
     writing,
 )
-from tests.warm.disks import FailingDisk
+from tests.support.paths import ROOT
 from tiered.engine.host import Host
 from tiered.errors import Fenced, StoreClosed, StoreLocked
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import write_fence
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
@@ -120,7 +119,7 @@ def test_a_forked_child_cannot_append_and_the_parent_can(tmp_path: Path) -> None
         assert os.waitpid(child, 0)[1] == 0
         topic.append(b"after")
         code = "import sys, tiered; tiered.open(sys.argv[1])"
-        other = forked.run(
+        other = fork_server.run(
             [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
         )
         assert "StoreLocked" in other.stderr
@@ -185,7 +184,7 @@ for name in range(4):
 threading.Event().wait()
 """
     command = [sys.executable, "-c", code, str(tmp_path)]
-    child = forked.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = fork_server.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert child.stdout is not None
     lines = [child.stdout.readline() for _ in range(200)]
     child.kill()

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import Clock
-from tests.hot.writers import (
+from tests.support.clock import Clock
+from tests.support.disks import FailingDisk
+from tests.support.partition_writers import (
     TYPED,
     append,
     append_batch,
@@ -26,7 +27,6 @@ from tests.hot.writers import (
     read_partition,
     writing,
 )
-from tests.warm.disks import FailingDisk
 from tiered.format.block import RAW_BYTES_MAX, encode_body
 from tiered.format.schema import body_schema
 from tiered.hot.pending_rows import CLOCK_BEHIND_SECONDS

@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.hot.writers import (
+from tests.support.disks import FullDisk
+from tests.support.partition_writers import (
     TYPED,
     append_row,
     writing,
 )
-from tests.warm.disks import FullDisk
 from tiered.errors import DiskFull, Fenced
 from tiered.hot.pending_rows import SchemaGrew
 from tiered.warm.partition_directory import list_segments

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.crash.disk import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Delete, Loss, some
 from tests.machine.machine import StoreMachine, names, passes
+from tests.support.disk_model import BYTES, EVERYTHING, LAST, NAMES, NOTHING, Delete, Loss, some
 
 losses = st.sampled_from((EVERYTHING, NOTHING, NAMES, BYTES, LAST)) | st.integers(0, 999).map(some)
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import pyarrow as pa
 
 import tiered
-from tests.crash.model import Log, TopicModel, Violation
 from tests.machine.life import Life
+from tests.support.topic_model import Log, TopicModel, Violation
 
 Row = tuple[int, int, Any]
 """Partition, offset, value."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import tiered
-from tests.conftest import Clock
-from tests.crash.actor import COLD, Actor, look
-from tests.crash.disk import Image
-from tests.crash.model import Expected, Log, TopicModel, Violation, survivor
 from tests.machine.shared_bucket import Cloud, MachineDisk
+from tests.support.clock import Clock
+from tests.support.disk_model import Image
+from tests.support.store_actor import COLD, Actor, look
+from tests.support.topic_model import Expected, Log, TopicModel, Violation, survivor
 from tiered.policies.actions import Expire, Offload, ShipTail
 from tiered.tiering.deletions import finish_deletions
 from tiered.warm.catalog import deletions

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import tiered
 from tests.machine.life import Life
 from tests.machine.world import World
-from tests.store.helpers import COMPRESS_US, EVICT_US, HOUR_US, OFFLOAD_US
+from tests.support.stores import COMPRESS_US, EVICT_US, HOUR_US, OFFLOAD_US
 
 TAIL_US, EXPIRE_US = 2_000_000, 25 * HOUR_US
 PARTITIONS_MAX = 3

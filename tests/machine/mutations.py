@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 from unittest import mock
 
-from tests.crash import mutations as crash_mutations
-from tests.crash.mutations import Mutation
+from tests.support import mutations
+from tests.support.mutations import EVICT_EARLY, FLUSH_ONLY, Mutation
 from tiered.cold.upkeep import sweep
 from tiered.cold.upkeep.sweep import SweepPlan
 from tiered.reader import read
@@ -53,12 +53,9 @@ def compare_durable_ends() -> AbstractContextManager[object]:
     return mock.patch.object(Claims, "committer", changed)
 
 
-EVICT_EARLY = "the local file deleted before the commit"
-FLUSH_ONLY = "a flush without a sync"
-
 MUTATIONS: dict[str, Mutation] = {
-    EVICT_EARLY: crash_mutations.MUTATIONS[EVICT_EARLY],
-    FLUSH_ONLY: crash_mutations.MUTATIONS[FLUSH_ONLY],
+    EVICT_EARLY: mutations.MUTATIONS[EVICT_EARLY],
+    FLUSH_ONLY: mutations.MUTATIONS[FLUSH_ONLY],
     "a live object swept": sweep_live_objects,
     "offsets used again after a restore": reuse_offsets,
     "a scan that skips what is gone": skip_what_is_gone,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 import tiered
-from tests.crash.model import Violation
 from tests.machine.life import Life
 from tests.machine.machine import StoreMachine, names, passes
+from tests.support.topic_model import Violation
 
 
 class Restores(StoreMachine):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from tests.crash.model import Log
 from tests.machine.held import HeldScan
 from tests.machine.machine import StoreMachine, names
+from tests.support.topic_model import Log
 
 HELD_MAX = 8
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash.disk import Delete, Image, Objects, Put, Sync
-from tests.crash.recording import Recorder, RecordingBucket
+from tests.support.disk_model import Delete, Image, Objects, Put, Sync
+from tests.support.recorder import Recorder, RecordingBucket
 from tiered.cold.object_store.protocol import Bytes, ObjectInfo
 from tiered.errors import ColdStorageError
 

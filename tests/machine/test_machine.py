@@ -10,14 +10,15 @@ from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import tiered
-from tests.budget import rounds, seconds_of
-from tests.crash.model import Violation
 from tests.machine.crashes import Crashes
 from tests.machine.machine import StoreMachine
-from tests.machine.mutations import EVICT_EARLY, FLUSH_ONLY, MUTATIONS
+from tests.machine.mutations import MUTATIONS
 from tests.machine.restores import Restores
 from tests.machine.scans import Scans
-from tests.tally import tally
+from tests.support.budget import rounds, seconds_of
+from tests.support.mutations import EVICT_EARLY, FLUSH_ONLY
+from tests.support.tally import tally
+from tests.support.topic_model import Violation
 
 STEPS = 50
 EXAMPLES = 6

@@ -15,14 +15,14 @@ from pathlib import Path
 from unittest import mock
 
 import tiered
-from tests.conftest import Clock
-from tests.crash.actor import COLD, look
-from tests.crash.check import let_go
-from tests.crash.disk import Delete, Disk, Loss, Objects, Put
-from tests.crash.model import TopicModel, Violation
 from tests.machine.held import HeldScan
 from tests.machine.life import Life, Published
 from tests.machine.shared_bucket import Cloud
+from tests.support.clock import Clock
+from tests.support.disk_model import Delete, Disk, Loss, Objects, Put
+from tests.support.store_actor import COLD, look
+from tests.support.stores import let_go
+from tests.support.topic_model import TopicModel, Violation
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import STORE_KEY
 from tiered.cold.manifest.store_documents import StoreDocuments

@@ -20,7 +20,6 @@ import pytest
 TEST_SECONDS_MAX = 120.0
 """After this long a test counts as one that does not end, where it is measured."""
 
-_FOLDERS = {path.name for path in Path(__file__).resolve().parent.parent.iterdir() if path.is_dir()}
 _TIMES, _TRACING, _HUNG = "MUTANTS_TIMES", "MUTANTS_TRACING", "MUTANTS_HUNG"
 _OF_TRACING = {"settrace", "setprofile", "_current_frames"}
 
@@ -125,10 +124,9 @@ def lines_then(old: str, new: str) -> list[int]:
 
 
 def near(test: str, module: str) -> bool:
-    """Whether a test is of the folder of the module's package, or has its name; packages without tests are the store's."""
+    """Whether a test is of the folder of the module's package, or has its name."""
     path = Path(module)
-    folder = path.parts[1] if path.parts[1] in _FOLDERS else "store"
-    return test.startswith(f"tests/{folder}/") or f"test_{path.stem}.py" in test
+    return test.startswith(f"tests/{path.parts[1]}/") or f"test_{path.stem}.py" in test
 
 
 def plain_id(test: str) -> str:

@@ -145,7 +145,7 @@ def test_behind():
 
 
 def checkout(folder: Path, tests: str) -> Path:
-    module, file = folder / "tiered" / "odd" / "module.py", folder / "tests" / "store" / "test_it.py"
+    module, file = folder / "tiered" / "odd" / "module.py", folder / "tests" / "odd" / "test_it.py"
     for path in (module, file):
         path.parent.mkdir(parents=True)
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\npythonpath = ['.', 'tiered/odd']\n")
@@ -160,7 +160,7 @@ def test_a_test_that_traces_for_itself_runs_without_coverage_and_counts_for_all_
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     copy = checkout(tmp_path / "copy", TRACING)
 
-    made = measure(copy, tmp_path, ["tiered/odd/module.py"], ["tests/store"], 1)
+    made = measure(copy, tmp_path, ["tiered/odd/module.py"], ["tests/odd"], 1)
 
     of_line = [
         {test.split("::")[1] for test in Selection([made]).tests_of("tiered/odd/module.py", MODULE, line)}
@@ -178,12 +178,12 @@ def test_a_test_that_does_not_end_is_left_out_and_takes_no_other_along(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     copy = checkout(tmp_path / "copy", HANGING)
 
-    made = measure(copy, tmp_path, ["tiered/odd/module.py"], ["tests/store"], 1, test_seconds_max=3)
+    made = measure(copy, tmp_path, ["tiered/odd/module.py"], ["tests/odd"], 1, test_seconds_max=3)
 
     assert [test.split("::")[1] for test in made.tests] == ["test_before", "test_behind"]
     assert made.lines["tiered/odd/module.py"][2] == [0]
     assert made.lines["tiered/odd/module.py"][6] == [1]
-    assert "did not end: tests/store/test_it.py::test_hangs" in capfd.readouterr().out
+    assert "did not end: tests/odd/test_it.py::test_hangs" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_test_that_does_not_end_is_left_out_and_takes_no_other_along(
     [
         ("tests/hot/test_a.py::test", "tiered/hot/pending_rows.py", True),
         ("tests/cold/test_a.py::test", "tiered/cold/upkeep/sweep.py", True),
-        ("tests/store/test_a.py::test", "tiered/tiering/claims.py", True),
+        ("tests/tiering/test_a.py::test", "tiered/tiering/claims.py", True),
         ("tests/store/test_a.py::test", "tiered/warm/tail.py", False),
         ("tests/crash/test_tail.py::test", "tiered/warm/tail.py", True),
     ],

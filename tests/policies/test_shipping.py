@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.policies.test_executor import RecordingPort, do
+from tests.policies.recording_port import RecordingPort, do
 from tiered.errors import ColdStorageError
 from tiered.policies import Action, Executor
 from tiered.policies.shipping import LARGE_BYTES, Shipping

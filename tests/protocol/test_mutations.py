@@ -11,7 +11,7 @@ import pytest
 from tests.protocol import scenarios
 from tests.protocol.engine import engine, small_pages
 from tests.protocol.explorer import World, explore
-from tests.tally import tally
+from tests.support.tally import tally
 from tiered.cold.manifest import commit, store_documents
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName

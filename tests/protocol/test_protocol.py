@@ -26,7 +26,7 @@ Bounds
 
 What is not modelled
     Local locks (as if there were none), the hot tier, crashes of a process other than stalling for ever (`tests/crash` and
-    `tests/store/test_restore.py` have those), damaged bytes (`tests/faults`), multipart uploads, several partitions, listings that are not
+    `tests/recovery/test_restore.py` have those), damaged bytes (`tests/faults`), multipart uploads, several partitions, listings that are not
     one moment, buckets without conditional writes.
 """
 
@@ -36,11 +36,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.budget import rounds, seconds_of
 from tests.protocol import scenarios
 from tests.protocol.engine import engine, small_pages
 from tests.protocol.explorer import Result, World, explore, walk
-from tests.tally import tally
+from tests.support.budget import rounds, seconds_of
+from tests.support.tally import tally
 
 # Story to faults in a quick run, which is explored to the end, and in a long one, which has its time.
 BOUNDS: dict[Callable[[World], None], tuple[int, int]] = {

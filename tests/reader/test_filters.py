@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tests.conftest import Clock
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, tier
+from tests.support.clock import Clock
+from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, tier
 
 SCHEMA = pa.schema(
     [

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import tiered
-from tests.conftest import Clock
-from tests.store.helpers import OFFLOAD_US, open_store, stepwise, tier
+from tests.support.clock import Clock
+from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier
 
 SCHEMA = pa.schema(
     [

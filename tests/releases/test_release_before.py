@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.releases import life
-from tests.store.helpers import let_intent_lapse
+from tests.support.stores import let_intent_lapse
 from tiered.cold.manifest.restores import Restoring
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store

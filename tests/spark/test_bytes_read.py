@@ -14,7 +14,8 @@ import pytest
 import tiered
 
 pytest.importorskip("pyspark")
-from tests.spark.stores import ORIGIN_MS, direct
+from tests.spark.stores import ORIGIN_MS
+from tests.support.spark_read import direct
 from tiered.cold.fetch.object_reader import SMALL_OBJECT_BYTES
 from tiered.cold.object_store.file_store import FileStore
 from tiered.cold.parquet.writer import write_object

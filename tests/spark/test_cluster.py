@@ -17,8 +17,8 @@ import boto3
 import pytest
 
 import tiered
-from tests.conftest import ROOT
-from tests.s3_server import s3_process
+from tests.support.paths import ROOT
+from tests.support.s3_server import s3_process
 
 pytest.importorskip("pyspark")
 import pyspark

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import tiered
+from tests.support.paths import ROOT
 from tiered.errors import ConfigError, CorruptionError, TieredError
 
 pytest.importorskip("pyspark")
-from tests.spark.stores import RECORDS, Place, direct, expected, in_spark, schema_of
+from tests.spark.stores import RECORDS, Place, expected, in_spark
+from tests.support.spark_read import direct, schema_of
 from tiered.spark import TieredDataSource
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_sql_finds_the_source_without_registration(spark: Any, on_files: Place) -> None:

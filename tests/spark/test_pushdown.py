@@ -26,7 +26,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tests.spark.stores import ORIGIN_MS, Place, direct, expected, in_spark
+from tests.spark.stores import ORIGIN_MS, Place, expected, in_spark
+from tests.support.spark_read import direct
 from tiered.spark import TieredDataSource
 from tiered.spark.read.pushdown import Narrowing, narrowing_of
 from tiered.spark.source import PushdownReader, TieredReader

@@ -13,7 +13,8 @@ import tiered
 from tiered.errors import ConfigError, OffsetOutOfRange
 
 pytest.importorskip("pyspark")
-from tests.spark.stores import ORIGIN_MS, Place, assert_same, direct, expected
+from tests.spark.stores import ORIGIN_MS, Place, assert_same, expected
+from tests.support.spark_read import direct
 
 
 def test_offsets_choose_a_range_of_each_partition(place: Place) -> None:

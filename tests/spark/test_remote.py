@@ -22,7 +22,8 @@ from tiered.reader.splits import Tier
 pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.spark.stores import HOUR, Place, append, assert_same, collected, direct, expected, flight, in_spark
+from tests.spark.stores import HOUR, Place, append, assert_same, collected, expected, flight, in_spark
+from tests.support.spark_read import direct
 from tiered.engine.host import Host
 from tiered.flight.client.connection import Connection
 from tiered.flight.wire.auth import AccessCheck

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import ROOT
 from tiered.errors import ConfigError
 from tiered.spark import java
 from tiered.spark.session import session
 
 pytest.importorskip("pyspark")
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def fake_java(home: Path, version: str, *, lacks_module: bool = False) -> Path:

@@ -18,7 +18,7 @@ from tiered.errors import ConfigError, InvalidName, SchemaMismatch, ServerUnavai
 pytest.importorskip("pyspark")
 from pyspark.sql import types as st
 
-from tests.spark.stores import schema_of
+from tests.support.spark_read import schema_of
 from tiered.flight.server.server import FlightServer
 from tiered.flight.wire.options import ServeOptions
 from tiered.spark.source import TieredDataSource

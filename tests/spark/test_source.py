@@ -25,12 +25,11 @@ from tests.spark.stores import (
     append,
     assert_same,
     collected,
-    direct,
     expected,
     flight,
     in_spark,
-    schema_of,
 )
+from tests.support.spark_read import direct, schema_of
 from tiered.spark import TieredDataSource
 from tiered.spark.source import TieredPartition
 

@@ -23,8 +23,8 @@ from tiered.errors import ConfigError, OffsetOutOfRange, TopicNotFound
 pytest.importorskip("pyspark.sql.streaming.datasource")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from tests.conftest import Clock as WallClock
 from tests.spark.stores import HOUR, ORIGIN_MS, Place, assert_same, expected
+from tests.support.clock import Clock as WallClock
 from tiered.engine.host import Host
 from tiered.spark.options import parse_options
 from tiered.spark.source import TieredDataSource

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.conftest import ROOT
+from tests.support.paths import ROOT
 
 pytest.importorskip("pyspark")
 import pyspark

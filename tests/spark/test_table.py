@@ -17,7 +17,6 @@ import tiered
 from tiered.errors import ColdStorageError, ConfigError, TopicNotFound
 
 pytest.importorskip("pyspark")
-from tests.conftest import Clock
 from tests.spark.stores import (
     HOUR,
     ORIGIN_MS,
@@ -30,6 +29,7 @@ from tests.spark.stores import (
     flight,
     in_spark,
 )
+from tests.support.clock import Clock
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.options import ColdOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.spark.test_planning import MIB, cold, snapshots, warm
+from tests.spark.splits import MIB, cold, snapshots, warm
 from tiered.cold.object_store.options import ColdOptions
 from tiered.reader.splits import ColdSource, Extent, Split
 from tiered.spark.parquet_table.connector import Connector, remote_options, s3a_options

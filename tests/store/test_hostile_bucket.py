@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 import tiered
-from tests.store.helpers import HOUR_US, values
+from tests.support.stores import HOUR_US, values
 from tiered.cold.manifest.restores import Restoring
 from tiered.format.document import decode_document, encode_document
 from tiered.format.manifest import GROUP_RECORDS_MAX, Head, ObjectEntry, RowGroup

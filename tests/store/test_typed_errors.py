@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.conftest import Clock
-from tests.store.helpers import open_store
+from tests.support.clock import Clock
+from tests.support.stores import open_store
 
 
 @pytest.fixture

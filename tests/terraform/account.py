@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.conftest import OneAtATime
+from tests.support.moto_server import OneAtATime
 from tests.terraform.simulation import denies
 
 _SMALLEST = "x-amz-transition-default-minimum-object-size"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 MODULE = ROOT / "terraform"
 MIRROR_VARIABLE = "TIERED_TERRAFORM_MIRROR"
 _PROVIDER = Path("registry.terraform.io/hashicorp/aws")

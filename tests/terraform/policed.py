@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cold.small_server import Answer, Request, refusal
-from tests.s3_server import S3, deleted_by, operation_of
+from tests.support.s3_server import S3, deleted_by, operation_of
+from tests.support.scripted_server import Answer, Request, refusal
 from tests.terraform.roles import Asked
 from tests.terraform.simulation import BUCKET_ARN, allows, permitted
 

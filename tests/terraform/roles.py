@@ -19,9 +19,9 @@ import botocore.client
 import pytest
 
 import tiered
-from tests.conftest import Clock
-from tests.s3_server import S3, s3_thread
-from tests.store.helpers import HOUR_US
+from tests.support.clock import Clock
+from tests.support.s3_server import S3, s3_thread
+from tests.support.stores import HOUR_US
 from tiered.cli.verify import _access
 from tiered.cold.manifest.keys import ObjectName
 from tiered.cold.manifest.leases import Lease
@@ -191,7 +191,7 @@ class Deployment:
             assert bucket.topics() == ["t"]
             assert bucket.topic("t").scan().to_arrow().num_rows == 3
             bucket.status()
-        from tests.spark.stores import direct
+        from tests.support.spark_read import direct
 
         assert direct(URL, topic="t").num_rows == 3
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from hypothesis import strategies as st
 
-from tests.format.arrow_values import plain_types, schemas, values
+from tests.support.arrow_values import plain_types, schemas, values
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
 
 KEYS = (b"a", b"b", b"\xff\x00", b"key-4")

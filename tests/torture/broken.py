@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from unittest import mock
 
-from tests.crash import mutations
-from tests.crash.mutations import Mutation
-from tests.machine.mutations import EVICT_EARLY
+from tests.support import mutations
+from tests.support.mutations import EVICT_EARLY, Mutation
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.store.local_topic import LocalTopic
 from tiered.tiering.publisher import Publisher

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.fast_endpoint import fast_server, s3_endpoint
-from tests.s3_server import S3Process
-from tests.torture.crew import Zygote
+from tests.support.children import Zygote
+from tests.support.fast_endpoint import s3_endpoint
+from tests.support.s3_server import S3Process
 from tests.torture.place import Place
 
-__all__ = ["fast_server", "s3_endpoint"]
+__all__ = ["s3_endpoint"]
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +24,7 @@ def zygote(fast_server: S3Process, tmp_path_factory: pytest.TempPathFactory) -> 
         # Only while it starts: other folders' tests have another endpoint in this process.
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL", fast_server.url)
-            zygote = Zygote(log)
+            zygote = Zygote(log, "tests.torture.zygote")
         yield zygote
         zygote.close()
 

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tiered
-from tests.conftest import Clock
-from tests.store.helpers import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
-from tests.store.test_machine import WithoutSyncs
-from tests.store.test_same_rows import ODD
+from tests.support.clock import Clock
+from tests.support.disks import WithoutSyncs
+from tests.support.odd_values import ODD
+from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
 from tests.torture.any_rows import KEYS, Row, rows_of, shapes, table_of
 from tiered.engine.host import Host
 

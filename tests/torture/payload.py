@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 import tiered
-from tests.store.helpers import stepwise
+from tests.support.stores import stepwise
 
 TOPICS = {"records": 3, "typed": 2}
 PASSING = "passing"

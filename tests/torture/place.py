@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tiered
-from tests.torture.crew import Child, Zygote
+from tests.support.children import Child, Zygote
 from tests.torture.payload import small_settings
 from tiered.cold.object_store.connect import open_object_store
 

@@ -34,7 +34,7 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
-from tests.store.helpers import COMPRESS_US, EVICT_US, HOUR_US, OFFLOAD_US
+from tests.support.stores import COMPRESS_US, EVICT_US, HOUR_US, OFFLOAD_US
 from tests.torture.appends import Appender, Notes, Numbered, Passing
 from tests.torture.broken import broken_by
 from tests.torture.payload import TOPICS, TYPED, small_settings, texts

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.store.helpers import EVICT_US, OFFLOAD_US, in_threads, stepwise, values
-from tests.tally import tally
-from tests.torture.crew import Child, Zygote
+from tests.support.children import Child, Zygote
+from tests.support.stores import EVICT_US, OFFLOAD_US, in_threads, stepwise, values
+from tests.support.tally import tally
 from tests.torture.ledger import Ledger
 from tests.torture.payload import small_settings
 from tests.torture.place import Place

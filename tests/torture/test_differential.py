@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.budget import rounds, seconds_of
-from tests.tally import tally
+from tests.support.budget import rounds, seconds_of
+from tests.support.tally import tally
 from tests.torture.differential import DifferentialMachine
 from tiered.reader.scan import Scan
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.budget import rounds, seconds_of
-from tests.machine.mutations import EVICT_EARLY
-from tests.store.helpers import values
-from tests.tally import tally
+from tests.support.budget import rounds, seconds_of
+from tests.support.children import PATIENCE_SECONDS, Child, Zygote
+from tests.support.mutations import EVICT_EARLY
+from tests.support.stores import values
+from tests.support.tally import tally
 from tests.torture.broken import BROKEN
-from tests.torture.crew import PATIENCE_SECONDS, Child, Zygote
 from tests.torture.ledger import Ledger, Place
 from tests.torture.payload import small_settings
 from tests.torture.place import Place as Stage

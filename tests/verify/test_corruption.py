@@ -10,10 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.budget import thinned
-from tests.tally import tally
-from tests.verify.damage import Damage, cut, damaged, flipped, grown, missing, swapped, zeroed
-from tests.verify.stores import EVICTED, IN_BOTH, LOCAL, PER_SEGMENT, Place, object_parts, read, segment_parts
+from tests.support.budget import thinned
+from tests.support.damage import Damage, cut, damaged, flipped, grown, missing, swapped, zeroed
+from tests.support.tally import tally
+from tests.support.verified_store import (
+    EVICTED,
+    IN_BOTH,
+    LOCAL,
+    PER_SEGMENT,
+    Place,
+    object_parts,
+    read,
+    segment_parts,
+)
 from tiered.errors import CorruptionError, ObjectNotFound, TieredError
 from tiered.format.document import decode_document
 from tiered.verify.notes import Notes

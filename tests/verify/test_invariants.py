@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.verify.stores import Place
+from tests.support.verified_store import Place
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.upkeep.rebuild import Candidate, choose
 from tiered.format.manifest import ObjectEntry

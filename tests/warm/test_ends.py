@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Clock
-from tests.store.helpers import open_store
+from tests.support.clock import Clock
+from tests.support.stores import open_store
 from tiered.format.codec import Codec
 from tiered.warm.ends import SegmentEnds
 from tiered.warm.reencode import rewrite_segment

@@ -17,13 +17,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests import forked
+from tests.support import fork_server
+from tests.support.paths import ROOT
 from tiered.errors import StoreLocked
 from tiered.warm import fair_lock
 from tiered.warm.fair_lock import FairLock
 from tiered.warm.file_lock import FileLock
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def fair(directory: Path) -> FairLock:
@@ -138,7 +137,7 @@ with lock.turn(wait):
 
 
 def child(directory: Path) -> subprocess.Popen[str]:
-    return forked.Popen(
+    return fork_server.Popen(
         [sys.executable, "-c", CHILD, str(directory)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.warm.segments import append, header_of, read, values_of, write_segment
+from tests.support.segments import append, header_of, read, values_of, write_segment
 from tiered.errors import Backpressure, CorruptionError
 from tiered.format.block import HEADER_BYTES
 from tiered.format.segment import BlockIndex

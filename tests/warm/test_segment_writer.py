@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm.disks import BrokenDisk, FailingDisk, WatchedDisk
-from tests.warm.segments import body_of, header_of, write_segment
+from tests.support.disks import BrokenDisk, FailingDisk, WatchedDisk
+from tests.support.segments import body_of, header_of, write_segment
 from tiered.format.block import HEADER_BYTES, Numbers, encode_header
 from tiered.format.codec import Codec
 from tiered.format.producers import PRODUCER_AGE_US

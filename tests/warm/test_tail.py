@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.warm.disks import BrokenDisk, FailingDisk
-from tests.warm.segments import append, body_of, header_of, read, values_of, write_segment
+from tests.support.disks import BrokenDisk, FailingDisk
+from tests.support.segments import append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import DiskFull
 from tiered.format.block import HEADER_BYTES
 from tiered.warm import segment_reader, segment_scan, tail

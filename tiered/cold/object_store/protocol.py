@@ -1,6 +1,6 @@
 """The seam to the bucket: the one protocol through which objects are read and written.
 
-Every backend passes the same contract suite (``tests/cold/contract.py``). Keys are relative to the
+Every backend passes the same contract suite (``tests/cold/object_store/contract.py``). Keys are relative to the
 store's prefix, use ``/`` and never start with one. Errors are `ColdStorageError` and its children
 `ObjectNotFound` (only on an authoritative 404, promise P10) and `PreconditionFailed`; nothing of
 botocore, fsspec or the operating system escapes.

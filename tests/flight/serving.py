@@ -1,0 +1,44 @@
+"""A program that serves a store, and what tests of connections need."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tiered.errors import ServerUnavailable
+
+SERVER = """
+import sys, tiered
+# So long an interval that nothing is durable but by a flush.
+store = tiered.open(sys.argv[1], settings=tiered.Settings.load(store={"sync_interval": "1h"}))
+store.create_topic("orders", exist_ok=True)
+print(store.serve(sys.argv[2]).location, flush=True)
+sys.stdin.read()
+"""
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Wait until something that other threads or processes bring about holds."""
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        threading.Event().wait(0.01)
+    return holds()
+
+
+def lose(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *calls: int) -> None:
+    """Let some calls of a method do their work, and lose what they return."""
+    real, count = getattr(owner, name), 0
+
+    def lossy(*arguments: Any, **named: Any) -> Any:
+        nonlocal count
+        count += 1
+        found = real(*arguments, **named)
+        if count in calls:
+            raise ServerUnavailable("lost by the test")
+        return found
+
+    monkeypatch.setattr(owner, name, lossy)

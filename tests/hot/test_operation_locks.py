@@ -1,0 +1,172 @@
+"""One operation at a time changes the files of a partition, and one at a time its pending rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.disks import FailingDisk
+from tests.support.partition_writers import append, open_writer, read_partition
+from tiered.errors import DiskFull, PartitionPoisoned
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.warm.filesystem import OsFileSystem
+
+NOT_WAITING_SECONDS = 0.05
+"""So long a thread that waits for nobody needs at most until it writes."""
+
+
+class Gate(OsFileSystem):
+    """The first write of a thread stands still until it is let go; the writes of others meanwhile are noted."""
+
+    def __init__(self) -> None:
+        self.stopped, self.go, self.entered = threading.Event(), threading.Event(), threading.Event()
+        self._armed = False
+        self._inside: threading.Thread | None = None
+
+    def arm(self) -> None:
+        self._armed = True
+
+    def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
+        self._note()
+        return super().write(fd, position, buffers)
+
+    def create(self, path: Path) -> int:
+        self._note()
+        return super().create(path)
+
+    def _note(self) -> None:
+        if self._armed:
+            self._armed, self._inside = False, threading.current_thread()
+            self.stopped.set()
+            assert self.go.wait(60)
+            self._inside = None
+        elif self._inside not in (None, threading.current_thread()):
+            self.entered.set()
+
+
+OPERATIONS: dict[str, Callable[[PartitionWriter], object]] = {
+    "flush": lambda writer: writer.flush(),
+    "write_pending": lambda writer: writer.write_pending(),
+    "make_room": lambda writer: writer.make_room(),
+    "roll": lambda writer: writer.roll(),
+    "set_start_offset": lambda writer: writer.set_start_offset(1),
+    "roll_if_old": lambda writer: writer.roll_if_old(),
+}
+
+
+class Times:
+    """The time of the records, and that of the machine."""
+
+    def __init__(self) -> None:
+        self.now_us, self.monotonic = 36_000_000_000, 0.0
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_changes_files_waits_for_the_write_under_way(name: str, tmp_path: Path) -> None:
+    gate, times = Gate(), Times()
+    writer = open_writer(
+        tmp_path, fs=gate, clock=lambda: times.now_us, monotonic=lambda: times.monotonic, rows_max=2
+    )
+    append(writer, b"before")
+    writer.flush()
+    # The clock was ahead, and has been behind the log for long enough to be believed: `roll_if_old` rolls.
+    times.now_us = 0
+    writer.roll_if_old()
+    times.monotonic = 4_000.0
+    append(writer, b"held up")
+    gate.arm()
+    first = threading.Thread(target=writer.roll if name == "flush" else writer.flush)
+    first.start()
+    assert gate.stopped.wait(60)
+
+    second = threading.Thread(target=OPERATIONS[name], args=(writer,))
+    second.start()
+    entered = gate.entered.wait(NOT_WAITING_SECONDS)
+    gate.go.set()
+    first.join(60)
+    second.join(60)
+    writer.close()
+
+    assert not entered
+    assert read_partition(tmp_path) == {0: b"before", 1: b"held up"}
+
+
+@pytest.mark.parametrize("name", ["end_offset", "flush", "write_pending", "roll"])
+def test_pending_rows_are_taken_by_nobody_while_a_row_is_added(name: str, tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    append(writer, b"before")
+    work = OPERATIONS.get(name, lambda writer: writer.end_offset)
+    thread = threading.Thread(target=work, args=(writer,))
+
+    with writer.lock:
+        thread.start()
+        thread.join(NOT_WAITING_SECONDS)
+        waits = thread.is_alive()
+    thread.join(60)
+    writer.close()
+
+    assert waits
+    assert read_partition(tmp_path) == {0: b"before"}
+
+
+def test_refused_rows_are_put_back_in_front_while_nobody_adds_one(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"before")
+
+    def refuse(name: str, what: object) -> None:
+        disk.before = None
+        # For another thread, which adds a row just now.
+        writer.lock.acquire()
+        raise DiskFull("no room (injected)")
+
+    def flush() -> None:
+        with pytest.raises(DiskFull):
+            writer.flush()
+
+    disk.before = refuse
+    thread = threading.Thread(target=flush)
+    thread.start()
+    thread.join(NOT_WAITING_SECONDS)
+    waits = thread.is_alive()
+    writer.lock.release()
+    thread.join(60)
+    append(writer, b"after")
+    writer.close()
+
+    assert waits
+    assert read_partition(tmp_path) == {0: b"before", 1: b"after"}
+
+
+def test_a_sealed_file_is_not_closed_while_a_commit_is_about_to_sync_it(tmp_path: Path) -> None:
+    """A roll comes between the write of a commit and its sync."""
+    writer = open_writer(tmp_path)
+    append(writer, b"before")
+    stopped, go, sync = threading.Event(), threading.Event(), writer._sync
+
+    def later(*arguments: Any) -> None:
+        stopped.set()
+        assert go.wait(60)
+        sync(*arguments)
+
+    writer._sync = later  # type: ignore[method-assign]
+    commit = threading.Thread(target=writer.flush)
+    commit.start()
+    assert stopped.wait(60)
+    writer._sync = sync  # type: ignore[method-assign]
+    writer.roll()
+    closing = threading.Thread(target=writer.close_sealed)
+    closing.start()
+    closing.join(NOT_WAITING_SECONDS)
+    go.set()
+    commit.join(60)
+    closing.join(60)
+    append(writer, b"after")
+    writer.close()
+
+    assert writer.fault is None or not isinstance(writer.fault, PartitionPoisoned)
+    assert read_partition(tmp_path) == {0: b"before", 1: b"after"}

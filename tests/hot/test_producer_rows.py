@@ -1,0 +1,169 @@
+"""Rows of idempotent producers in one partition's writer: which block they are in, and what is known of them when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.disks import FullDisk
+from tests.support.partition_writers import append, batch_of, open_writer, read_partition, writing
+from tiered.errors import DiskFull, Fenced
+from tiered.format.producers import PRODUCER_AGE_US, PRODUCERS_MAX, ProducerTable, producer_number
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.warm.partition_directory import list_segments
+from tiered.warm.segment_reader import SegmentFile
+
+
+def add(writer: PartitionWriter, producer: int, sequence: int, epoch: int = 0) -> int:
+    value = b"%d:%d" % (producer, sequence)
+    while True:
+        offset = writer.append_numbered((producer, epoch, sequence), (None, value, None), 1, 40)
+        if offset is not None:
+            return offset
+        writer.make_room()
+
+
+def test_a_block_is_of_one_producer_or_of_none(tmp_path: Path) -> None:
+    """Numbers may jump in it; a repeat adds nothing."""
+    with writing(tmp_path) as writer:
+        for producer, sequence in ((1, 0), (1, 1), (2, 0), (1, 5), (1, 9), (1, 1 << 40)):
+            add(writer, producer, sequence)
+        append(writer, b"plain")
+        add(writer, 2, 1)
+        assert add(writer, 1, 9) == 4
+        append(writer, b"plain")
+    [name] = list_segments(tmp_path).segments
+    headers = [block.header for block in SegmentFile.open(tmp_path / str(name)).blocks(0, 100)]
+    found = [
+        (header.producer_id, header.base_sequence, header.base_sequence + header.last_sequence_delta)
+        for header in headers
+    ]
+    assert found == [
+        (1, 0, 1),
+        (2, 0, 0),
+        (1, 5, 9),
+        (1, 1 << 40, 1 << 40),
+        (-1, 0, 0),
+        (2, 1, 1),
+        (-1, 0, 0),
+    ]
+
+
+def test_rows_that_found_no_room_keep_their_numbers(tmp_path: Path) -> None:
+    """Part of the pending rows is written, the rest stays pending, more come: all know whose they are."""
+    disk = FullDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    for sequence in range(3):
+        add(writer, 1, sequence)
+        add(writer, 2, 10 + sequence)
+    plain, left = writer._append_body, [3]
+
+    def until_full(*arguments: object, **options: object) -> None:
+        left[0] -= 1
+        disk.full = left[0] < 0
+        plain(*arguments, **options)  # type: ignore[arg-type]
+
+    writer._append_body = until_full  # type: ignore[method-assign,assignment]
+    with pytest.raises(DiskFull):
+        writer.flush()
+    writer._append_body = plain  # type: ignore[method-assign]
+    assert len(writer.buffer.numbers) == 3
+    add(writer, 1, 3)
+    disk.full = False
+    writer.close()
+    with writing(tmp_path) as writer:
+        assert [add(writer, 1, i) for i in range(4)] == [0, 2, 4, 6]
+        assert [add(writer, 2, 10 + i) for i in range(3)] == [1, 3, 5]
+    assert list(read_partition(tmp_path).values()) == [
+        b"1:0", b"2:10", b"1:1", b"2:11", b"1:2", b"2:12", b"1:3"
+    ]  # fmt: skip
+
+
+def test_a_pinned_producer_is_known_however_long_it_is_silent(tmp_path: Path) -> None:
+    """Others are forgotten when a segment is sealed a week later."""
+    now_us = [0]
+    with writing(tmp_path, pinned={1}, clock=lambda: now_us[0]) as writer:
+        add(writer, 1, 0)
+        add(writer, 2, 0)
+        for week in range(1, 4):
+            now_us[0] = week * PRODUCER_AGE_US + week
+            append(writer, b"another's")
+            writer.roll()
+        assert [state.producer_id for state in writer.view().producers] == [1]
+    with writing(tmp_path, pinned={1}) as writer:
+        assert (writer.last_sequence(1), writer.last_sequence(2)) == ((0, 0), (-1, -1))
+
+
+def test_a_view_knows_the_producers_of_what_is_durable(tmp_path: Path) -> None:
+    """A tail that is shipped must not claim numbers whose records lie beyond its end."""
+    with writing(tmp_path) as writer:
+        add(writer, 1, 0)
+        writer.flush()
+        add(writer, 1, 1)
+        writer.write_pending()
+        add(writer, 1, 2)
+        view = writer.view(flush=False)
+        assert view.end_offset == 1
+        assert [state.last_sequence for state in view.producers] == [0]
+        writer.roll()
+        assert [state.last_sequence for state in writer.view(flush=False).producers] == [2]
+
+
+def test_a_newer_epoch_is_known_after_a_crash_and_the_older_one_refused(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    add(writer, 1, 0)
+    writer.begin_epoch(1, 4)
+    writer._release()  # nothing more is written
+    with writing(tmp_path) as writer:
+        assert writer.last_sequence(1) == (4, 0)
+        with pytest.raises(Fenced, match="epoch 4"):
+            add(writer, 1, 1, epoch=3)
+        with pytest.raises(Fenced, match="epoch 4"):
+            writer.append_numbered_batches(1, 3, [batch_of([b"x"])], [np.arange(1, 2)])
+        with pytest.raises(Fenced):
+            writer.begin_epoch(1, 3)
+        assert add(writer, 1, 1, epoch=4) == 1
+
+
+def test_a_view_knows_an_epoch_that_began_without_a_record(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        add(writer, 1, 0)
+        writer.flush()
+        writer.begin_epoch(1, 4)
+        assert [(state.epoch, state.last_sequence) for state in writer.view().producers] == [(4, 0)]
+
+
+def test_an_epoch_that_finds_no_room_does_not_begin(tmp_path: Path) -> None:
+    disk = FullDisk()
+    with writing(tmp_path, fs=disk) as writer:
+        add(writer, 1, 0)
+        writer.flush()
+        disk.full = True
+        with pytest.raises(DiskFull):
+            writer.begin_epoch(1, 1)
+        disk.full = False
+        assert add(writer, 1, 1) == 1
+        writer.begin_epoch(1, 1)
+        with pytest.raises(Fenced):
+            add(writer, 1, 2)
+
+
+def test_the_oldest_producers_go_first() -> None:
+    table = ProducerTable()
+    for number in range(PRODUCERS_MAX):
+        table.add(number, 0, 0, 0, number, number + 1)
+    table.add(0, 0, 1, 1, PRODUCERS_MAX, PRODUCERS_MAX + 1)
+    table.add(PRODUCERS_MAX, 0, 0, 0, PRODUCERS_MAX + 1, PRODUCERS_MAX + 2)
+    assert table.get(1) is None
+    assert table.get(0) is not None
+    again = ProducerTable(table.snapshot())
+    assert again.snapshot() == table.snapshot()
+    again.add(-1, 0, 0, 0, 0, 1)
+    assert again.get(2) is None
+
+
+def test_a_producer_keeps_its_number_for_ever() -> None:
+    """It is in blocks on disk."""
+    assert producer_number("ingest-7") == 8757581034367420566
