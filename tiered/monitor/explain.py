@@ -57,15 +57,17 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
         raise ReadOnly(
             f"{watched.context.url} is a bucket, for which nothing is planned; name the local store"
         )
-    tierer, now_us, disk = watched.tierer, watched.context.clock(), watched.context.host.disk_usage(root)
+    now_us, disk = watched.context.clock(), watched.context.host.disk_usage(root)
     # On a full disk passes evict the oldest file of the whole store first: then every topic has to be surveyed.
     policies = [watched.context.settings.policy_for(name) for name in watched.topics.listed()]
     is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
-    known, unknown = tierer.finder.gather(problems, fence=False, wanted=lambda name: is_full or name == topic)
+    known, unknown = watched.survey.gather(
+        problems, fence=False, wanted=lambda name: is_full or name == topic
+    )
 
     def explained(partitions: list[PartitionFacts], has_cold: bool) -> list[Explanation]:
-        facts = replace(tierer.finder.store_facts(partitions, now_us), has_cold=has_cold)
+        facts = replace(watched.survey.store_facts(partitions, now_us), has_cold=has_cold)
         return explain(facts, watched.context.settings.policy_for)
 
     explanations = [*explained(known, watched.context.tiers.has_cold), *explained(unknown, False)]
@@ -77,7 +79,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
             for item in sorted(explanations, key=lambda item: item.partition)
             if item.topic == topic and partition in (None, item.partition)
         ),
-        str(tierer.pauses.of(topic) or ""),
+        str(watched.pauses.of(topic) or ""),
         tuple(str(problem) for problem in problems),
     )
 

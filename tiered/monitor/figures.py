@@ -1,7 +1,8 @@
 """Figures of each partition, for metrics and the status page; they cost no request to the bucket.
 
-What the bucket has is as this process knows it: by the heads that its passes and scans read or wrote last. Figures do
-not wait for a writer's locks where they can do without, because they are most needed while a disk hangs.
+They show the bucket as this process knows it: by the heads that its passes and scans read or wrote last. They wait for
+no lock of a writer, because they are most needed while a disk hangs. The one exception is the age of a lag that begins
+in an active segment.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class PartitionFigures:
     fenced, paused, problem
         Why nothing of it is published; why passes leave its topic alone; why it could not be surveyed; or empty.
     survey
-        What the figures were made from; None where there is a problem.
+        The source of the figures; None where there is a problem.
     """
 
     topic: str
@@ -70,9 +71,7 @@ def store_figures(watched: Watched) -> list[PartitionFigures]:
     def problem(topic: str, partition: int, error: Exception) -> None:
         rows.append(PartitionFigures(topic, partition, problem=f"{type(error).__name__}: {error}"))
 
-    surveys = watched.tierer.finder.partitions(
-        lambda topic, error: problem(topic, 0, error), ask_bucket=False
-    )
+    surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=False)
     for survey in surveys:
         try:
             error = survey.disk_error or survey.bucket_error
@@ -105,7 +104,7 @@ def _figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
         damaged=survey.damaged,
         fault="" if fault is None or isinstance(fault, StoreClosed) else type(fault).__name__,
         fenced=survey.fence or "",
-        paused=str(watched.tierer.pauses.of(topic) or ""),
+        paused=str(watched.pauses.of(topic) or ""),
         survey=survey,
     )
 

@@ -1,15 +1,16 @@
-"""What a process that runs passes answers over HTTP: health, metrics, a page. GET only, one request a connection.
+"""The HTTP server of a process that runs passes: health, metrics and a page. GET only, one request a connection.
 
 ======================  =====================================================================================
-``/healthz``            200 while the process lives and makes progress; 503 with why a restart may help
-``/readyz``             200 while data can move; 503 with why it cannot
+``/healthz``            200 while the process makes progress; else 503 and the problems that a restart may solve
+``/readyz``             200 while data can move; else 503 and the reasons
 ``/metrics``            Prometheus text
-``/``, ``/state.json``  a page that shows the same, and what it shows
+``/``, ``/state.json``  a page with the same figures, and the JSON document that it shows
 ======================  =====================================================================================
 
-The first two are for probes and need no token, but who comes from another host and shows none is not told why. It
-speaks plain HTTP and belongs behind a proxy where others than this host can reach it, and listens there with a token
-alone. A page of another site that has its own name resolve to this host is refused by its Host header.
+Probes need no token for the first two paths; a caller from another host that shows no token gets the status without
+the reasons. The server speaks plain HTTP: where other hosts can reach it, it needs a token, and should stand behind a
+proxy. A web site can make its own name resolve to this host (DNS rebinding); the Host header of its requests gives it
+away, and they are refused.
 """
 
 from __future__ import annotations
@@ -48,16 +49,16 @@ _PAGE_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """What is answered; each is called on a thread of the server.
+    """The functions that make the answers; each is called on a thread of the server.
 
     Attributes
     ----------
     problems, unready
-        Why the process should be restarted, and why no data moves.
+        Return why the process should be restarted, and why no data moves.
     metrics
-        Prometheus text and its content type, or None as long as no store is open.
+        Returns Prometheus text and its content type, or None as long as no store is open.
     page, state
-        The page, and the JSON document that it shows, or None as long as no store is open.
+        Return the page, and the JSON document that it shows, or None as long as no store is open.
     """
 
     problems: Callable[[], list[str]]
@@ -69,14 +70,14 @@ class Views:
 
 @dataclass(slots=True)
 class Access:
-    """Who may ask for what: ``token`` is what callers show, or None; it may be replaced at any time."""
+    """Access control: callers must show ``token``, unless it is None; another may take its place at any time."""
 
     token: str | None = None
     loopback: bool = True
     setting: str = "daemon.metrics"
 
     def check(self, token: str | None, address: str) -> None:
-        """Raise `ConfigError` where a token would let others in by accident."""
+        """Raise `ConfigError` where other hosts could reach the server and need no token."""
         if token is None and not self.loopback:
             raise ConfigError(
                 f"{self.setting}: {address} can be reached from other hosts, and no token is asked of them: set "
@@ -85,21 +86,21 @@ class Access:
 
 
 class Connections:
-    """Those that are open, with when each began, the oldest first; there is always room for one that asks at once.
+    """The open connections, oldest first, each with the time when it began.
 
-    Strangers who connect and say nothing would keep probes out, and a supervisor would restart what is well. So
-    where all places are taken, the oldest of those whose request is not here yet makes room.
+    Idle connections could keep probes out, and a supervisor would restart a healthy process. Therefore, at the limit of
+    connections, the oldest one that has sent no request yet is closed to make room.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._silent: dict[socket.socket, float] = {}
-        self._asked: dict[socket.socket, float] = {}
+        self._busy: dict[socket.socket, float] = {}
 
     def admit(self, request: socket.socket) -> bool:
-        """Take one in; False where everybody is being answered."""
+        """Accept a connection; False where the limit is reached and every connection has sent its request."""
         with self._lock:
-            crowded = len(self._silent) + len(self._asked) >= CONNECTIONS_MAX
+            crowded = len(self._silent) + len(self._busy) >= CONNECTIONS_MAX
             oldest = next(iter(self._silent), None) if crowded else None
             if crowded and oldest is None:
                 return False
@@ -110,32 +111,35 @@ class Connections:
             _cut(oldest)
         return True
 
-    def asked(self, request: socket.socket) -> None:
-        """Note that the request is here."""
+    def begin(self, request: socket.socket) -> None:
+        """Record that a connection has sent its request."""
         with self._lock:
             since = self._silent.pop(request, None)
             if since is not None:
-                self._asked[request] = since
+                self._busy[request] = since
 
-    def gone(self, request: socket.socket) -> None:
-        """Note the end of one."""
+    def end(self, request: socket.socket) -> None:
+        """Remove a connection that has ended."""
         with self._lock:
             self._silent.pop(request, None)
-            self._asked.pop(request, None)
+            self._busy.pop(request, None)
 
     def cut_late(self) -> None:
-        """Cut off who takes too long over a request, byte by byte, or over taking the answer."""
-        late = time.monotonic() - REQUEST_SECONDS
+        """Close the connections that take longer than `REQUEST_SECONDS` to send a request or to read the answer."""
+        limit = time.monotonic() - REQUEST_SECONDS
         with self._lock:
             slow = [
-                each for known in (self._silent, self._asked) for each, since in known.items() if since < late
+                request
+                for connections in (self._silent, self._busy)
+                for request, since in connections.items()
+                if since < limit
             ]
         for request in slow:
             _cut(request)
 
 
 def _cut(request: socket.socket) -> None:
-    with suppress(OSError):  # gone by itself
+    with suppress(OSError):  # the caller closed it
         request.shutdown(socket.SHUT_RDWR)
 
 
@@ -158,11 +162,11 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        self.connections.gone(request)
+        self.connections.end(request)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """See to connections; called several times a second."""
+        """Close slow connections; the base class calls this several times a second."""
         self.connections.cut_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
@@ -176,20 +180,20 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        self.server.connections.asked(self.connection)
+        self.server.connections.begin(self.connection)
         path = self.path.partition("?")[0]
         views, access = self.server.views, self.server.access
         if access.loopback and not all(_is_local(host) for host in self.headers.get_all("Host", [])):
-            self._say(421, "this host is not asked by that name")
+            self._say(421, "this server does not answer for that host name")
         elif path == "/healthz":
             self._say_problems(views.problems())
         elif path == "/readyz":
             self._say_problems([*views.unready(), *views.problems()])
         elif path not in ("/metrics", "/", "/state.json"):
-            self._say(404, "there is /healthz, /readyz, /metrics, /state.json and /")
+            self._say(404, "not found; the paths are /healthz, /readyz, /metrics, /state.json and /")
         elif not self._may_see():
-            ask = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}
-            self._say(401, "show the token as Bearer, or as the password of any user", headers=ask)
+            schemes = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}
+            self._say(401, "send the token as Bearer, or as the password of any user", headers=schemes)
         else:
             self._show(path)
 
@@ -211,25 +215,25 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(503, str(error))
             return
         except Exception:
-            # A look at the store can fail in many ways; the server must go on.
+            # A view can fail in many ways; the server must go on.
             log.exception("%s failed", path)
-            self._say(500, "this failed; the daemon's log has why")
+            self._say(500, "this failed; see the log of the daemon")
             return
         if body is None:
-            self._say(503, "no store is open yet; /readyz says why")
+            self._say(503, "no store is open yet; see /readyz")
         else:
             self._answer(200, body, kind, _PAGE_HEADERS)
 
     def _may_see(self) -> bool:
-        return _may(self.headers.get("Authorization", ""), self.server.access.token)
+        return _shows_token(self.headers.get("Authorization", ""), self.server.access.token)
 
     def _say_problems(self, problems: list[str]) -> None:
-        told = (
-            problems
-            if self.server.access.loopback or self._may_see()
-            else ["who shows the token is told why"]
-        )
-        self._say(503, "\n".join(told)) if problems else self._say(200, "ok")
+        if not problems:
+            self._say(200, "ok")
+        elif self.server.access.loopback or self._may_see():
+            self._say(503, "\n".join(problems))
+        else:
+            self._say(503, "send the token to see the reasons")
 
     def _say(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         self._answer(status, f"{text}\n".encode(), _TEXT, headers or {})
@@ -252,11 +256,11 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug(format, *args)
 
 
-def _may(shown: str, token: str | None) -> bool:
-    """Whether a caller shows the token; compared in constant time."""
+def _shows_token(authorization: str, token: str | None) -> bool:
+    """Whether an Authorization header has the token, if there is one; compared in constant time."""
     if token is None:
         return True
-    scheme, _, value = shown.partition(" ")
+    scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "basic":
         try:
             value = base64.b64decode(value, validate=True).decode().partition(":")[2]
@@ -283,7 +287,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def read_token(path: str | None) -> str | None:
-    """Return what callers have to show, from ``daemon.token_file``; None where nothing is asked of them.
+    """Return the token that callers must show, from ``daemon.token_file``; None where the setting is off.
 
     Raises
     ------
@@ -322,7 +326,7 @@ class Web:
         Raises
         ------
         ConfigError
-            Somebody else listens there, the host is not ours, or others can reach it and no token is asked of them.
+            Another process listens there, the host is not this one, or other hosts can reach it and there is no token.
         """
         host, _, port = address.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -344,12 +348,12 @@ class Web:
         self._server.access.check(token, self.address)
 
     def use_token(self, token: str | None) -> None:
-        """Ask for another token from now on.
+        """Demand another token from now on.
 
         Raises
         ------
         ConfigError
-            Others can reach this address, and no token would be asked of them.
+            Other hosts can reach this address, and would need no token.
         """
         self.check_token(token)
         self._server.access.token = token

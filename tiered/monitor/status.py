@@ -1,4 +1,4 @@
-"""What a store holds, tier by tier, and how far its bucket is behind."""
+"""The status of a store: what each tier holds, and how far the bucket is behind."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class PartitionStatus:
     Attributes
     ----------
     published_offset
-        End of what the bucket has; None where it cannot be reached, or there is none.
+        End of what the bucket has; None where there is no bucket, or it cannot be read.
     lag_records, lag_seconds
-        Durable records that the bucket does not have, and the age of the oldest append among them; None
-        where the bucket does not say what it has.
+        Number of durable records that the bucket does not have, and the age of the oldest; None where
+        `published_offset` is.
     problem
-        Why something is not known, or empty.
+        Why something is not known, or what is wrong; or empty.
     scrubbed_us
-        When every object of the partition had been looked at again, last; None before the first time.
+        When the last round of the scrub ended, which checks every object; None before the first.
     damaged
-        Objects that a scrub found missing or damaged, and the manifest still names: one line each.
+        Objects that are missing or damaged, and that the manifest names: one line each.
     paused
-        Since when, by whom and why passes leave its topic alone; empty where they do not.
+        Since when, by whom and why the topic is paused; or empty.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class StoreStatus:
     Attributes
     ----------
     deletions
-        Names of topics that were deleted here, and of which the bucket does not know that yet: the next pass tells it.
+        Names of topics that were deleted here and not in the bucket yet; the next pass finishes their deletion.
     """
 
     url: str

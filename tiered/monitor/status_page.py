@@ -1,7 +1,7 @@
-"""The daemon's page: one document without anything from elsewhere, and the JSON that it shows.
+"""The status page: one document that loads nothing from other places, and the JSON that it shows.
 
-The page asks for ``state.json`` beside itself every few seconds. Names and messages come from disks and buckets, so
-it puts them on the screen as text and never as markup.
+The page loads ``state.json`` every few seconds. Names and messages come from disks and buckets, so the page shows them
+as text and never as markup.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
         "away": passes.bucket_away if passes is not None else None,
         "passes": _passes(passes) if passes is not None else None,
         "running": [
-            {**_action(action.to_json()), "seconds": seconds}
-            for action, seconds in watched.tierer.running.now()
+            {**_action(action.to_json()), "seconds": seconds} for action, seconds in watched.running.now()
         ],
         "errors": [asdict(error) for error in passes.history.counts.errors] if passes is not None else [],
         "partitions": [_partition(item, steps.get((item.topic, item.partition)), now_us) for item in figures],
@@ -147,7 +146,7 @@ def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple
         is_known = _knows_manifest(item, item.survey)
         survey = item.survey if is_known else replace(item.survey, published=None)
         try:
-            facts = partition_facts(watched.tierer.finder.open_segments(survey))
+            facts = partition_facts(watched.survey.open_segments(survey))
         except (TieredError, OSError):
             continue  # a topic that was deleted, or a file that passes cannot read either
         (known if is_known else unknown).append(by_the_clock(facts, context.clock()))

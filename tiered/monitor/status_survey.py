@@ -31,7 +31,7 @@ def store_status(watched: Watched) -> StoreStatus:
             )
         )
 
-    surveys = watched.tierer.finder.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
+    surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
     for survey in surveys:
         try:
             rows.append(_partition_status(watched, survey))
@@ -67,7 +67,7 @@ def _partition_status(watched: Watched, survey: PartitionSurvey) -> PartitionSta
         or (_missing(survey.local, lag.published_offset) or _lost(watched, survey) if known else ""),
         scrubbed_us=survey.scrub.completed_us or None,
         damaged=tuple(str(item) for item in survey.damaged) if survey.published is not None else (),
-        paused=str(watched.tierer.pauses.of(facts.topic) or ""),
+        paused=str(watched.pauses.of(facts.topic) or ""),
     )
 
 
@@ -109,7 +109,7 @@ def _missing(local: LocalSegments, cursor: int) -> str:
 def _lost(watched: Watched, survey: PartitionSurvey) -> str:
     """Return that the manifest was lost; or empty."""
     try:
-        watched.tierer.finder.check_not_lost(survey)
+        watched.survey.check_not_lost(survey)
     except TieredError as error:
         return str(error)
     return ""

@@ -1,4 +1,4 @@
-"""What a writer answers over HTTP in its own process, where ``daemon.metrics`` or ``flight.metrics`` names an address."""
+"""The HTTP views of an open store in its own process, for ``daemon.metrics`` and ``flight.metrics``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .watched import Watched
 
 
 def listen(watched: Watched, setting: str, address: str | None) -> Web | None:
-    """Answer for an open store, and for its passes where it runs some; None where no address is set.
+    """Serve the views of an open store, and of its passes where it runs some; None where no address is set.
 
     Raises
     ------
     ConfigError
-        The address is taken, the token cannot be read, or others could come in without one.
+        The address is in use, the token cannot be read, or other hosts would need no token.
     """
     if address in (None, "off"):
         return None

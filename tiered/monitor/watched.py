@@ -1,4 +1,4 @@
-"""What an operator's views are made from: the parts of one open store."""
+"""The parts of an open store that status, figures, explanations, metrics and the page are made from."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from dataclasses import dataclass
 
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
+from ..policies.running import Running
 from ..tiering.pass_loop import PassLoop
-from ..tiering.tierer import Tierer
+from ..tiering.pauses import Pauses
+from ..tiering.store_survey import StoreSurvey
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """An open store as status, figures, explanations, metrics and the page see it.
+    """An open store, for its operator's views.
 
     Attributes
     ----------
+    running
+        The actions that are under way.
     passes
-        Those that this process runs; None: none.
+        The passes that this process runs; None where it runs none.
     """
 
     context: StoreContext
     topics: OpenTopics
-    tierer: Tierer
+    survey: StoreSurvey
+    pauses: Pauses
+    running: Running
     passes: PassLoop | None = None

@@ -113,8 +113,16 @@ class LocalStore(Store):
         Brakes.change_limits(*limits)
 
     def watched(self, passes: PassLoop | None = None) -> Watched:
-        """Return what an operator's views are made from; `passes` are those that run, where the store knows of none."""
-        return Watched(self.context, self.open_topics, self.tierer, passes or self.passes)
+        """Return the parts for an operator's views; `passes` are those of this process, where the store runs none itself."""
+        tierer = self.tierer
+        return Watched(
+            self.context,
+            self.open_topics,
+            tierer.finder,
+            tierer.pauses,
+            tierer.running,
+            passes or self.passes,
+        )
 
     def flush(self) -> None:
         self.lifecycle.check()

@@ -1,4 +1,4 @@
-"""One partition in its three tiers at one moment: what status, figures, explanations, the page and plans are made from."""
+"""The survey of one partition in its three tiers: the source of status, figures, explanations, the page and plans."""
 
 from __future__ import annotations
 

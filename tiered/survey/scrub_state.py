@@ -1,7 +1,7 @@
-"""How far the scrub of a partition has come, and which objects are damaged: a small file beside the segments.
+"""The progress of the scrub of a partition, and its damaged objects: a small file beside the segments.
 
-Where it is lost, a round begins anew. What is damaged is found by scrubs, by other actions that read an object, and by
-`tiered verify`; of what the disk has of it nothing is evicted.
+Scrubs, other actions that read an object, and `tiered verify` record damaged objects. Local records of a damaged object
+are not evicted. Without the file, a new round of the scrub begins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TURN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What is wrong with an object; ``position`` is None where it is missing."""
+    """The damage of an object; ``position`` is None where the object is missing."""
 
     name: str
     reason: str
@@ -33,13 +33,13 @@ class Damage:
     found_us: int
 
     def __str__(self) -> str:
-        place = "" if self.position is None else f" at byte {self.position}"
-        return f"{self.name}{place}: {self.reason} (offsets {self.base_offset} to {self.end_offset})"
+        position = "" if self.position is None else f" at byte {self.position}"
+        return f"{self.name}{position}: {self.reason} (offsets {self.base_offset} to {self.end_offset})"
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """As `ScrubFact`, with when a round was last finished and the objects that are damaged."""
+    """As `ScrubFact`, with the time at which the last round completed, and the damaged objects."""
 
     round: int = 0
     started_us: int = 0
@@ -50,7 +50,7 @@ class ScrubState:
 
     @property
     def fact(self) -> ScrubFact | None:
-        """What a plan goes by; None before the first round."""
+        """The part that a plan needs; None before the first round."""
         if not self.round:
             return None
         return ScrubFact(self.round, self.started_us, self.finished_us, self.next_offset)
@@ -60,12 +60,12 @@ class ScrubState:
         return replace(self, damaged=tuple(item for item in self.damaged if item.name in names))
 
     def with_damage(self, damage: Damage) -> ScrubState:
-        """Return the state that knows of one more damaged object."""
-        return replace(self, damaged=(*(x for x in self.damaged if x.name != damage.name), damage))
+        """Return the state with one more damaged object; an earlier entry of the object is replaced."""
+        return replace(self, damaged=(*(item for item in self.damaged if item.name != damage.name), damage))
 
 
 def read_scrub_state(directory: Path) -> ScrubState:
-    """Return what is remembered of a partition; a file that does not verify is as good as none."""
+    """Return the state of a partition; the initial one where there is no file, or it does not verify."""
     path = directory / SCRUB_FILE
     try:
         values = decode_document(read_whole(path), where=str(path))
@@ -79,13 +79,13 @@ def read_scrub_state(directory: Path) -> ScrubState:
 def change_scrub_state(
     fs: FileSystem, directory: Path, change: Callable[[ScrubState], ScrubState]
 ) -> ScrubState:
-    """Remember durably what `change` makes of the state, and return it; passes and verifications take turns.
+    """Replace the state durably by what `change` returns for it, and return that; callers take turns by a file lock.
 
     Raises
     ------
     DiskFull, ReadOnly, StoreLocked
     """
-    what = f"what is known of damaged objects in {directory}"
+    what = f"the list of damaged objects in {directory}"
     lock = FileLock.acquire(directory / SCRUB_LOCK, what, wait_seconds=_TURN_SECONDS, nameless=True)
     try:
         state = change(read_scrub_state(directory))

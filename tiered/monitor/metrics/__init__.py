@@ -1,4 +1,4 @@
-"""Metrics of a store for Prometheus, collected when they are scraped; see `registry_for`."""
+"""The metrics of a store for Prometheus; their values are collected at each scrape. See `registry_for`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every metric: its name, kind, labels and what it means. The page of the documentation is made from this.
+"""The catalogue of metrics: name, kind, labels and meaning. The documentation of the metrics is generated from it.
 
-Names follow Prometheus' conventions: base units (seconds, bytes), ``_total`` for what only grows. A partition is a
-label only where nothing else would do, so that a thousand partitions are not a hundred thousand series.
+Names follow the conventions of Prometheus: base units (seconds, bytes), and ``_total`` for counters. The partition is
+a label of few metrics, so that a thousand partitions do not make a hundred thousand series.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Metric:
     Attributes
     ----------
     name
-        As it is exported; a counter's ends in ``_total``.
+        The exported name; that of a counter ends in ``_total``.
     kind
         ``counter``, ``gauge`` or ``histogram``.
     help
-        Its HELP text.
+        The HELP text.
     labels
-        Names of its labels, in order.
+        Names of the labels, in order.
     group
-        What it belongs to, for people.
+        The heading of its section in the documentation.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Samples as Prometheus' client library takes them; the library is an extra, and is imported when asked for."""
+"""The metrics as a collector of Prometheus' client library, which is an extra and is imported at first use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ from .samples import Sample, samples
 def registry_for(watched: Watched) -> Any:
     """Return a ``prometheus_client.CollectorRegistry`` with the metrics of an open store.
 
-    They are collected when it is scraped, from what this process has counted and from a look at the local disk;
-    the bucket is asked nothing.
-
-    Parameters
-    ----------
-    passes
-        The loop whose passes are among the metrics.
+    The values are collected at each scrape, from the counters of this process and from the local disk. A scrape costs
+    no request to the bucket.
 
     Raises
     ------
@@ -39,7 +34,7 @@ def registry_for(watched: Watched) -> Any:
 
 
 def exposition(registry: Any) -> tuple[bytes, str]:
-    """Return what a scrape of `registry` is answered, and its content type.
+    """Return the answer to a scrape of `registry`, and its content type.
 
     Raises
     ------
@@ -54,13 +49,13 @@ def exposition(registry: Any) -> tuple[bytes, str]:
 
 
 class _Collector:
-    """Makes one family a metric that has values; called by the library at each scrape."""
+    """Makes a family of each metric that has values; the library calls it at each scrape."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
 
     def describe(self) -> list[Any]:
-        """Return nothing: names are looked at when they are collected, not when this is registered."""
+        """Return nothing: the names are checked at a scrape, not at the registration."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -72,12 +67,12 @@ class _Collector:
                 yield _family(metric, by_name[metric.name])
 
 
-def _family(metric: Metric, found: list[Sample]) -> Any:
+def _family(metric: Metric, values: list[Sample]) -> Any:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     kinds = {COUNTER: CounterMetricFamily, HISTOGRAM: HistogramMetricFamily}
     family = kinds.get(metric.kind, GaugeMetricFamily)(metric.name, metric.help, labels=metric.labels)
-    for sample in found:
+    for sample in values:
         if isinstance(sample.value, Distribution):
             family.add_metric(sample.labels, _buckets(sample.value), sample.value.total_seconds)
         else:
@@ -85,6 +80,6 @@ def _family(metric: Metric, found: list[Sample]) -> Any:
     return family
 
 
-def _buckets(found: Distribution) -> list[tuple[str, float]]:
-    bounds = [*(str(bound) for bound in found.bounds), "+Inf"]
-    return list(zip(bounds, accumulate(found.counts), strict=True))
+def _buckets(durations: Distribution) -> list[tuple[str, float]]:
+    bounds = [*(str(bound) for bound in durations.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(durations.counts), strict=True))

@@ -1,4 +1,4 @@
-"""The values of a store's metrics at one moment, from what is counted and known: no request, no library."""
+"""The values of a store's metrics at one moment, from counters and figures, without a request to the bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric, and the values of its labels in their order."""
+    """One value of a metric, with the values of its labels in order."""
 
     name: str
     value: float | Distribution
@@ -29,7 +29,7 @@ class Sample:
 
 
 def samples(watched: Watched) -> Iterator[Sample]:
-    """Yield every value that is known; a store that is closed meanwhile has its counters alone."""
+    """Yield every value that is known; of a store that was closed meanwhile, only the counters."""
     try:
         partitions = store_figures(watched)
     except TieredError:
@@ -138,7 +138,7 @@ def _passes(passes: PassLoop) -> Iterator[Sample]:
         yield Sample("tiered_pass_seconds", counts.seconds[kind], (kind,))
         yield Sample("tiered_pass_failures_total", counts.failures[kind], (kind,))
         ended_us = counts.last_success_us.get(kind, 0)
-        if cycle.passes or kind == "full":  # tails may have nothing to do for ever
+        if cycle.passes or kind == "full":  # a store without tails to ship never runs a tail pass
             yield Sample("tiered_pass_last_success_timestamp_seconds", ended_us / 1e6, (kind,))
         yield Sample("tiered_pass_running", int(cycle.running), (kind,))
         yield Sample("tiered_pass_waiting", cycle.waiting, (kind,))
