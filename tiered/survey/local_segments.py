@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
@@ -25,8 +26,7 @@ class LocalSegments:
     segments: tuple[SegmentFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalFile:
+class LocalFile(NamedTuple):
     """The offsets and the size of a segment file, which need not be open."""
 
     name: SegmentName

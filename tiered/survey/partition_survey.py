@@ -134,14 +134,8 @@ def survey_partition(
     away
         The error of the bucket, where it is known not to answer and is not asked.
     """
-    survey = PartitionSurvey(meta, partition, access.directory(meta.name, partition))
     # The disk comes before the bucket: what is evicted meanwhile is in the manifest that is read then.
-    if survey.directory is not None:
-        survey = _with_disk(
-            access, survey, survey.directory, writer, ask_bucket=ask_bucket, for_plan=for_plan
-        )
-    if not for_plan and writer is not None:
-        survey = _with_memory(survey, writer)
+    survey = _survey_disk(access, meta, partition, writer, ask_bucket=ask_bucket, for_plan=for_plan)
     if for_plan and (survey.fence is not None or survey.disk_error is not None):
         return survey
     if away is not None:
@@ -154,35 +148,42 @@ def survey_partition(
         return replace(survey, bucket_error=error)
 
 
-def _with_disk(
+def _survey_disk(
     access: Tiers,
-    survey: PartitionSurvey,
-    directory: Path,
+    meta: TopicMeta,
+    partition: int,
     writer: PartitionWriter | None,
     *,
     ask_bucket: bool,
     for_plan: bool,
 ) -> PartitionSurvey:
+    directory = access.directory(meta.name, partition)
+    fence: str | None = None
+    lineage: int | None = None
+    scrub, local = ScrubState(), LocalSegments(0, ())
+    files: tuple[LocalFile, ...] = ()
+    failure: TieredError | OSError | None = None
     try:
-        survey = replace(survey, fence=read_fence(directory))
-        if for_plan and survey.fence is not None:
-            return survey
-        # Before the head: a lineage is written after the first head, so that a lineage without a head is a lost head.
-        survey = replace(survey, lineage=read_lineage(directory), scrub=read_scrub_state(directory))
-        if ask_bucket:
-            survey = replace(survey, local=local_segments(access, survey.meta, directory, writer))
-        else:
-            files = tuple(list_files(access, directory, writer))
-            survey = replace(survey, files=files, local=LocalSegments(read_start_offset(directory), ()))
+        fence = read_fence(directory) if directory is not None else None
+        if directory is not None and (fence is None or not for_plan):
+            # Before the head: a lineage is written after the first head, so a lineage without a head is a lost head.
+            lineage = read_lineage(directory)
+            scrub = read_scrub_state(directory)
+            if ask_bucket:
+                local = local_segments(access, meta, directory, writer)
+            else:
+                files = tuple(list_files(access, directory, writer))
+                local = LocalSegments(read_start_offset(directory), ())
     except (TieredError, OSError) as error:
-        survey = replace(survey, disk_error=error)
-    return survey
-
-
-def _with_memory(survey: PartitionSurvey, writer: PartitionWriter) -> PartitionSurvey:
-    newest: Sequence[SegmentFile | LocalFile] = survey.local.segments or survey.files
-    end_offset = newest[-1].end_offset if newest else writer.durable_offset
-    return replace(survey, hot=hot_extent(writer, end_offset), fault=writer.fault)
+        failure = error
+    hot: TierExtent | None = None
+    if writer is not None and not for_plan:
+        newest: Sequence[SegmentFile | LocalFile] = local.segments or files
+        hot = hot_extent(writer, newest[-1].end_offset if newest else writer.durable_offset)
+    return PartitionSurvey(
+        meta, partition, directory, fence, lineage, scrub, local, files, hot,
+        fault=writer.fault if writer is not None else None, disk_error=failure,
+    )  # fmt: skip
 
 
 def _manifest(access: Tiers, survey: PartitionSurvey, *, for_plan: bool) -> Published:
