@@ -21,7 +21,7 @@ COUNTED := tests/crash tests/faults tests/fuzz tests/machine tests/protocol test
 APPENDS := tests/hot tests/engine tests/crash/test_torn_appends.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast test-fast lint format docs bench torture mutants terraform checkov lock clean
+.PHONY: help demo test check fast test-fast lint format docs bench torture mutants terraform checkov lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || true
@@ -31,6 +31,9 @@ demo: $(VENV)/.demo ## the whole store in one minute, on this machine
 
 test: $(VENV)/.dev ## all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup
+
+check: lint ## lint, and the quick tests of what changed: under a minute, before each commit
+	$(BIN)/python -m tests.support.changed
 
 lint: $(VENV)/.dev ## style, format, types, layers
 	$(BIN)/ruff check .
