@@ -288,7 +288,7 @@ def test_a_deletion_that_a_restore_overtook_ends_here_alone(
     with tiered.restore(s3_bucket, tmp_path / "back", settings=stepwise()) as restored:
         with caplog.at_level(logging.WARNING, "tiered.deletions"), open_store(root, None, clock) as store:
             assert (store.topics(), hidden(root)) == ([], [])
-        assert "deleted here alone" in caplog.text
+        assert "is deleted on this disk only" in caplog.text
         assert marks(s3_bucket) == [False]
         assert values(restored.topic("t")) == [b"evicted", b"published"]
 
