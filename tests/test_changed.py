@@ -32,15 +32,18 @@ def tree(tmp_path: Path) -> Path:
         (
             "tiered/cold/manifest/commit.py",
             [
-                "tests/cold/test_commit.py",
+                "tests/cold/manifest/test_commit.py",
                 *ALWAYS,
                 "tests/cold/manifest/test_head.py",
-                "tests/cold/test_fetch.py",
+                "tests/cold/fetch/test_fetcher.py",
                 "tests/torture/test_life.py",
             ],
         ),
-        ("tests/hot/test_buffer.py", ["tests/hot/test_buffer.py", *ALWAYS]),
-        ("tests/support/buckets.py", [*ALWAYS, "tests/cold/test_commit.py", "tests/hot/test_buffer.py"]),
+        ("tests/hot/test_row_buffer.py", ["tests/hot/test_row_buffer.py", *ALWAYS]),
+        (
+            "tests/support/buckets.py",
+            [*ALWAYS, "tests/cold/manifest/test_commit.py", "tests/hot/test_row_buffer.py"],
+        ),
         ("tests/hot/test_gone.py", [*ALWAYS]),
         ("docs/style.md", [*ALWAYS, "tests/docs/test_docs.py"]),
         ("tiered/errors.py", [*ALWAYS]),

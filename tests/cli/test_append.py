@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.cli.commands import one_error
+from tests.support.waiting import wait_until
 from tiered.cli.sources import PIECE_BYTES, find_source, read_csv, read_lines
 from tiered.demo.flights_file import flights_path
 from tiered.errors import RecordTooLarge
@@ -417,14 +418,6 @@ def test_an_empty_input_appends_nothing(tiered_: Run, data: Path) -> None:
     assert values(data) == []
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for another process; the clock that ends the wait is for failures only."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("number", "code", "kind"), [(signal.SIGINT, 130, "lines"), (signal.SIGTERM, 143, "csv")]
 )
@@ -436,10 +429,10 @@ def test_a_pipe_is_appended_as_it_comes_and_an_end_by_signal_loses_nothing(
     process = started("append", "t", "--format", kind)
     process.stdin.write(b"value\nfirst\n" if kind == "csv" else b"first\n")
     process.stdin.flush()
-    wait_for(lambda: values(data) == [b"first"])
+    wait_until(lambda: values(data) == [b"first"])
     process.stdin.write(b"second\nunfinished")
     process.stdin.flush()
-    wait_for(lambda: values(data) == [b"first", b"second"])
+    wait_until(lambda: values(data) == [b"first", b"second"])
     process.send_signal(number)
     assert process.wait(30) == code
     assert process.stdout.read() == b""
@@ -454,5 +447,5 @@ def test_a_second_writer_is_told_who_the_first_one_is(
     process = started("append", "t")
     process.stdin.write(b"first\n")
     process.stdin.flush()
-    wait_for(lambda: values(data) == [b"first"])
+    wait_until(lambda: values(data) == [b"first"])
     assert str(process.pid) in one_error(tiered_("append", "t", stdin="x\n"))

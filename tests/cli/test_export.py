@@ -15,6 +15,7 @@ import pytest
 import tiered
 from tests.cli.commands import one_error
 from tests.support.clock import Clock
+from tests.support.delegate import Delegate
 from tests.support.stores import OFFLOAD_US, open_store, tier
 from tiered.cold.parquet.layout import object_schema, with_field_ids
 from tiered.cold.parquet.writer import write_object
@@ -184,21 +185,19 @@ def test_columns_of_bytes_are_no_reason_for_warnings(
     assert catalog.load_table("logs.records").scan(row_filter="key is not null").to_arrow().num_rows == 1
 
 
-class Another:
+class Another(Delegate):
     """A catalog in which somebody else does something right before or after a table is loaded."""
 
     def __init__(self, inner: Any, act: Callable[[], object], *, before: bool) -> None:
-        self._inner, self._act, self._before = inner, act, before
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._act, self._before = act, before
 
     def load_table(self, name: str) -> Any:
         act, self._act = self._act, lambda: None
         if self._before:
             act()
         try:
-            return self._inner.load_table(name)
+            return self.inner.load_table(name)
         finally:
             if not self._before:
                 act()

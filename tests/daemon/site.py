@@ -6,14 +6,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.support.children import Child, Zygote
-
-PATIENCE_SECONDS = 30.0
-
+from tests.support.waiting import wait_until
 
 # Everything that can move does at once.
 EAGER = {
@@ -23,15 +20,6 @@ EAGER = {
     "local_retention": {"age": "200ms"},
     "scrub": "off",
 }
-
-
-def wait_until(found: Callable[[], Any], what: str) -> Any:
-    """Look again and again until there is something; fail where nothing comes."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (result := found()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.03)
-    return result
 
 
 class Site:

@@ -22,9 +22,10 @@ import pytest
 from typer.testing import CliRunner
 
 import tiered
-from tests.daemon.site import Site, wait_until
+from tests.daemon.site import Site
 from tests.support import fork_server
 from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 from tiered.cli import app
 from tiered.daemon import Daemon
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tiered
-from tests.daemon.site import wait_until
+from tests.support.waiting import wait_until
 from tiered.daemon import Daemon
 from tiered.monitor import http as web
 from tiered.monitor.http import Views, Web

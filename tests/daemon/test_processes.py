@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.daemon.site import EAGER, Site, wait_until
+from tests.daemon.site import EAGER, Site
+from tests.support.waiting import wait_until
 from tiered.cold.object_store.connect import open_object_store
 
 

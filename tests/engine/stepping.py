@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk
 from tests.support.watched_bucket import URL, WatchedBucket
 from tiered.engine.host import Host
-from tiered.warm.filesystem import OsFileSystem
 
 PATIENCE_SECONDS = 20.0
 NEW = 64
@@ -105,42 +105,6 @@ class Stopped:
     done: Future[object] = field(default_factory=Future)
 
 
-class SteppingDisk(OsFileSystem):
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
-        self._paths: dict[int, str] = {}
-
-    def create(self, path: Path) -> int:
-        fd = super().create(path)
-        self._paths[fd] = str(path)
-        return fd
-
-    def open(self, path: Path) -> int:
-        fd = super().open(path)
-        self._paths[fd] = str(path)
-        return fd
-
-    def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
-        self._steps(f"write {self._paths.get(fd)}")
-        return super().write(fd, position, buffers)
-
-    def sync(self, fd: int) -> None:
-        self._steps(f"sync {self._paths.get(fd)}")
-        super().sync(fd)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._steps(f"rename {target}")
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._steps(f"unlink {path}")
-        super().unlink(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self._steps(f"remove {path}")
-        super().remove_directory(path)
-
-
 class Scene:
     """A store with the topics ``a`` and ``b``; of ``b``, partition 0 is open."""
 
@@ -151,6 +115,10 @@ class Scene:
         self.new = iter(range(1, NEW))
         for module, name in ((os, "open"), (io, "open")):
             self._watch_opening(monkeypatch, module, name)
+
+    def _step(self, name: str, path: Path) -> None:
+        if name in ("write", "sync", "rename", "unlink", "remove_directory"):
+            self.steps(f"{name} {path}")
 
     def _watch_opening(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
         real = getattr(module, name)
@@ -182,7 +150,7 @@ class Scene:
 
     def open(self) -> tiered.Store:
         """Open the store, with something in it the first time."""
-        host = Host(clock=self.clock, fs=SteppingDisk(self.steps), open_bucket=self.connect)
+        host = Host(clock=self.clock, fs=FailingDisk(self._step), open_bucket=self.connect)
         store = tiered.open(self.path, cold=URL, host=host, settings=self.settings())
         if not store.topics():
             self.create_a(store, 3).append({"value": b"1"}, partition=0)

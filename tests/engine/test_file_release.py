@@ -57,8 +57,8 @@ def test_what_a_pass_evicts_is_let_go_file_by_file(
     monkeypatch.setattr(tiers, "REMOVED_SECONDS", 1e9)
     disk, found = FailingDisk(), []
 
-    def look(name: str, what: object) -> None:
-        if name == "sync_directory" and str(what).endswith("/0"):
+    def look(name: str, path: Path) -> None:
+        if name == "sync_directory" and path.name == "0":
             found.append(kept(store))
 
     host = Host(clock=clock, fs=disk)

@@ -12,6 +12,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.delegate import Delegate
 from tests.support.stores import HOUR_US, open_store, stepwise
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
@@ -24,14 +25,12 @@ class Ended(Exception):
     pass
 
 
-class Bucket:
+class Bucket(Delegate):
     """An object store that counts the reads of heads, and fails those reads that a test says."""
 
     def __init__(self, inner: Any, fails: list[ColdStorageError]) -> None:
-        self._inner, self.fails, self.heads, self.fails_at = inner, fails, 0, ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self.fails, self.heads, self.fails_at = fails, 0, ""
 
     def _fail(self) -> None:
         if self.fails:
@@ -41,16 +40,16 @@ class Bucket:
         if key.endswith("head.json"):
             self.heads += 1
             self._fail()
-        return self._inner.get(key)
+        return self.inner.get(key)
 
     def get_ranges(self, key: str, ranges: Any) -> Any:
         self._fail()
         self._fail_at(key)
-        return self._inner.get_ranges(key, ranges)
+        return self.inner.get_ranges(key, ranges)
 
     def get_range(self, key: str, start: int, length: int) -> Any:
         self._fail_at(key)
-        return self._inner.get_range(key, start, length)
+        return self.inner.get_range(key, start, length)
 
     def _fail_at(self, key: str) -> None:
         if self.fails_at and self.fails_at in key:

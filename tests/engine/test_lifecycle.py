@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 import tiered
 from tests.support import fork_server
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk, FullDisk
 from tests.support.paths import ROOT
 from tests.support.stores import OFFLOAD_US, evict_all, open_store, stepwise, tier, values
 from tiered.engine.host import Host
 from tiered.engine.writers import flush_in_background
-from tiered.errors import DiskFull
 from tiered.warm.filesystem import OsFileSystem
 
 
@@ -254,7 +254,7 @@ def test_a_partition_that_is_opened_while_the_store_closes_is_closed_too(tmp_pat
 
 
 def test_a_store_whose_close_failed_opens_partitions_again(tmp_path: Path) -> None:
-    disk = CountingDisk()
+    disk = FullDisk()
     store = tiered.open(tmp_path / "data", settings=stepwise(), host=Host(fs=disk))
     topic = store.create_topic("t", partitions=2)
     topic.append(b"a", partition=0)
@@ -421,25 +421,8 @@ def test_a_scan_ends_with_its_store_in_the_middle_of_a_split(tmp_path: Path) -> 
 # -- what is durable when ----------------------------------------------------------------------------
 
 
-class CountingDisk(OsFileSystem):
-    """Counts syncs of files; can refuse to write or to sync."""
-
-    def __init__(self) -> None:
-        self.syncs = 0
-        self.full = False
-
-    def sync(self, fd: int) -> None:
-        self.syncs += 1
-        super().sync(fd)
-
-    def write(self, fd: int, position: int, buffers: Any) -> int:
-        if self.full:
-            raise DiskFull("no room on the local disk")
-        return super().write(fd, position, buffers)
-
-
-def counted(tmp_path: Path, **store: Any) -> tuple[tiered.Store, CountingDisk]:
-    disk = CountingDisk()
+def counted(tmp_path: Path, **store: Any) -> tuple[tiered.Store, FullDisk]:
+    disk = FullDisk()
     return tiered.open(tmp_path / "data", settings=stepwise(store), host=Host(fs=disk)), disk
 
 
@@ -453,16 +436,16 @@ def test_sync_always_makes_each_append_durable_before_it_returns(tmp_path: Path)
     store, disk = counted(tmp_path, sync="always")
     topic = store.create_topic("t")
     for count in range(1, 4):
-        before = disk.syncs
+        before = disk.calls.count("sync")
         topic.append(b"v")
-        assert disk.syncs > before
+        assert disk.calls.count("sync") > before
         assert durable(tmp_path) == count
     topic.append_many([b"v"] * 1000)
     topic.append_batch(pa.table({"value": [b"v"]}))
     assert durable(tmp_path) == 1004
-    before = disk.syncs
+    before = disk.calls.count("sync")
     topic.append(b"v", sync=False)
-    assert disk.syncs == before
+    assert disk.calls.count("sync") == before
     assert durable(tmp_path) == 1004
     store.close()
 
@@ -481,20 +464,16 @@ def test_a_closed_store_refuses_records_before_it_looks_at_them(
 
 @pytest.mark.parametrize("failing", [0, 2])
 def test_a_flush_makes_the_others_durable_where_one_partition_fails(tmp_path: Path, failing: int) -> None:
-    class Broken(CountingDisk):
-        failing_fd = -1
+    def fail(name: str, path: Path) -> None:
+        if name == "sync" and path.parent.name == str(failing):
+            raise OSError(errno.EIO, "the device failed")
 
-        def sync(self, fd: int) -> None:
-            if fd == self.failing_fd:
-                raise OSError(errno.EIO, "the device failed")
-            super().sync(fd)
-
-    disk = Broken()
+    disk = FailingDisk()
     store = tiered.open(tmp_path / "data", settings=stepwise({"sync": "interval"}), host=Host(fs=disk))
     topic = store.create_topic("t", partitions=3)
     for partition in range(3):
         topic.append(b"v", partition=partition)
-    disk.failing_fd = topic.opened.writers[failing]._segment._fd
+    disk.before = fail
     with pytest.raises(tiered.PartitionPoisoned):
         store.flush()
     with tiered.open(tmp_path / "data", read_only=True) as reader:
@@ -510,15 +489,15 @@ def test_sync_interval_makes_appends_durable_soon_and_flush_at_once(tmp_path: Pa
     topic = store.create_topic("t")
     topic.append(b"v")
     assert durable(tmp_path) == 0
-    before = disk.syncs
+    before = disk.calls.count("sync")
     topic.append(b"v", sync=True)
-    assert (disk.syncs - before, durable(tmp_path)) == (1, 2)
+    assert (disk.calls.count("sync") - before, durable(tmp_path)) == (1, 2)
     topic.append(b"v")
     topic.flush()
     assert durable(tmp_path) == 3
-    before = disk.syncs
+    before = disk.calls.count("sync")
     topic.flush()
-    assert disk.syncs == before
+    assert disk.calls.count("sync") == before
     store.close()
     with tiered.open(tmp_path / "data", settings=stepwise({"sync_interval": "5ms"})) as store:
         store.topic("t").append(b"v")
@@ -564,16 +543,16 @@ def test_sync_never_leaves_the_disk_alone_and_readers_see_the_file(tmp_path: Pat
     store, disk = counted(tmp_path, sync="never", sync_interval="5ms")
     topic = store.create_topic("t")
     topic.append(b"v")
-    before = disk.syncs
+    before = disk.calls.count("sync")
     deadline = time.monotonic() + 30
     while durable(tmp_path) < 1:
         assert time.monotonic() < deadline, "the block was not written"
         time.sleep(0.005)
     topic.append(b"w")
     assert values(topic) == [b"v", b"w"]
-    assert disk.syncs == before
+    assert disk.calls.count("sync") == before
     topic.flush()
-    assert disk.syncs == before + 1
+    assert disk.calls.count("sync") == before + 1
     store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk, FullDisk, Killed
 from tests.support.stores import (
     EVICT_US,
     OFFLOAD_US,
@@ -26,7 +28,6 @@ from tiered.engine.open_topics import OpenTopic
 from tiered.format.topic_meta import TopicMeta
 from tiered.policies.actions import Seal
 from tiered.survey import partition_survey
-from tiered.warm.filesystem import OsFileSystem
 
 
 def deleted_and_created_again(store: tiered.Store, **options: Any) -> tiered.Topic:
@@ -225,18 +226,6 @@ def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
 
 def test_a_topic_is_deleted_on_a_full_disk(tmp_path: Path, clock: Clock) -> None:
     """With rows pending that find no room: deleting is what makes room."""
-    import errno
-
-    from tiered.errors import DiskFull
-
-    class FullDisk(OsFileSystem):
-        full = False
-
-        def write(self, fd: int, position: int, buffers: Any) -> int:
-            if self.full:
-                raise DiskFull("no room") from OSError(errno.ENOSPC, "no room")
-            return super().write(fd, position, buffers)
-
     disk = FullDisk()
     with tiered.open(tmp_path / "data", settings=stepwise(), host=Host(clock, disk)) as store:
         topic = store.create_topic("t")
@@ -250,54 +239,34 @@ def test_a_topic_is_deleted_on_a_full_disk(tmp_path: Path, clock: Clock) -> None
         assert values(store.create_topic("t")) == []
 
 
-class Killed(BaseException):
-    """The process died here."""
+def dying_at(step: int) -> Callable[[str, Path], None]:
+    """Before that change of names, and at every one after it."""
+    left = itertools.count(step, -1)
 
-
-class DyingDisk(OsFileSystem):
-    """Stops the process, as far as the disk can tell, before the n-th change."""
-
-    left = -1
-
-    def _step(self) -> None:
-        if self.left == 0:
+    def die(name: str, path: Path) -> None:
+        if name in ("rename", "unlink", "remove_directory", "sync_directory") and next(left) <= 0:
             raise Killed
-        self.left -= 1
 
-    def rename(self, source: Path, target: Path) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self._step()
-        super().remove_directory(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._step()
-        super().sync_directory(path)
+    return die
 
 
 def test_a_deletion_that_was_killed_leaves_the_topic_whole_or_gone(tmp_path: Path, clock: Clock) -> None:
     """Killed before every change of the disk in turn. Whole: it can be deleted again. Gone: for good."""
     url, whole, gone = f"file://{tmp_path}/bucket", 0, 0
     for step in range(40):
-        root, disk = tmp_path / f"data-{step}", DyingDisk()
+        root, disk = tmp_path / f"data-{step}", FailingDisk()
         store = tiered.open(root, cold=f"{url}-{step}", settings=stepwise(), host=Host(clock, disk))
         topic = store.create_topic("t", partitions=2)
         topic.append(b"old", partition=0, sync=True)
         topic.roll()
         tier(store, clock, OFFLOAD_US)
-        disk.left = step
+        disk.before = dying_at(step)
         try:
             store.delete_topic("t")
             died = False
         except Killed:
             died = True
-        disk.left = -1
+        disk.before = None
         store.close()
         with open_store(root, None, clock) as store:
             assert not list((root / "topics").glob(".*"))

@@ -114,7 +114,7 @@ def test_for_a_deletion(scene: Scene) -> None:
     with scene.open() as store:
         store.topic("a").append({"value": b"2"}, partition=1)
         steps = nobody_waits(scene, store, lambda: store.delete_topic("a"))
-        assert {"put", "rename", "unlink", "remove"} <= verbs(steps)
+        assert {"put", "rename", "unlink", "remove_directory"} <= verbs(steps)
         assert "a" not in store.topics()
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import WithoutSyncs
 from tests.support.stores import EVICT_US, OFFLOAD_US, stepwise
 from tiered.cold.fetch.object_reader import read_object
 from tiered.cold.manifest.keys import PartitionKeys, parse_object_name, parse_page_name
@@ -23,7 +24,6 @@ from tiered.format.manifest_checks import check_entries, check_head
 from tiered.format.manifest_codec import decode_head
 from tiered.format.schema import RECORD_SCHEMA
 from tiered.reader.tiers import OpenBucket
-from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import read_start_offset
 from tiered.warm.segment_reader import SegmentFile
 
@@ -43,7 +43,7 @@ def hold(condition: object, words: str) -> None:
         raise Violation(words)
 
 
-class WatchedFiles(OsFileSystem):
+class WatchedFiles(WithoutSyncs):
     """Local files without the syncs, which are not the point here; no segment leaves before the bucket has it.
 
     Attributes
@@ -54,9 +54,6 @@ class WatchedFiles(OsFileSystem):
 
     def __init__(self, bucket: ObjectStore) -> None:
         self.bucket = bucket
-
-    def sync(self, fd: int) -> None: ...
-    def sync_directory(self, path: Path) -> None: ...
 
     def unlink(self, path: Path) -> None:
         if path.suffix == ".log" and path.exists():

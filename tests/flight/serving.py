@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,14 +16,6 @@ store.create_topic("orders", exist_ok=True)
 print(store.serve(sys.argv[2]).location, flush=True)
 sys.stdin.read()
 """
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Wait until something that other threads or processes bring about holds."""
-    until = time.monotonic() + seconds
-    while not holds() and time.monotonic() < until:
-        threading.Event().wait(0.01)
-    return holds()
 
 
 def lose(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *calls: int) -> None:

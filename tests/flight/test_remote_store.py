@@ -15,7 +15,7 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
-from tests.flight.serving import eventually
+from tests.support.waiting import wait_until
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.remote_scan import RemoteSplit, read_remote_split
 from tiered.flight.wire.messages import ScanCommand, Ticket
@@ -114,7 +114,7 @@ def test_a_topic_that_grows_elsewhere_grows_here(remote: tiered.Store, store: ti
     store.topic("grows").add_columns(pa.schema([("m", pa.int64())]))
     store.topic("grows").add_partitions(3)
     topic.append({"n": 2}, sync=True)
-    assert eventually(lambda: topic.partitions == 3)
+    wait_until(lambda: topic.partitions == 3)
     topic.append({"n": 3, "m": 4}, partition=2, sync=True)
     assert topic.scan(columns=["n", "m"]).to_arrow().to_pylist() == [
         {"n": 1, "m": None},

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.flight.serving import eventually, lose
+from tests.flight.serving import lose
 from tests.support.interrupts import Interrupted, interrupting
+from tests.support.waiting import wait_until
 from tiered.errors import DiskFull, StoreClosed
 from tiered.flight.client import appender, remote_producer, replay_buffer
 from tiered.flight.client.appender import PILE_BYTES_MIN, Appender
@@ -151,7 +152,7 @@ def test_each_whose_records_failed_is_told(remote: tiered.Store, monkeypatch: py
 
     monkeypatch.setattr(appending, "_appended", gated)
     topic.append(b"first")
-    assert eventually(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
+    wait_until(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
     topic.append(b"mine")
     thread = threading.Thread(target=other)
     thread.start()
@@ -243,7 +244,7 @@ def test_append_many_tells_of_its_own_records_alone(
 
     monkeypatch.setattr(appending, "_appended", gated)
     topic.append(b"first")
-    assert eventually(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
+    wait_until(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
     topic.append(b"before")
     threading.Timer(0.05, gate.set).start()
     assert topic.append_many([{"value": b"a"}, {"value": b"b"}]) == [(0, 2, 4)]
@@ -374,7 +375,7 @@ def test_a_session_that_is_over_fails_nobody_else(
     for _ in range(12):
         older.append(b"old")
     newer = topic.producer("ingest")
-    assert eventually(lambda: topic.appender._stream is None)  # type: ignore[attr-defined]
+    wait_until(lambda: topic.appender._stream is None)  # type: ignore[attr-defined]
     appending._incarnations[store] = "another"
     assert topic.append(b"plain").offset == 12
     assert newer.append(b"new").offset == 13
@@ -431,7 +432,7 @@ def test_what_nobody_flushes_is_not_kept_for_ever(
     assert topic.append(b"mine").offset == 0
     if restarted:
         appending._incarnations[store] = "another"
-    assert eventually(lambda: not topic.appender.unsettled)  # type: ignore[attr-defined]
+    wait_until(lambda: not topic.appender.unsettled)  # type: ignore[attr-defined]
     for name in "abcde":
         store.topic("orders").producer(name).append(b"x")
     appending._incarnations[store] = "yet another"

@@ -22,7 +22,8 @@ import pyarrow.flight as fl
 import pytest
 
 import tiered
-from tests.flight.serving import SERVER, eventually
+from tests.flight.serving import SERVER
+from tests.support.waiting import wait_until
 from tiered.engine.host import Host
 from tiered.errors import ServerUnavailable, TieredError
 from tiered.flight.client.connection import Connection
@@ -149,7 +150,7 @@ def test_more_streams_than_allowed_are_told_to_come_again(store: tiered.Store) -
         with pytest.raises(tiered.Backpressure, match="1 streams"):
             remote.topic("orders").scan().to_arrow()
         reading.close()
-        assert eventually(lambda: server.streams == 0)
+        wait_until(lambda: server.streams == 0)
         assert remote.topic("orders").scan().to_arrow().num_rows == 20_000
 
 
@@ -163,7 +164,7 @@ def test_a_client_that_is_silent_for_long_gives_up_its_place_to_another(
     with FlightServer.open(store, f"{host}:0", ServeOptions(streams_max=1)) as server:
         silent = fl.connect(server.location)
         writer, answers = silent.do_put(fl.FlightDescriptor.for_path("orders"), schema)
-        assert eventually(lambda: server.streams == 1)
+        wait_until(lambda: server.streams == 1)
         with quick(server.location) as remote:
             topic = remote.topic("orders")
             with pytest.raises(ServerUnavailable, match="1 streams"):
@@ -350,19 +351,19 @@ def test_a_client_that_is_killed_leaves_nothing_behind(
         # What the store itself keeps open from the first read on.
         warm.topic("orders").append(b"first", sync=True)
         assert warm.topic("orders").scan().to_arrow().num_rows == 50_001
-    assert eventually(lambda: not _connections(server))
+    wait_until(lambda: not _connections(server))
     files = _open_files()
     clients = [python(program, server.location) for _ in range(2)]
     for client in clients:
         assert client.stdout is not None
         assert client.stdout.readline()
-    assert eventually(lambda: server.streams == 2)
+    wait_until(lambda: server.streams == 2)
     for client in clients:
         client.send_signal(signal.SIGKILL)
         client.communicate()
-    assert eventually(lambda: server.streams == 0)
-    assert eventually(lambda: not _connections(server))
-    assert eventually(lambda: _open_files() <= files), "files are left open"
+    wait_until(lambda: server.streams == 0)
+    wait_until(lambda: not _connections(server))
+    wait_until(lambda: _open_files() <= files, "files are left open")
     end = topic.append(b"last", sync=True).offset
     assert topic.scan().to_arrow().num_rows == end + 1
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.flight.serving import eventually
+from tests.support.waiting import wait_until
 from tiered.errors import ConfigError, ServerUnavailable
 from tiered.flight.client import staging as module
 from tiered.flight.client.staging import StageClient
@@ -98,11 +98,11 @@ def test_rows_for_a_server_that_is_busy_are_sent_again(tmp_path: Path, count: in
 
             def held() -> Iterator[pa.RecordBatch]:
                 yield rows(100)
-                assert eventually(lambda: server.streams == 1)
+                wait_until(lambda: server.streams == 1)
                 with pytest.raises(tiered.Backpressure, match="1 streams"):
                     client.stage(meta, "q", uuid4().hex, SCHEMA, [rows(7)])
                 waiting.start()
-                assert eventually(lambda: bool(made))
+                wait_until(lambda: bool(made))
 
             def wait() -> None:
                 patient = StageClient(server.location, ConnectOptions(retry_seconds=10))

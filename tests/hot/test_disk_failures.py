@@ -124,7 +124,7 @@ def test_rows_that_come_in_while_others_are_refused_stay_within_two_blocks(
         while writer.append_record(None, b"x", None, 1, 100) != FULL:
             accepted[0] += 1
 
-    def refuse(name: str, what: object) -> None:
+    def refuse(name: str, path: Path) -> None:
         if full[0] and name == "write":
             fill()
             raise DiskFull("no room")
@@ -218,7 +218,7 @@ def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
     """The old one is sealed already: it takes nothing more, and the next append makes the next file."""
     disk = FullDisk()
 
-    def no_new_file(name: str, what: object) -> None:
+    def no_new_file(name: str, path: Path) -> None:
         if disk.full and name == "create":
             raise DiskFull("no room (injected)")
 
@@ -388,7 +388,7 @@ def test_a_roll_beside_a_sync_that_fails_takes_nothing_for_durable(tmp_path: Pat
 def test_a_batch_that_cannot_be_cut_off_poisons(tmp_path: Path) -> None:
     """It found no room: what it left would become part of the log. Opened again, the log is as it was before it."""
 
-    def fail(name: str, what: object) -> None:
+    def fail(name: str, path: Path) -> None:
         if full and name == "write":
             raise DiskFull("no room (injected)")
         if full and name == "truncate":

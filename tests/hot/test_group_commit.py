@@ -11,16 +11,16 @@ from tests.support.partition_writers import (
     append_batch,
     blocks_of,
     in_threads,
-    until,
     writing,
 )
+from tests.support.waiting import wait_until
 
 
 def test_one_sync_serves_all_who_wait(tmp_path: Path) -> None:
     """While one thread syncs, eight append and wait: the next sync makes all of them durable."""
     syncing, go_on = threading.Event(), threading.Event()
 
-    def hold(name: str, what: object) -> None:
+    def hold(name: str, path: Path) -> None:
         if name == "sync" and armed:
             syncing.set()
             assert go_on.wait(30)
@@ -42,7 +42,7 @@ def test_one_sync_serves_all_who_wait(tmp_path: Path) -> None:
         followers = [threading.Thread(target=one) for _ in range(8)]
         for thread in followers:
             thread.start()
-        until(lambda: writer.end_offset == 10)
+        wait_until(lambda: writer.end_offset == 10)
         assert writer.durable_offset == 1
         go_on.set()
         for thread in (leader, *followers):
@@ -54,7 +54,7 @@ def test_one_sync_serves_all_who_wait(tmp_path: Path) -> None:
 def test_threads_that_wait_share_their_syncs(tmp_path: Path) -> None:
     """Eight threads that wait for each of their records: fewer syncs than records, none acknowledged early."""
 
-    def take_time(name: str, what: object) -> None:
+    def take_time(name: str, path: Path) -> None:
         if name == "sync":
             threading.Event().wait(0.005)  # as a disk does
 
@@ -75,7 +75,7 @@ def test_appends_go_on_while_the_disk_syncs(tmp_path: Path) -> None:
     """Also those that fill a block and write it."""
     syncing, go_on = threading.Event(), threading.Event()
 
-    def hold(name: str, what: object) -> None:
+    def hold(name: str, path: Path) -> None:
         if name == "sync" and armed:
             syncing.set()
             assert go_on.wait(30)

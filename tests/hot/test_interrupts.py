@@ -25,10 +25,10 @@ from tests.support.partition_writers import (
     batch_of,
     open_writer,
     read_partition,
-    until,
     writing,
 )
 from tests.support.segments import APPENDING
+from tests.support.waiting import wait_until
 from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
 from tiered.format.producers import Known, ProducerTable
@@ -201,7 +201,7 @@ def test_an_interrupt_on_top_of_a_full_disk_loses_nothing(operation: str, tmp_pa
     """Exhaustive: rows that found no room are still pending, in their order; of what was half written nothing is left."""
     point, interrupted, full = 0, True, [False]
 
-    def fail(name: str, _: object) -> None:
+    def fail(name: str, _: Path) -> None:
         if name == "write" and full[0]:
             raise DiskFull("no room (injected)")
 
@@ -310,7 +310,7 @@ def _interrupted_commit(directory: Path, point: int) -> bool:
             sys.settrace(None)  # starting a thread uses conditions of its own
             for thread in others:
                 thread.start()
-            until(lambda: writer._group._followers == 1 and bool(writer._advanced._condition._waiters))  # type: ignore[attr-defined]
+            wait_until(lambda: writer._group._followers == 1 and bool(writer._advanced._condition._waiters))  # type: ignore[attr-defined]
             sys.settrace(trace)
         plain()
 

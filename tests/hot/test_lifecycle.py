@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -131,7 +130,7 @@ def test_a_child_forked_in_the_middle_of_a_flush_is_not_stuck(tmp_path: Path) ->
     """Locks that other threads held when it was forked are not waited for."""
     syncing, go_on = threading.Event(), threading.Event()
 
-    def hold(name: str, what: object) -> None:
+    def hold(name: str, path: Path) -> None:
         if name == "sync" and armed:
             syncing.set()
             assert go_on.wait(30)
@@ -208,28 +207,15 @@ threading.Event().wait()
 
 def test_files_of_sealed_segments_are_closed_by_the_next_commit(tmp_path: Path) -> None:
     """One that is removed keeps its room on the disk until then."""
-
-    class Counting(OsFileSystem):
-        held: ClassVar[set[int]] = set()
-
-        def create(self, path: Path) -> int:
-            fd = super().create(path)
-            self.held.add(fd)
-            return fd
-
-        def close(self, fd: int) -> None:
-            super().close(fd)
-            self.held.discard(fd)
-
-    disk = Counting()
+    disk = FailingDisk()
     with writing(tmp_path, fs=disk) as writer:
         for value in (b"a", b"b", b"c"):
             append(writer, value)
             writer.roll()
         append(writer, b"d")
         writer.flush()
-        assert len(disk.held) == 1
-    assert not disk.held
+        assert len(disk.open_files) == 1
+    assert not disk.open_files
 
 
 def test_who_waits_for_records_hears_of_a_fence(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,16 @@ from tests.support.disks import FailingDisk
 from tests.support.partition_writers import append, open_writer, read_partition
 from tiered.errors import DiskFull, PartitionPoisoned
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.warm.filesystem import OsFileSystem
 
 NOT_WAITING_SECONDS = 0.05
 """So long a thread that waits for nobody needs at most until it writes."""
 
 
-class Gate(OsFileSystem):
+class Gate(FailingDisk):
     """The first write of a thread stands still until it is let go; the writes of others meanwhile are noted."""
 
     def __init__(self) -> None:
+        super().__init__(self._note)
         self.stopped, self.go, self.entered = threading.Event(), threading.Event(), threading.Event()
         self._armed = False
         self._inside: threading.Thread | None = None
@@ -30,15 +30,9 @@ class Gate(OsFileSystem):
     def arm(self) -> None:
         self._armed = True
 
-    def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
-        self._note()
-        return super().write(fd, position, buffers)
-
-    def create(self, path: Path) -> int:
-        self._note()
-        return super().create(path)
-
-    def _note(self) -> None:
+    def _note(self, name: str, path: Path) -> None:
+        if name not in ("write", "create"):
+            return
         if self._armed:
             self._armed, self._inside = False, threading.current_thread()
             self.stopped.set()
@@ -118,7 +112,7 @@ def test_refused_rows_are_put_back_in_front_while_nobody_adds_one(tmp_path: Path
     writer = open_writer(tmp_path, fs=disk)
     append(writer, b"before")
 
-    def refuse(name: str, what: object) -> None:
+    def refuse(name: str, path: Path) -> None:
         disk.before = None
         # For another thread, which adds a row just now.
         writer.lock.acquire()

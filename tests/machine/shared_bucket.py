@@ -100,20 +100,21 @@ class BucketClient(RecordingBucket):
         super().__init__(recorder, cloud.objects)
         self._cloud = cloud
 
-    def _meet(self) -> None:
+    def _meet(self, verb: str, key: str) -> str | None:
         if self._cloud.away:
             self._cloud.struck = True
             raise ColdStorageError("the bucket does not answer (injected)", retryable=True)
+        return None
 
     def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
-        self._meet()
+        self._meet("put", key)
         fault = self._cloud.faults.pop() if self._cloud.faults else None
         if fault is None:
             return super().put(key, data, if_match=if_match, if_none_match=if_none_match)
         self._cloud.struck = True
         if fault == "outage":
             self._cloud.away = True
-            self._meet()
+            self._meet("put", key)
         if fault == "answer lost":
             super().put(key, data, if_match=if_match, if_none_match=if_none_match)
         else:
@@ -132,9 +133,9 @@ class BucketClient(RecordingBucket):
         return ObjectInfo(key, len(data), etag, self._cloud.modified(key))
 
     def folders(self, prefix: str) -> list[str]:
-        self._meet()
+        self._meet("list", prefix)
         return super().folders(prefix)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        self._meet()
+        self._meet("list", prefix)
         return super().list(prefix)

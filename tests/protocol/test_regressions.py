@@ -10,6 +10,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.delegate import Delegate
 from tests.support.stores import OFFLOAD_US, let_intent_lapse, open_store, stepwise, tier, values
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
@@ -54,18 +55,16 @@ def test_a_restore_that_was_overtaken_does_not_fence_the_one_that_overtook(
         assert values(far.topic("t")) == [b"old", b"new"]
 
 
-class LateHead:
+class LateHead(Delegate):
     """An object store in which something happens right after a head was not found."""
 
     def __init__(self, inner: Any, then: Callable[[], None]) -> None:
-        self._inner, self._then = inner, then
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._then = then
 
     def get(self, key: str) -> Any:
         try:
-            return self._inner.get(key)
+            return self.inner.get(key)
         except ObjectNotFound:
             if key.endswith("head.json"):
                 self._then()

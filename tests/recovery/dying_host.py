@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.clock import Clock
+from tests.support.delegate import Delegate
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
@@ -39,24 +40,22 @@ class DyingDisk(OsFileSystem):
         return found
 
 
-class DyingBucket:
+class DyingBucket(Delegate):
     """An object store that dies before, or after, a PUT or DELETE took effect."""
 
     def __init__(self, inner: Any, count: Callable[[], None]) -> None:
-        self._inner, self._count = inner, count
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._count = count
 
     def put(self, *args: Any, **kwargs: Any) -> Any:
         self._count()
-        result = self._inner.put(*args, **kwargs)
+        result = self.inner.put(*args, **kwargs)
         self._count()
         return result
 
     def delete(self, *args: Any) -> None:
         self._count()
-        self._inner.delete(*args)
+        self.inner.delete(*args)
 
 
 def dying_host(clock: Clock, count: Callable[[], None]) -> Host:

@@ -15,6 +15,7 @@ from tests.repair.repairs import access_of, check_whole, done, repair, spoil
 from tests.support.budget import thinned
 from tests.support.clock import Clock
 from tests.support.damage import Damage, cut, flipped, grown, missing, swapped, zeroed
+from tests.support.disks import Killed
 from tests.support.stores import evict_all, open_store, stepwise
 from tests.support.verified_store import PARTITIONS, Place, segment_parts
 from tiered.cli.verify import _access
@@ -115,9 +116,6 @@ def test_a_damaged_newest_file_is_refused(place: Place) -> None:
 
 def test_a_repair_that_is_killed_keeps_the_damaged_original(place: Place) -> None:
     """The next pass takes the damaged file for the leftover of a re-encoding, once the repaired one has its name."""
-
-    class Killed(BaseException):
-        pass
 
     class Dying(OsFileSystem):
         def rename(self, source: Path, target: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.disk_model import EVERYTHING, NAMES, NOTHING, Image, Loss, some
-from tests.support.disks import FailingDisk, WatchedDisk
+from tests.support.disks import FailingDisk
 from tests.support.recorder import Recorder
 from tests.support.stores import OFFLOAD_US, open_store, stepwise, tier, values
 from tiered.engine.append_numbered import append_idempotent, last_sequence
@@ -493,34 +493,34 @@ def test_an_open_decision_is_recognised_however_much_comes_between(
 @pytest.mark.parametrize("writes", [0, 2])
 def test_a_full_disk_leaves_nothing_of_an_attempt(tmp_path: Path, clock: Clock, writes: int) -> None:
     """Also where not even the head of its file was written."""
-    disk, room = WatchedDisk(), itertools.count(writes, -1)
+    disk, room = FailingDisk(), itertools.count(writes, -1)
 
-    def full(name: str, what: object) -> None:
+    def full(name: str, path: Path) -> None:
         if name == "write" and next(room) <= 0:
             raise DiskFull("no room on the local disk (injected)")
 
     with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
         store.create_topic("t")
         staging = Staging(store.context, store.open_topics)
-        before = set(disk.open_ones)
+        before = dict(disk.open_files)
         disk.before = full
         with pytest.raises(DiskFull):
             stage(staging, [[b"1"]])
         disk.before = None
-        assert disk.open_ones == before
+        assert disk.open_files == before
         assert left(store) == []
 
 
 def test_an_attempt_is_durable_and_closed_when_its_task_is_told(tmp_path: Path, clock: Clock) -> None:
     """A commit that was decided needs its rows after a power cut."""
-    disk = WatchedDisk()
+    disk = FailingDisk()
     with tiered.open(tmp_path, settings=stepwise(), host=Host(clock=clock, fs=disk)) as store:
         store.create_topic("t")
         staging = Staging(store.context, store.open_topics)
-        before = set(disk.open_ones)
+        before = dict(disk.open_files)
         disk.calls.clear()
         stage(staging, [[b"1"]])
-        assert disk.open_ones == before
+        assert disk.open_files == before
         wrote = len(disk.calls) - disk.calls[::-1].index("write")
         assert disk.calls[wrote:] == ["sync", "sync_directory"]
 
@@ -534,8 +534,8 @@ def test_a_sweep_beside_leaves_the_directory_to_who_puts_rows_into_it(tmp_path: 
         clock.now_us = int((time.time() + DONE_SECONDS + 3600) * 1e6)
         staging.sweep_if_due()
 
-        def sweep(name: str, what: object) -> None:
-            if name == "create" and str(what).endswith(".rows"):
+        def sweep(name: str, path: Path) -> None:
+            if name == "create" and path.suffix == ".rows":
                 disk.before = None
                 staging.sweep()
 

@@ -17,39 +17,46 @@ class Killed(BaseException):
 
 
 class FailingDisk(OsFileSystem):
-    """The operating system's files, until told otherwise.
+    """The operating system's files, with a step before each operation; the base of the disks that fail or watch.
 
     Attributes
     ----------
     before : callable
-        Called with the name of each operation and its path or descriptor; what it raises is the failure.
+        Called with the name of each operation and its path, of a rename the new one; what it raises is the failure.
     calls : list
         Names of the operations so far.
+    open_files : dict
+        Path of each open descriptor.
     tears : bool
         Whether a write that fails comes half way.
     """
 
-    def __init__(self, before: Callable[[str, object], None] | None = None) -> None:
+    def __init__(self, before: Callable[[str, Path], None] | None = None) -> None:
         self.before = before
         self.calls: list[str] = []
+        self.open_files: dict[int, Path] = {}
         self.tears = True
 
-    def _step(self, name: str, what: object) -> None:
+    def _step(self, name: str, path: Path) -> None:
         self.calls.append(name)
         if self.before is not None:
-            self.before(name, what)
+            self.before(name, path)
 
     def create(self, path: Path) -> int:
         self._step("create", path)
-        return super().create(path)
+        fd = super().create(path)
+        self.open_files[fd] = path
+        return fd
 
     def open(self, path: Path) -> int:
         self._step("open", path)
-        return super().open(path)
+        fd = super().open(path)
+        self.open_files[fd] = path
+        return fd
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
         try:
-            self._step("write", fd)
+            self._step("write", self.open_files[fd])
         except BaseException:
             if self.tears:
                 data = b"".join(bytes(memoryview(item)) for item in buffers)
@@ -58,15 +65,19 @@ class FailingDisk(OsFileSystem):
         return super().write(fd, position, buffers)
 
     def sync(self, fd: int) -> None:
-        self._step("sync", fd)
+        self._step("sync", self.open_files[fd])
         super().sync(fd)
 
     def truncate(self, fd: int, length: int) -> None:
-        self._step("truncate", fd)
+        self._step("truncate", self.open_files[fd])
         super().truncate(fd, length)
 
+    def close(self, fd: int) -> None:
+        del self.open_files[fd]
+        super().close(fd)
+
     def rename(self, source: Path, target: Path) -> None:
-        self._step("rename", source)
+        self._step("rename", target)
         super().rename(source, target)
 
     def unlink(self, path: Path) -> None:
@@ -90,7 +101,7 @@ class MortalDisk(FailingDisk):
         self._left = step
         self.dead = False
 
-    def _die(self, name: str, what: object) -> None:
+    def _die(self, name: str, path: Path) -> None:
         self.tears = not self.dead
         if self.dead or self._left == 0:
             self.dead = True
@@ -152,7 +163,7 @@ class FullDisk(FailingDisk):
         self.full = False
         self.refused = 0
 
-    def _refuse(self, name: str, what: object) -> None:
+    def _refuse(self, name: str, path: Path) -> None:
         if self.full and name in ("write", "create"):
             self.refused += 1
             raise DiskFull("no room on the local disk (injected)")
@@ -164,11 +175,11 @@ class BrokenDisk(FailingDisk):
     def __init__(self) -> None:
         super().__init__(self._fail)
         self.broken: set[str] = set()
-        self.failed: list[tuple[str, object]] = []
+        self.failed: list[tuple[str, Path]] = []
 
-    def _fail(self, name: str, what: object) -> None:
+    def _fail(self, name: str, path: Path) -> None:
         if name in self.broken:
-            self.failed.append((name, what))
+            self.failed.append((name, path))
             raise OSError(5, "Input/output error (injected)")
 
 
@@ -179,30 +190,8 @@ def copy_of(directory: Path, target: Path) -> Path:
     return target
 
 
-class WatchedDisk(FailingDisk):
-    """Also knows which descriptors are open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open_ones: set[int] = set()
-
-    def create(self, path: Path) -> int:
-        fd = super().create(path)
-        self.open_ones.add(fd)
-        return fd
-
-    def open(self, path: Path) -> int:
-        fd = super().open(path)
-        self.open_ones.add(fd)
-        return fd
-
-    def close(self, fd: int) -> None:
-        self.open_ones.remove(fd)
-        super().close(fd)
-
-
 class WithoutSyncs(OsFileSystem):
-    """Nothing crashes here, and the syncs took most of the time."""
+    """Syncs nothing: for tests without crashes, whose time went into the syncs."""
 
     def sync(self, fd: int) -> None: ...
     def sync_directory(self, path: Path) -> None: ...

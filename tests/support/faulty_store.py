@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TypeVar
 
+from tests.support.delegate import Delegate
 from tiered.cold.object_store.protocol import Bytes, ObjectInfo, ObjectStore, Upload, Versioned
 from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 
@@ -58,7 +59,7 @@ class Operation:
     key: str
 
 
-class FaultyStore:
+class FaultyStore(Delegate):
     """See `ObjectStore`. Passes on to `inner`, but for the operations that `faults` numbers.
 
     Attributes
@@ -72,7 +73,7 @@ class FaultyStore:
     """
 
     def __init__(self, inner: ObjectStore, faults: Mapping[int, str] | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.faults = dict(faults or {})
         self.operations: list[Operation] = []
         self.struck: Counter[str] = Counter()
@@ -82,14 +83,6 @@ class FaultyStore:
         self._late: list[tuple[int, Callable[[], None]]] = []
         self._quiet = False
         self._lock = threading.RLock()
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def conditional_writes(self) -> bool:
-        return self.inner.conditional_writes
 
     def get(self, key: str) -> Versioned:
         with self._lock:

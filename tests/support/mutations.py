@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from tests.support.delegate import Delegate
 from tests.support.recorder import Recorder
 from tiered.format.manifest import ObjectEntry
 from tiered.hot.partition_writer import PartitionWriter
@@ -22,15 +23,15 @@ from tiered.warm.segment_writer import SegmentWriter
 Mutation = Callable[[], AbstractContextManager[object]]
 
 
-class Without:
+class Without(Delegate):
     """A file system on which some operations do nothing."""
 
     def __init__(self, fs: Any, *names: str) -> None:
-        self._fs = fs
+        super().__init__(fs)
         self._names = names
 
     def __getattr__(self, name: str) -> Any:
-        return (lambda *_: None) if name in self._names else getattr(self._fs, name)
+        return (lambda *_: None) if name in self._names else super().__getattr__(name)
 
 
 def _create_without(*names: str) -> Mutation:

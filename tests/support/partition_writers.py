@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,11 +125,3 @@ def in_threads(*work: Callable[[], None]) -> None:
         thread.join()
     for error in errors:
         raise error
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Let other threads run until the condition holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.001)

@@ -34,10 +34,10 @@ from tests.support.disk_model import (
     Write,
     numbered,
 )
-from tests.support.memory_store import MemoryUpload
+from tests.support.memory_store import MemoryStore
 from tiered.cold.object_store.options import ColdOptions
-from tiered.cold.object_store.protocol import Bytes, ObjectInfo, Versioned
-from tiered.errors import ColdStorageError, ObjectNotFound, PreconditionFailed
+from tiered.cold.object_store.protocol import Bytes, ObjectInfo
+from tiered.errors import ColdStorageError, PreconditionFailed
 from tiered.warm.filesystem import OsFileSystem
 
 _numbers = itertools.count(1)
@@ -209,41 +209,28 @@ class Recorder(OsFileSystem):
                 yield index, loss, disk.image(loss)
 
 
-class RecordingBucket:
-    """An object store in memory; what changes in it is in the journal of its recorder."""
+class RecordingBucket(MemoryStore):
+    """A bucket in memory; what changes in it is in the journal of its recorder."""
 
-    conditional_writes = True
     url = "s3://bucket/prefix"
 
     def __init__(self, recorder: Recorder, objects: Objects) -> None:
+        super().__init__()
         self._recorder = recorder
         self.objects = objects
         self.fails = False
 
     def _find(self, key: str) -> tuple[bytes, str]:
-        self._meet()
-        if key not in self.objects:
-            raise ObjectNotFound(f"404 {key}")
-        return self.objects[key]
+        self._meet("find", key)
+        return super()._find(key)
 
-    def _meet(self) -> None:
+    def _meet(self, verb: str, key: str) -> str | None:
         if self.fails:
             raise ColdStorageError("the bucket does not answer (injected)", retryable=True)
-
-    def get(self, key: str) -> Versioned:
-        return Versioned(*self._find(key))
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        data = self._find(key)[0][start : start + length]
-        if len(data) != length:
-            raise ColdStorageError(f"{key}: {len(data)} bytes instead of {length}")
-        return data
-
-    def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        return [self.get_range(key, start, length) for start, length in ranges]
+        return None
 
     def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
-        self._meet()
+        self._meet("put", key)
         op = Put(key, bytes(data), f"etag-{next(_numbers)}", if_match, if_none_match)
         if not self.land(op):
             raise PreconditionFailed(f"412 {key}")
@@ -259,24 +246,12 @@ class RecordingBucket:
             self._recorder.note(op)
             return True
 
-    def upload(self, key: str) -> MemoryUpload:
-        return MemoryUpload(self, key)
-
     def stat(self, key: str) -> ObjectInfo:
         data, etag = self._find(key)
         return ObjectInfo(key, len(data), etag, 0.0)
 
-    def folders(self, prefix: str) -> list[str]:
-        below = [key[len(prefix) :] for key in self.objects if key.startswith(prefix)]
-        return sorted({rest.partition("/")[0] for rest in below if "/" in rest})
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return (self.stat(key) for key in sorted(self.objects) if key.startswith(prefix))
-
     def delete(self, keys: Iterable[str]) -> None:
-        self._meet()
         for key in keys:
+            self._meet("delete", key)
             if self.objects.pop(key, None) is not None:
                 self._recorder.note(Delete(key))
-
-    def close(self) -> None: ...

@@ -10,16 +10,13 @@ from typing import Any
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import Killed
 from tests.support.memory_store import MemoryStore, MemoryUpload
 from tiered.cold.object_store.protocol import Bytes, ObjectInfo, Versioned
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 
 URL = "memory://watched"
-
-
-class Killed(BaseException):
-    """The process is gone: nothing after this instruction happens."""
 
 
 class WatchedBucket(MemoryStore):

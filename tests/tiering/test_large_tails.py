@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.waiting import wait_until
 from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, published, settings
 from tests.tiering.stepped_loop import Loop
 from tiered.cold.upkeep.inspect import read_facts_of_entry
@@ -63,13 +63,6 @@ def stalled(bucket: WatchedBucket, topic: str) -> Iterator[threading.Semaphore]:
     finally:
         bucket.hook = lambda request: None
         go_on.set()
-
-
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_large_tail_goes_in_pieces_with_the_facts_of_their_own_ends(tmp_path: Path, clock: Clock) -> None:
@@ -181,7 +174,7 @@ def test_large_tails_hold_up_no_quiet_topic(tmp_path: Path) -> None:
     with store:
         big, quiet = store.create_topic("big", partitions=5), store.create_topic("quiet")
         quiet.append(b"0", sync=True)
-        until(lambda: published_of(bucket, "quiet") == [b"0"])
+        wait_until(lambda: published_of(bucket, "quiet") == [b"0"])
         assert store.passes is not None
         with stalled(bucket, "big") as arrived:
             values = [grow(big, 9, partition) for partition in range(5)]
@@ -189,10 +182,10 @@ def test_large_tails_hold_up_no_quiet_topic(tmp_path: Path) -> None:
                 assert arrived.acquire(timeout=30)
             for number in range(1, 4):
                 quiet.append(b"%d" % number, sync=True)
-                until(lambda: published_of(bucket, "quiet")[-1] == b"%d" % number)  # noqa: B023
+                wait_until(lambda: published_of(bucket, "quiet")[-1] == b"%d" % number)  # noqa: B023
             assert store.passes.kinds()["tails"].last_errors == ()
         for partition in range(5):
-            until(lambda: published(bucket, "big", partition) == values[partition])  # noqa: B023
+            wait_until(lambda: published(bucket, "big", partition) == values[partition])  # noqa: B023
 
 
 def published_of(bucket: WatchedBucket, topic: str) -> list[bytes]:
@@ -214,7 +207,7 @@ def test_what_is_on_its_way_is_left_alone_and_told_by_a_later_pass(tmp_path: Pat
             assert (first.under_way, first.report.done) == ({("t", 0)}, ())
             other.append(b"1", sync=True)
             second = tierer.tail_pass(wait_seconds=0)
-            until(lambda: published_of(bucket, "other") == [b"1"])
+            wait_until(lambda: published_of(bucket, "other") == [b"1"])
             assert set(second.lags) == {("other", 0)}
             with (
                 pytest.raises(tiered.StoreLocked),
@@ -245,7 +238,7 @@ def test_stop_ends_after_the_piece_that_is_on_its_way(tmp_path: Path, clock: Clo
         assert published(bucket) == values[:7]
         clock.advance(10)
         loop.passes.start()
-        until(lambda: published(bucket) == values)
+        wait_until(lambda: published(bucket) == values)
         assert loop.passes.stop(30) is True
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import Killed
 from tests.support.stores import HOUR_US, open_store, tier
 from tests.tiering.merged_store import (
     PARTS,
@@ -121,15 +122,12 @@ def test_a_merge_that_dies_before_its_commit_leaves_an_orphan_and_nothing_else(
     offload_all(store, clock)
     before, head = bits(topic.scan()), head_of(url)
 
-    class KilledError(BaseException):
-        """Not an error that a pass outlives."""
-
     def killed(self: object, change: object) -> None:
-        raise KilledError
+        raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr("tiered.cold.manifest.commit.Committer.commit", killed)
-        with pytest.raises(KilledError):
+        with pytest.raises(Killed):
             store.tier((clock() + 5 * HOUR_US) // 1000)
     assert head_of(url) == head
     (orphan,) = names_in(url) - {entry.name for entry in head.inline}

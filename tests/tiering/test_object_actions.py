@@ -12,9 +12,10 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import Killed
 from tests.support.s3_server import s3_process
 from tests.support.stores import open_store, values
-from tests.support.watched_bucket import Killed, WatchedBucket, away, host
+from tests.support.watched_bucket import WatchedBucket, away, host
 from tiered.cli.verify import _access
 from tiered.cold.fetch.local_copies import LocalCopies
 from tiered.cold.object_store.options import ColdOptions

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.stores import values
+from tests.support.waiting import wait_until
 from tests.support.watched_bucket import WatchedBucket, away, host, open_at, published, settings
 from tests.tiering.stepped_loop import Loop
 from tiered.base.ticker import Ticker
@@ -406,18 +406,11 @@ def test_daemon_true_runs_them_on_threads_and_close_ends_them(tmp_path: Path) ->
         topic = store.create_topic("t")
         for number in range(3):
             topic.append(b"%d" % number, sync=True)
-            until(lambda: bucket.uploads() > 0 and store.status().partitions[0].lag_records == 0)
+            wait_until(lambda: bucket.uploads() > 0 and store.status().partitions[0].lag_records == 0)
         assert store.passes is not None
         assert {thread.name for thread in store.passes._threads} == {"tiered-full", "tiered-tails"}
     assert not any(thread.is_alive() for thread in store.passes._threads)
     assert published(bucket) == [b"0", b"1", b"2"]
-
-
-def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_stop_has_a_deadline(tmp_path: Path, clock: Clock) -> None:
@@ -439,7 +432,7 @@ def test_stop_has_a_deadline(tmp_path: Path, clock: Clock) -> None:
         clock=clock,  # type: ignore[arg-type]
     )
     passes.start()
-    until(lambda: passes.state().full.running)
+    wait_until(lambda: passes.state().full.running)
     assert passes.stop(0.01) is False
     go_on.set()
     assert passes.stop(30) is True

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.delegate import Delegate
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
 from tiered.warm.filesystem import OsFileSystem
@@ -65,16 +66,16 @@ class Steps:
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-class Traced:
+class Traced(Delegate):
     """Passes every call on, and reports it before and after."""
 
     def __init__(self, inner: Any, kind: str, steps: Steps) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._kind = kind
         self._steps = steps
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
+        found = super().__getattr__(name)
         if name not in _TRACED[self._kind]:
             return found
 
@@ -88,8 +89,8 @@ class Traced:
         return call
 
     def __enter__(self) -> Traced:
-        self._inner.__enter__()
+        self.inner.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._inner.__exit__(*error)
+        self.inner.__exit__(*error)

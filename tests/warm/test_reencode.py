@@ -181,7 +181,7 @@ def test_no_room_for_the_copy_changes_nothing(tmp_path: Path) -> None:
 def test_a_device_that_fails_changes_nothing(operation: str, tmp_path: Path) -> None:
     path = write_segment(tmp_path / "0", BLOCKS, seal=True)
 
-    def fail(name: str, what: object) -> None:
+    def fail(name: str, path: Path) -> None:
         if name == operation:
             raise OSError(5, "Input/output error (injected)")
 

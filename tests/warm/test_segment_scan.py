@@ -19,6 +19,7 @@ import pytest
 from tests.support import fork_server
 from tests.support.crafted_blocks import crafted
 from tests.support.disks import BrokenDisk, FailingDisk, ForgetfulDisk, FullDisk, Killed, MortalDisk
+from tests.support.interrupts import Interrupted
 from tests.support.paths import ROOT
 from tests.support.segments import APPENDING, BODY, append, body_of, header_of, read, values_of, write_segment
 from tiered.errors import CorruptionError, DiskFull, UnsupportedFormat
@@ -290,7 +291,7 @@ print(read(writer.path))
 def test_an_interrupt_leaves_the_segment_as_it_was(where: str, tmp_path: Path) -> None:
     """Ctrl-C in the middle of an append or of a seal: the next one goes on as if neither had been tried."""
 
-    def interrupt(name: str, what: object) -> None:
+    def interrupt(name: str, path: Path) -> None:
         if armed and name == where:
             raise KeyboardInterrupt
 
@@ -309,10 +310,6 @@ def test_an_interrupt_leaves_the_segment_as_it_was(where: str, tmp_path: Path) -
     assert writer.seal(0).record_count == 2
     writer.close()
     assert read(writer.path) == [b"a" * 1000, b"b"]
-
-
-class Interrupted(BaseException):
-    """As Ctrl-C."""
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disks import BrokenDisk, FailingDisk, WatchedDisk
+from tests.support.disks import BrokenDisk, FailingDisk
 from tests.support.segments import body_of, header_of, write_segment
 from tiered.format.block import HEADER_BYTES, Numbers, encode_header
 from tiered.format.codec import Codec
@@ -98,7 +98,7 @@ def test_of_two_threads_that_sync_at_once_the_second_hears_of_the_failure_too(tm
         else:
             heard.append("durable")
 
-    def before(name: str, what: object) -> None:
+    def before(name: str, path: Path) -> None:
         if name == "sync" and first[0]:
             first[0] = False
             second.start()
@@ -117,12 +117,12 @@ def test_of_two_threads_that_sync_at_once_the_second_hears_of_the_failure_too(tm
 
 @pytest.mark.parametrize("name", ["close", "abandon"])
 def test_a_writer_lets_go_of_its_file_once(tmp_path: Path, name: str) -> None:
-    disk = WatchedDisk()
+    disk = FailingDisk()
     writer = SegmentWriter.create(disk, tmp_path, header_of())
-    assert len(disk.open_ones) == 1
+    assert len(disk.open_files) == 1
     for _ in range(2):
         getattr(writer, name)()
-        assert disk.open_ones == set()
+        assert disk.open_files == {}
 
 
 @pytest.mark.parametrize("name", ["sync", "truncate"])
@@ -130,9 +130,9 @@ def test_a_writer_that_cannot_go_on_lets_go_of_the_file(tmp_path: Path, name: st
     path = write_segment(tmp_path, BLOCKS, seal=False)
     with path.open("ab") as file:
         file.write(b"torn")
-    disk = WatchedDisk()
+    disk = FailingDisk()
 
-    def fail(what: str, _: object) -> None:
+    def fail(what: str, _: Path) -> None:
         if what == name:
             raise OSError(5, "Input/output error (injected)")
 
@@ -141,7 +141,7 @@ def test_a_writer_that_cannot_go_on_lets_go_of_the_file(tmp_path: Path, name: st
     assert segment.scan is not None
     with pytest.raises(OSError, match="injected"):
         SegmentWriter.resume(disk, path, segment.header, segment.scan)
-    assert disk.open_ones == set()
+    assert disk.open_files == {}
 
 
 def test_a_writer_that_goes_on_knows_when_the_first_record_came(tmp_path: Path) -> None:

@@ -11,54 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disks import FailingDisk, Killed
 from tiered.cold.object_store.connect import ColdOptions
 from tiered.cold.object_store.file_store import FileStore
 from tiered.errors import Backpressure, ColdStorageError, DiskFull, PreconditionFailed
 from tiered.warm.filesystem import OsFileSystem
 
 
-class Killed(BaseException):
-    """The process ends here: nothing after it runs, clean-up included."""
-
-
-class Recording(OsFileSystem):
-    """Notes every step; ends the process before step number `last`."""
+class Recording(FailingDisk):
+    """Notes every step; ends the process before step number `last`, and at every one after it."""
 
     def __init__(self, last: int = 1 << 30) -> None:
+        super().__init__(self._note)
         self.steps: list[tuple[str, Path]] = []
         self._last = last
-        self._names: dict[int, Path] = {}
 
-    def _step(self, name: str, path: Path) -> None:
+    def _note(self, name: str, path: Path) -> None:
         if len(self.steps) >= self._last:
             raise Killed
         self.steps.append((name, path))
-
-    def create(self, path):
-        self._step("create", path)
-        fd = super().create(path)
-        self._names[fd] = path
-        return fd
-
-    def write(self, fd, position, buffers):
-        self._step("write", self._names[fd])
-        return super().write(fd, position, buffers)
-
-    def sync(self, fd):
-        self._step("sync", self._names[fd])
-        super().sync(fd)
-
-    def rename(self, source, target):
-        self._step("rename", target)
-        super().rename(source, target)
-
-    def unlink(self, path):
-        self._step("unlink", path)
-        super().unlink(path)
-
-    def sync_directory(self, path):
-        self._step("sync_directory", path)
-        super().sync_directory(path)
 
 
 def keys(store: FileStore) -> list[str]:
