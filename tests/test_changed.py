@@ -13,10 +13,10 @@ from tests.support.paths import ROOT
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for file, text in {
-        "cold/test_commit.py": "from tests.support.buckets import bucket\n",
-        "cold/test_fetch.py": "",
+        "cold/manifest/test_commit.py": "from tests.support.buckets import bucket\n",
+        "cold/fetch/test_fetcher.py": "",
         "cold/manifest/test_head.py": "",
-        "hot/test_buffer.py": "from tests.support import buckets\n",
+        "hot/test_row_buffer.py": "from tests.support import buckets\n",
         "torture/test_life.py": "from tiered.cold.manifest.commit import Committer\n",
         "docs/test_docs.py": "",
     }.items():
@@ -34,8 +34,8 @@ def tree(tmp_path: Path) -> Path:
             [
                 "tests/cold/manifest/test_commit.py",
                 *ALWAYS,
-                "tests/cold/manifest/test_head.py",
                 "tests/cold/fetch/test_fetcher.py",
+                "tests/cold/manifest/test_head.py",
                 "tests/torture/test_life.py",
             ],
         ),
