@@ -254,3 +254,13 @@ def test_appends_and_passes_go_on_after_a_sweep_from_another_process(tmp_path: P
         assert sweep(beside).objects == 4
         with tiered.open(url) as bucket:
             assert values(bucket.topic("t")) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_pass_removes_what_a_sweep_left_that_was_killed(tmp_path: Path, clock: Clock) -> None:
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        store.create_topic("t").append(b"1", sync=True)
+        left = [tmp_path / "data" / ".swept.json.tmp", tmp_path / "data" / "topics/t/0/.sweep.json.tmp"]
+        for path in left:
+            path.touch()
+        tier(store, clock, 0)
+        assert not any(path.exists() for path in left)

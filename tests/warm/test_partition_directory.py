@@ -110,6 +110,7 @@ def test_half_written_files_of_a_rewrite_go_and_the_writers_stay(tmp_path: Path)
         [tmp_path / f".{0:020}-{number}.log.tmp" for number in (1, 10, 100)],
     )
     segment = write_segment(tmp_path, [[b"a"]], seal=True)
+    theirs += [tmp_path / ".asked.json.tmp", tmp_path / ".sweep.json.tmp"]
     for path in (mine, *theirs):
         path.touch()
     remove_half_written(FS, tmp_path)

@@ -28,6 +28,11 @@ def read_swept(root: Path) -> int | None:
     return value if type(value) is int else 0
 
 
+def remove_half_swept(fs: FileSystem, root: Path) -> None:
+    """Remove what a process left that was killed in `write_swept`; the caller holds the locks of a full pass."""
+    fs.unlink(root / f".{SWEPT_FILE}.tmp")
+
+
 def write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
     """Write when the bucket was swept, durably.
 

@@ -51,7 +51,7 @@ from .pauses import Pauses
 from .reports import TailReport
 from .store_survey import StoreSurvey
 from .store_sweep import StoreSweep
-from .sweep_state import read_swept
+from .sweep_state import read_swept, remove_half_swept
 from .tail_survey import TailSurvey
 
 PASSES_LOCK = "passes.lock"
@@ -474,6 +474,7 @@ class Tierer:
 
     def _tidy(self, problems: list[TieredError]) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
+        remove_half_swept(self._fs, self.finder.root)
         unread: list[str] = []  # their problems are told by who plans
         for meta, partition in self._topics.partitions(lambda topic, _: unread.append(topic)):
             directory = self.actions.directory(meta, partition)

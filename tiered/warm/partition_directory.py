@@ -72,9 +72,13 @@ def list_segments(directory: Path) -> Listing:
 
 
 def remove_half_written(fs: FileSystem, directory: Path) -> None:
-    """Remove what a killed tierer left half made; the writer's own files, generation 0, are left alone."""
+    """Remove what a killed tierer left half made; the writer's own files, generation 0, are left alone.
+
+    The caller holds the tiering lock, under which alone these files are made.
+    """
+    documents = {f".{REQUEST_FILE}.tmp", f".{SWEEP_FILE}.tmp"}
     for name in os.listdir(directory):
-        if (name.endswith(".log.tmp") and not name.endswith("-0.log.tmp")) or name == f".{REQUEST_FILE}.tmp":
+        if (name.endswith(".log.tmp") and not name.endswith("-0.log.tmp")) or name in documents:
             fs.unlink(directory / name)
 
 
