@@ -79,7 +79,8 @@ fast: $(VENV)/.dev ## build and install the accelerated append; needs a C compil
 	$(BIN)/tiered --version
 
 test-fast: build/accelerator/.built ## the tests of appends, with the accelerated append
-	PYTHONPATH=$(dir $<) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(APPENDS)
+	PYTHONPATH=$(CURDIR)/$(dir $<) $(BIN)/python -c 'from tiered.hot.accelerator import accelerator; assert accelerator'
+	PYTHONPATH=$(CURDIR)/$(dir $<) $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadgroup $(APPENDS)
 
 build/accelerator/.built: accelerator/pyproject.toml accelerator/tiered_accelerator.c $(VENV)/.dev
 	rm -rf $(dir $@)

@@ -229,6 +229,23 @@ def test_a_copied_block_is_right_though_the_disk_is_not(path: Path, clock: Clock
         assert short(topic, offset=10, limit=1) == before[0]
 
 
+def test_a_file_in_the_place_of_another_is_read_anew(path: Path, clock: Clock) -> None:
+    """Though it has the same segment id and generation, as a file that a repair or an operator puts there."""
+    with opened(path, clock, read_only=True) as store:
+        topic = store.topic("t")
+        list(topic.read(offset=0))
+        for _ in range(3):
+            assert short(topic, offset=10, limit=1)
+        assert len(store.context.blocks) == 1
+        segment = path / "topics" / "t" / "0" / f"{0:020}-0.log"
+        other = segment.with_suffix(".other")
+        other.write_bytes(segment.read_bytes().replace(b"%050d" % 10, b"%050d" % 99))
+        other.replace(segment)
+        with pytest.raises(tiered.CorruptionError):
+            list(topic.read(offset=10, limit=1))
+        assert len(store.context.blocks) == 0
+
+
 def test_blocks_of_a_file_that_is_gone_are_let_go(path: Path, clock: Clock) -> None:
     with opened(path, clock) as store:
         topic = store.topic("t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import time
 from collections.abc import Iterable
@@ -15,9 +16,11 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.disks import FailingDisk
 from tests.support.stores import HOUR_US, OFFLOAD_US, evict_all, open_store, stepwise, tier, values
 from tiered.cold.manifest.keys import ObjectName
 from tiered.cold.object_store.file_store import FileStore
+from tiered.engine.host import Host
 from tiered.errors import ColdStorageError
 from tiered.warm.partition_directory import read_marks
 
@@ -264,3 +267,20 @@ def test_a_pass_removes_what_a_sweep_left_that_was_killed(tmp_path: Path, clock:
             path.touch()
         tier(store, clock, 0)
         assert not any(path.exists() for path in left)
+
+
+def test_a_pass_goes_on_where_what_a_sweep_left_cannot_be_removed(tmp_path: Path, clock: Clock) -> None:
+    """The trouble is reported; everything else of the pass is done (promise P11)."""
+
+    def refuse(name: str, path: Path) -> None:
+        if name == "unlink" and path.name == ".swept.json.tmp":
+            raise OSError(errno.EROFS, "read-only file system")
+
+    host = Host(clock=clock, fs=FailingDisk(refuse))
+    url = f"file://{tmp_path}/bucket"
+    with tiered.open(tmp_path / "data", cold=url, settings=sweeping(), host=host) as store:
+        store.create_topic("t").append(b"1", sync=True)
+        clock.advance(2)
+        report, problems = store.tierer.full_pass()
+        assert [action.kind for action, _ in report.done] == ["ship_tail"]
+        assert "read-only" in str(problems[0])

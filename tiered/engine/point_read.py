@@ -103,8 +103,8 @@ def _rows(
 
 def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
     """Return a block, verified and decoded: from the cache, or from the file."""
-    cache, header = topic.context.blocks, segment.header
-    key = BlockKey(header.segment_id.bytes, header.generation, segment.index.positions[at])
+    cache = topic.context.blocks
+    key = BlockKey(segment.identity, segment.index.positions[at])
     found = cache.get(key)
     if found is not None:
         return found
@@ -117,7 +117,7 @@ def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
     found = CachedBlock(
         block.header.base_offset,
         block.header.end_offset,
-        [arrays[i] for i in range(len(header.schema))],
+        [arrays[i] for i in range(len(segment.header.schema))],
         block.header.raw_length,
     )
     if keep:

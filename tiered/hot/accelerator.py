@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sysconfig
+import sys
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ INTERFACE = 1
 
 def _load() -> ModuleType | None:
     # A free-threaded build has no GIL, on which the extension relies.
-    if os.environ.get("TIERED_ACCELERATOR") == "off" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if os.environ.get("TIERED_ACCELERATOR") == "off" or "t" in sys.abiflags:
         return None
     try:
         import tiered_accelerator

@@ -17,10 +17,15 @@ _SEEN_MAX = 4096
 
 
 class BlockKey(NamedTuple):
-    """A block for ever: no two files have the same segment id and generation."""
+    """A block of one file.
 
-    segment_id: bytes
-    generation: int
+    Attributes
+    ----------
+    file
+        The identity of the segment's file (`SegmentFile.identity`): another file in its place has other blocks.
+    """
+
+    file: tuple[int, ...]
     position: int
 
 
@@ -112,11 +117,11 @@ class BlockCache:
                     self._protected_bytes -= oldest.bytes
             self._memory.reserve(self.bytes)
 
-    def forget(self, segment_id: bytes, generation: int) -> None:
-        """Let go of the blocks of a segment's file that is gone."""
+    def forget(self, file: tuple[int, ...]) -> None:
+        """Let go of the blocks of a file that is gone."""
         with self._lock:
             for queue in (self._probation, self._protected):
-                for key in [key for key in queue if key[:2] == (segment_id, generation)]:
+                for key in [key for key in queue if key.file == file]:
                     size = queue.pop(key).bytes
                     self.bytes -= size
                     if queue is self._protected:

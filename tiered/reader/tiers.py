@@ -196,6 +196,8 @@ class Tiers:
             if known is not None and known[0] == identity:
                 self._segments.move_to_end(name)
                 return known[1]
+        if known is not None:
+            self.forget(name)
         with self._files.of(name):
             with self._lock:
                 known = self._active.pop(name, None)
@@ -216,8 +218,7 @@ class Tiers:
             known = self._segments.pop(str(path), None)
             self._active.pop(str(path), None)
         if known is not None and self.blocks is not None:
-            header = known[1].header
-            self.blocks.forget(header.segment_id.bytes, header.generation)
+            self.blocks.forget(known[1].identity)
 
     def forget_removed(self) -> None:
         """Let go of the segments whose files are gone, as `forget` does, for who is not told of them."""
@@ -253,6 +254,8 @@ class Tiers:
         with self._lock:
             self._segments.clear()
             self._active.clear()
+        if self.blocks is not None:
+            self.blocks.clear()
 
     def cold(self, meta: TopicMeta, partition: int) -> PartitionManifest:
         """Return the manifest of a partition."""

@@ -474,7 +474,10 @@ class Tierer:
 
     def _tidy(self, problems: list[TieredError]) -> None:
         """Remove what a killed pass left behind: half-written files, superseded generations."""
-        remove_half_swept(self._fs, self.finder.root)
+        try:
+            remove_half_swept(self._fs, self.finder.root)
+        except (TieredError, OSError) as error:
+            problems.append(as_tiered_error(error))
         unread: list[str] = []  # their problems are told by who plans
         for meta, partition in self._topics.partitions(lambda topic, _: unread.append(topic)):
             directory = self.actions.directory(meta, partition)

@@ -52,14 +52,17 @@ class SegmentFile:
         How the blocks were found, where there is no footer.
     producers : tuple of ProducerState
         Those known at its end.
+    identity : tuple of int
+        Device, inode and time of change of a sealed segment's file; empty for others.
     """
 
     def __init__(
         self, path: Path, data: pa.Buffer | None, header: SegmentHeader, index: BlockIndex, end_offset: int,
         facts: SegmentFacts | None, scan: Scan | None, producers: tuple[ProducerState, ...] = (), *,
-        use_mmap: bool = True,
+        use_mmap: bool = True, identity: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self.producers = producers
+        self.identity = identity
         self._use_mmap = use_mmap
         self.path = path
         self._mapped = data
@@ -109,7 +112,12 @@ class SegmentFile:
                 if facts.segment_id != header.segment_id or facts.base_offset != header.base_offset:
                     raise CorruptionError("footer of another segment", where=where, position=footer.position)
                 mapped = map_file(path, fd, use_mmap, size)
-                return cls(path, mapped, header, footer.index, facts.end_offset, facts, None, facts.producers)
+                status = os.fstat(fd)
+                identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+                return cls(
+                    path, mapped, header, footer.index, facts.end_offset, facts, None, facts.producers,
+                    identity=identity,
+                )  # fmt: skip
             if header.generation > 0:
                 # Re-encoded files get their name once they are sealed.
                 raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
