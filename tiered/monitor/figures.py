@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..errors import StoreClosed, TieredError
 from ..format.manifest import Head
-from ..survey.lag import Lag, bytes_behind, files_behind
+from ..survey.lag import Lag, files_behind, lag_of
 from ..survey.local_segments import LocalFile, append_time_us, open_file
 from ..survey.partition_survey import PartitionSurvey
 from ..survey.scrub_state import Damage
@@ -127,13 +127,14 @@ def _offloads(watched: Watched, survey: PartitionSurvey) -> bool:
 
 
 def _lag(watched: Watched, survey: PartitionSurvey, cursor: int, end_offset: int) -> Lag:
-    topic, partition, directory = survey.meta.name, survey.partition, survey.directory
+    meta, partition, directory = survey.meta, survey.partition, survey.directory
     behind = files_behind(survey.files, cursor)
     if not behind or directory is None:
-        return Lag(topic, partition, end_offset, end_offset)
-    segment = open_file(watched.context.tiers, directory, watched.topics.writer(topic, partition), behind[0])
+        return Lag(meta.name, partition, end_offset, end_offset)
+    writer = watched.topics.writer(meta.name, partition)
+    segment = open_file(watched.context.tiers, directory, writer, behind[0])
     oldest = append_time_us(segment, cursor) if segment is not None else None
-    return Lag(topic, partition, cursor, end_offset, oldest, bytes_behind(behind, cursor), len(behind))
+    return lag_of(meta, partition, behind, cursor, end_offset, oldest)
 
 
 def _cold(head: Head | None, start: int, end: int) -> list[TierExtent]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..format.topic_meta import TopicMeta
 from .local_segments import LocalFile
 
 
@@ -57,9 +58,20 @@ def files_behind(files: Iterable[LocalFile], offset: int) -> list[LocalFile]:
     return [file for file in files if file.end_offset > max(offset, file.base_offset)]
 
 
-def bytes_behind(files: Iterable[LocalFile], offset: int) -> int:
-    """Return the size of the records at or after `offset` in `files_behind`, in proportion to their number."""
-    return sum(
-        file.bytes * (file.end_offset - max(offset, file.base_offset)) // (file.end_offset - file.base_offset)
-        for file in files
+def lag_of(
+    meta: TopicMeta,
+    partition: int,
+    files: Iterable[LocalFile],
+    published_offset: int,
+    end_offset: int,
+    oldest_append_us: int | None,
+) -> Lag:
+    """Return the lag of a partition with these files; a file in part behind counts in proportion to its records."""
+    behind = files_behind(files, published_offset)
+    size = sum(
+        file.bytes
+        * (file.end_offset - max(published_offset, file.base_offset))
+        // (file.end_offset - file.base_offset)
+        for file in behind
     )
+    return Lag(meta.name, partition, published_offset, end_offset, oldest_append_us, size, len(behind))

@@ -12,7 +12,7 @@ from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import ShipTail
 from ..policies.rules.ship_tail import PIECE_BYTES, unpublished, untold
 from ..reader.snapshot import check_owner
-from ..survey.lag import Lag, bytes_behind, files_behind
+from ..survey.lag import Lag, lag_of
 from ..survey.local_segments import LocalFile, oldest_append_us, open_segments
 from ..warm.partition_directory import read_fence, read_start_offset
 from ..warm.segment_reader import SegmentFile
@@ -78,11 +78,8 @@ class TailSurvey:
                 where=str(directory),
             )
         end = max(cursor, segments[-1].end_offset)
-        behind = files_behind(map(LocalFile.of, segments), cursor)
-        lag = Lag(
-            meta.name, partition, cursor, end, oldest_append_us(segments, cursor),
-            bytes_behind(behind, cursor), len(behind),
-        )  # fmt: skip
+        files, oldest = map(LocalFile.of, segments), oldest_append_us(segments, cursor)
+        lag = lag_of(meta, partition, files, cursor, end, oldest)
         actions = [
             self._action(meta, partition, item, *piece)
             for item in segments
