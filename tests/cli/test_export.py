@@ -85,7 +85,7 @@ def offload(store: tiered.Store, clock: Clock, numbers: range) -> None:
 
 def same(catalog: Any, store: tiered.Store, table: str = "logs.wide") -> pa.Table:
     """Compare the table, as pyiceberg reads it, with a scan; return it."""
-    with tiered.open(store.context.tiers.places.cold_url) as bucket:
+    with tiered.open(store.context.tiers.locations.cold_url) as bucket:
         expected = bucket.topic("wide").scan().to_arrow().drop(["topic"])
     found = catalog.load_table(table).scan().to_arrow()
     order = [("partition", "ascending"), ("offset", "ascending")]
@@ -95,7 +95,7 @@ def same(catalog: Any, store: tiered.Store, table: str = "logs.wide") -> pa.Tabl
 
 
 def export(store: tiered.Store, catalog: Any = "default") -> Any:
-    with tiered.open(store.context.tiers.places.cold_url) as bucket:
+    with tiered.open(store.context.tiers.locations.cold_url) as bucket:
         return export_iceberg(bucket.topic("wide"), "logs.wide", catalog)
 
 
@@ -179,7 +179,7 @@ def test_columns_of_bytes_are_no_reason_for_warnings(
     writer.create_topic("records").append(b"v", key=b"k", headers={"h": b"1"})
     writer.topic("records").roll()
     tier(writer, clock, OFFLOAD_US)
-    with tiered.open(writer.context.tiers.places.cold_url) as bucket:
+    with tiered.open(writer.context.tiers.locations.cold_url) as bucket:
         assert export_iceberg(bucket.topic("records"), "logs.records", catalog).records == 1
     assert [item for item in caplog.records if item.name.startswith("pyiceberg")] == []
     assert catalog.load_table("logs.records").scan(row_filter="key is not null").to_arrow().num_rows == 1

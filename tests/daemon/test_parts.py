@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.support.clock import Clock
-from tiered.cold.object_store.throttle import Brakes, PacedBody
+from tiered.cold.object_store.throttle import PacedBody, Throttle
 from tiered.daemon.health import Health
 from tiered.daemon.logs import Repeats, log_outcome, set_up_logging, take_down_logging
 from tiered.daemon.notify import Notifier
@@ -310,14 +310,14 @@ def test_limits_change_under_connections_that_are_open(tmp_path: Path) -> None:
         tiered.Settings.model_validate({"daemon": {"upload_bytes_per_second": rate}})
         for rate in ("1MiB", "3MiB")
     ]
-    held, other = Brakes.shared(place, 1 << 20), Brakes.shared(place, 2 << 20)
+    held, other = Throttle.shared(place, 1 << 20), Throttle.shared(place, 2 << 20)
     with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/cold", settings=settings[0]) as store:
         store.use(settings[1])
-        assert store.context.tiers.places.cold_options.upload_bytes_per_second == 3 << 20
+        assert store.context.tiers.locations.cold_options.upload_bytes_per_second == 3 << 20
     assert held.bytes is not None
     assert other.bytes is not None
     assert (held.bytes._per_second, other.bytes._per_second) == (3 << 20, 2 << 20)
-    assert Brakes.shared(place, 3 << 20) is held
+    assert Throttle.shared(place, 3 << 20) is held
 
 
 def test_a_reload_that_fails_changes_nothing_and_ends_nothing(tmp_path: Path) -> None:
@@ -333,11 +333,11 @@ def test_a_reload_that_fails_changes_nothing_and_ends_nothing(tmp_path: Path) ->
     for load in (unreadable, lambda: after):
         daemon = Daemon(load, settings=before)
         with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/cold", settings=before) as store:
-            places, remembered = store.context.tiers.places, (tmp_path / "data" / COLD_FILE).read_bytes()
+            places, remembered = store.context.tiers.locations, (tmp_path / "data" / COLD_FILE).read_bytes()
             (tmp_path / "data" / COLD_FILE).write_bytes(b"damaged")
             daemon._store = store
             daemon._reload()
-            assert (daemon._settings, store.context.settings, store.context.tiers.places) == (
+            assert (daemon._settings, store.context.settings, store.context.tiers.locations) == (
                 before,
                 before,
                 places,
@@ -398,7 +398,7 @@ def test_an_upload_that_a_low_limit_slows_down_is_no_pass_that_hangs(tmp_path: P
     daemon._health = Health(60, lambda: now)
     tiers = SimpleNamespace(has_cold=True, object_store=SimpleNamespace(counts="one request"))
     daemon._store = SimpleNamespace(context=SimpleNamespace(tiers=tiers))  # type: ignore[assignment]
-    body = Brakes.shared(str(tmp_path), 1 << 20).paced(bytes(1000))
+    body = Throttle.shared(str(tmp_path), 1 << 20).paced(bytes(1000))
     assert isinstance(body, PacedBody)
     body.begin()
     with daemon._health.busy("full"):

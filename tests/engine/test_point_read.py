@@ -258,7 +258,7 @@ def test_blocks_of_a_file_that_is_gone_are_let_go(path: Path, clock: Clock) -> N
             pass
         for name in (path / "topics" / "t" / "0").glob(f"{0:020}-*.log"):
             name.unlink()
-        store.context.tiers.forget_removed()
+        store.context.tiers.release_removed()
         assert store.context.blocks.bytes == 0
 
 

@@ -160,7 +160,7 @@ def test_splits_are_read_from_anywhere_and_again(
         rows = [batch for part in parts for batch in scan.read(part)]
         expected = pa.Table.from_batches(scan.read(split), scan.schema)
         assert pa.Table.from_batches(rows, scan.schema).equals(expected)
-        direct = split.direct(store.context.tiers.places.root)
+        direct = split.direct(store.context.tiers.locations.root)
         assert (direct is None) == (split.tier.value == "hot")
         if direct is not None:
             found = read_split(

@@ -172,14 +172,14 @@ def test_the_child_reports_what_it_must(fault: str, tmp_path: Path) -> None:
 
 def test_a_footer_that_was_parsed_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader that looks at its column chunks is given up in the middle of a read, and must not stay for ever."""
-    files: list[weakref.ref[footer._Nothing]] = []
+    files: list[weakref.ref[footer._EmptyFile]] = []
 
-    class Watched(footer._Nothing):
+    class Watched(footer._EmptyFile):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             files.append(weakref.ref(self))
 
-    monkeypatch.setattr(footer, "_Nothing", Watched)
+    monkeypatch.setattr(footer, "_EmptyFile", Watched)
     for tail in TARGETS["tail"].inputs():
         footer.parse_footer(memoryview(tail), where="object")
     gc.collect()

@@ -33,7 +33,7 @@ from tiered.cold.manifest import restores as restoring
 from tiered.cold.manifest import store_documents as bucket_module
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import PartitionKeys
-from tiered.cold.manifest.restores import Restores, Restoring
+from tiered.cold.manifest.restores import IntentHolder, IntentWatch
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.options import ColdOptions
 from tiered.cold.upkeep.sweep import PartitionSweeper, PartSweep, SweepRules
@@ -374,7 +374,11 @@ class Process:
             tuple(tuple(item._pages) for item in self.access._partitions.values()),
             frozenset(self.marks.items()),
             frozenset(self.claims.same.proven.items()),
-            (self.claims.restores._told is None, self.claims.restores._dead, self.claims._documents_lineage),
+            (
+                self.claims.restores._message is None,
+                self.claims.restores._expired,
+                self.claims._documents_lineage,
+            ),
         )
 
     def act(self, kind: type[Action], segment: Segment | None, base: int, end: int) -> Action:
@@ -677,7 +681,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         # A claim gives up after as many attempts: how often it came second before does not matter to anybody.
         patch.setattr(commit, "CLAIM_SECONDS", 0.0)
         # Time is the bucket's. A store looks for a restore at its first announcement, and where a story has it look again.
-        for timed in (Committer, Restores, Restoring):
+        for timed in (Committer, IntentWatch, IntentHolder):
             patch.setitem(timed.__init__.__kwdefaults__, "monotonic", lambda: 0.0)
         patch.setattr(restoring, "server_seconds", _server_seconds)
         patch.setattr(_RESTORE, "uuid4", lambda: _current[-1].world.uuid())

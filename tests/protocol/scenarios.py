@@ -22,7 +22,7 @@ from tests.protocol.explorer import World
 from tests.protocol.invariants import GRACE, Watch, head_of, hold
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.partition_manifest import PartitionManifest
-from tiered.cold.manifest.restore_intent import BELIEVED_SECONDS_MAX
+from tiered.cold.manifest.restore_intent import INTENT_SECONDS_MAX
 from tiered.cold.manifest.store_documents import DELETED, StoreDocuments
 from tiered.cold.upkeep.sweep import SweepRules, sweep_deleted_topic
 from tiered.errors import ColdStorageError, Fenced, TieredError
@@ -614,7 +614,7 @@ def two_restores(world: World) -> None:
 
 def two_restores_in_turn(world: World) -> None:
     """The second begins once nobody believes the first any more, which goes on: one of them is the store in the end."""
-    _two_restores(world, BELIEVED_SECONDS_MAX + 1)
+    _two_restores(world, INTENT_SECONDS_MAX + 1)
 
 
 def _two_restores(world: World, passing_seconds: float = 0.0) -> None:
@@ -663,7 +663,7 @@ def _restore_beside(world: World, *, passing: bool) -> None:
     old.look_always()
     old.offload(old_disk.sealed()[0])
     if passing:
-        stage.model.bucket.passing_time(BELIEVED_SECONDS_MAX + 1)
+        stage.model.bucket.passing_time(INTENT_SECONDS_MAX + 1)
 
     def old_work() -> None:
         stage.offloads(old, 1, evict=False)()
@@ -685,7 +685,7 @@ def _restore_beside(world: World, *, passing: bool) -> None:
     world.remembered |= {"old", "twin"}
 
     def ending() -> None:
-        stage.model.bucket.now += BELIEVED_SECONDS_MAX + 1
+        stage.model.bucket.now += INTENT_SECONDS_MAX + 1
         if any(done):
             stage.watch.quiet(stage.process("last", twin_disk))
             hold(
@@ -710,7 +710,7 @@ def announced_beside_a_restore(world: World) -> None:
     old_disk.fill(1)
     old = stage.process("old")
     old.claims._own_prefix(StoreDocuments(stage.model.store()))
-    stage.model.bucket.passing_time(BELIEVED_SECONDS_MAX + 1)
+    stage.model.bucket.passing_time(INTENT_SECONDS_MAX + 1)
     done: list[bool] = []
 
     def twin_work() -> None:
@@ -725,7 +725,7 @@ def announced_beside_a_restore(world: World) -> None:
     world.remembered |= {"old", "twin"}
 
     def ending() -> None:
-        stage.model.bucket.now += BELIEVED_SECONDS_MAX + 1
+        stage.model.bucket.now += INTENT_SECONDS_MAX + 1
         if any(done):
             if twin_disk.segments:
                 stage.watch.quiet(stage.process("last", twin_disk))
@@ -751,7 +751,7 @@ def _repeated(stage: Stage) -> Disk:
     """What the user does after a restore that was cut short: the same again."""
     disk = stage.model.disk("repeated")
     disk.evicting = stage.disk.evicting
-    stage.model.bucket.now += BELIEVED_SECONDS_MAX + 1  # or where it was cut short, at once
+    stage.model.bucket.now += INTENT_SECONDS_MAX + 1  # or where it was cut short, at once
     restore(disk)
     if disk.segments:  # else the topic never got into the bucket
         disk.fill(1)

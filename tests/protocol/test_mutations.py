@@ -16,7 +16,7 @@ from tiered.cold.manifest import commit, store_documents
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName
 from tiered.cold.manifest.partition_manifest import PartitionManifest
-from tiered.cold.manifest.restores import Restores, Restoring
+from tiered.cold.manifest.restores import IntentHolder, IntentWatch
 from tiered.cold.upkeep.sweep import PartitionSweeper
 from tiered.errors import ColdStorageError, PreconditionFailed
 from tiered.reader.same_log import Likeness, SameLog
@@ -173,7 +173,7 @@ def test_a_restore_that_claims_without_a_look_whether_it_was_overtaken(patch: py
 
 
 def test_a_store_that_believes_an_intent_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Restores, "left_seconds", lambda *_: 60.0)
+    patch.setattr(IntentWatch, "left_seconds", lambda *_: 60.0)
     found("nobody is in charge", scenarios.restore_that_dies, faults=1)
 
 
@@ -185,7 +185,7 @@ def test_a_store_that_is_fenced_by_a_restore_that_only_began(patch: pytest.Monke
 @pytest.mark.slow
 def test_a_store_that_goes_on_without_a_word_to_the_restore(patch: pytest.MonkeyPatch) -> None:
     """What stood still goes on, and does not know of the topic that was announced meanwhile."""
-    patch.setattr(store_documents, "given_up", lambda values, intent: values)
+    patch.setattr(store_documents, "abandon_restore", lambda values, intent: values)
     found("P9", scenarios.announced_beside_a_restore)
 
 
@@ -195,12 +195,12 @@ def test_a_restore_that_finishes_without_a_look_whether_it_may(patch: pytest.Mon
             lambda current, lineage: {name: item for name, item in current.items() if name != "restore"}
         )
 
-    patch.setattr(Restoring, "finish", finish)
+    patch.setattr(IntentHolder, "finish", finish)
     found("Fenced", scenarios.announced_beside_a_restore)
 
 
 def test_a_restore_that_is_never_finished_in_the_bucket(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Restoring, "finish", lambda self: None)
+    patch.setattr(IntentHolder, "finish", lambda self: None)
     found("Fenced", scenarios.restore_that_dies)
 
 

@@ -39,7 +39,7 @@ def test_a_segment_that_is_gone_takes_its_blocks_along() -> None:
         cache.add(key(number, b"a"), block())
         cache.add(key(number, b"b"), block())
         cache.get(key(number, b"a"))
-    cache.forget(tuple(b"a"))
+    cache.release(tuple(b"a"))
     assert cache.bytes == 40
     assert not any(cache.get(key(number, b"a")) for number in range(4))
     assert all(cache.get(key(number, b"b")) for number in range(4))
@@ -56,7 +56,7 @@ def test_the_bytes_are_those_of_the_blocks(steps: list[tuple[str, int, int]]) ->
         elif step == "g":
             cache.get(name)
         else:
-            cache.forget((number % 3,))
+            cache.release((number % 3,))
         assert cache.bytes <= 100
         held = [sizes[n] for n in range(21) if cache.holds(key(n, bytes([n % 3])))]
         assert cache.bytes == sum(held)

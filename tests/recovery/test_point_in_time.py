@@ -84,7 +84,7 @@ def test_every_state_of_an_eventful_history_comes_back(history: History) -> None
                 assert store.topic("t").append(b"next", partition=partition).offset == start + len(records)
             store.topic("t").flush()
             assert store.tier((history.clock() + HOUR_US) // 1000).failed == ()
-            with tiered.open(store.context.tiers.places.cold_url) as bucket:
+            with tiered.open(store.context.tiers.locations.cold_url) as bucket:
                 assert state_of(bucket) == state_of(store)
 
 
@@ -431,7 +431,7 @@ def test_topics_that_were_deleted_or_replaced_since_come_back(history: History) 
         store.topic("gone").flush()
         assert store.tier((history.clock() + HOUR_US) // 1000).failed == ()
         store.sweep()
-        with tiered.open(store.context.tiers.places.cold_url) as bucket:
+        with tiered.open(store.context.tiers.locations.cold_url) as bucket:
             assert state_of(bucket) == state_of(store)
             documents = StoreDocuments(bucket.context.tiers.object_store)
             found = [documents.read_topic("replaced", item) for item in documents.topic_ids("replaced")]

@@ -18,8 +18,8 @@ from tests.support.clock import Clock
 from tests.support.paths import ROOT
 from tests.support.stores import let_intent_lapse, stepwise, values
 from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at, settings
-from tiered.cold.manifest.restore_intent import HOLDS_SECONDS
-from tiered.cold.manifest.restores import LOOK_SECONDS, Restores, Restoring
+from tiered.cold.manifest.restore_intent import INTENT_SECONDS
+from tiered.cold.manifest.restores import POLL_SECONDS, IntentHolder, IntentWatch
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.engine.host import Host
@@ -43,14 +43,14 @@ class Server(WatchedBucket):
 
     def watch(self, store: tiered.Store) -> tiered.Store:
         """Let a store go by the time of this test."""
-        store.tierer.claims.restores = Restores(monotonic=lambda: self.now)
+        store.tierer.claims.restores = IntentWatch(monotonic=lambda: self.now)
         store.context.publisher = Publisher(
             store.tierer, pause=lambda _: self.pass_(0.5), monotonic=lambda: self.now
         )
         return store
 
-    def begun(self, restore_id: str = "1") -> Restoring:
-        restoring = Restoring(StoreDocuments(self), restore_id, "ann@other", monotonic=lambda: self.now)
+    def begun(self, restore_id: str = "1") -> IntentHolder:
+        restoring = IntentHolder(StoreDocuments(self), restore_id, "ann@other", monotonic=lambda: self.now)
         restoring.begin()
         return restoring
 
@@ -68,12 +68,12 @@ def test_an_append_that_waits_to_be_published_goes_on_where_a_restore_died(
         topic = store.create_topic("t")
         topic.append(b"0")
         server.begun()
-        server.pass_(LOOK_SECONDS)
+        server.pass_(POLL_SECONDS)
         begun = server.now
         topic.append(b"1", sync=True)
         assert server.now == begun
         topic.append(b"2")
-        assert HOLDS_SECONDS - LOOK_SECONDS < server.now - begun < HOLDS_SECONDS
+        assert INTENT_SECONDS - POLL_SECONDS < server.now - begun < INTENT_SECONDS
         topic.append(b"3")
         store.create_topic("new").append(b"4")  # which takes the bucket back
     with restored(server, tmp_path / "new", clock) as store:
@@ -88,7 +88,7 @@ def test_an_append_that_waits_for_a_restore_too_long_fails_and_names_it(tmp_path
         topic = store.create_topic("t")
         topic.append(b"0")
         restoring = server.begun()
-        server.pass_(LOOK_SECONDS)
+        server.pass_(POLL_SECONDS)
         begun = server.now
 
         def pause(_: float) -> None:
@@ -117,7 +117,7 @@ def test_a_pass_leaves_alone_what_publishes_and_fails_nothing(tmp_path: Path, cl
         store.create_topic("t").append(b"0", sync=True)
         store.tier()
         server.begun()
-        server.pass_(LOOK_SECONDS)
+        server.pass_(POLL_SECONDS)
         store.topic("t").append(b"1", sync=True)
         clock.advance(60)
         report = store.tier()
@@ -126,7 +126,7 @@ def test_a_pass_leaves_alone_what_publishes_and_fails_nothing(tmp_path: Path, cl
         assert all("is being restored by ann@other" in why for _, why in report.skipped)
         with pytest.raises(tiered.ColdStorageError, match="is being restored"):
             store.delete_topic("t")
-        server.pass_(HOLDS_SECONDS + 2)
+        server.pass_(INTENT_SECONDS + 2)
         assert [action.kind for action, _ in store.tier().done] == ["ship_tail"]
         assert not (tmp_path / "data" / "topics" / "t" / "0" / "fenced.json").exists()
 
@@ -162,7 +162,7 @@ def test_a_topic_that_a_restore_takes_over_while_it_is_announced(
                 server.hook = lambda _: None
                 lineage = server.begun().lineage
                 StoreDocuments(server).adopt_topic("t", topic.opened.meta.topic_id, lineage)
-                server.pass_(HOLDS_SECONDS + 2 if dies else 0)
+                server.pass_(INTENT_SECONDS + 2 if dies else 0)
 
         server.hook = begins
         if dies:
@@ -217,11 +217,11 @@ def test_a_restore_comes_through_beside_threads_that_publish_back_to_back(
 DIES = """
 import os, signal, sys
 import tiered
-from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.restores import IntentHolder
 from tiered.cold.manifest.commit import Committer
 from tests.support.stores import stepwise
 
-owner, name = {"begin": (Restoring, "begin"), "claim": (Committer, "claim"), "finish": (Restoring, "finish")}[sys.argv[3]]
+owner, name = {"begin": (IntentHolder, "begin"), "claim": (Committer, "claim"), "finish": (IntentHolder, "finish")}[sys.argv[3]]
 real = getattr(owner, name)
 
 def step(self, **options):
@@ -251,7 +251,7 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
 
     def opened() -> tiered.Store:
         store = tiered.open(tmp_path / "data", cold=url, settings=policies, host=Host(clock=clock))
-        store.tierer.claims.restores = Restores(monotonic=lambda: now)
+        store.tierer.claims.restores = IntentWatch(monotonic=lambda: now)
         return store
 
     def kept(store: tiered.Store, value: bytes) -> list[str]:
@@ -279,12 +279,12 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
         store.create_topic("t", partitions=2)
         assert kept(store, b"0") == []
         killed_restore(url, tmp_path / "new", after)
-        now += LOOK_SECONDS
+        now += POLL_SECONDS
         told = kept(store, b"1")
         assert any("is being restored by" in text for text in told)
         assert in_bucket() == {0: [b"0"], 1: [b"0"]}
         let_intent_lapse(bucket)
-        now += LOOK_SECONDS
+        now += POLL_SECONDS
         told = kept(store, b"2")
         free = {0, 1} if after == "begin" else {1}
         assert bool(told) == (after == "claim")
@@ -327,7 +327,7 @@ def test_a_second_restore_beside_a_live_one_is_refused_and_leaves_nothing(
         store.create_topic("t").append(b"0", sync=True)
         store.topic("t").roll()
         store.tier((clock() + 5 * 3_600_000_000) // 1000)
-    restoring = Restoring(StoreDocuments(open_object_store(url)), "1", "ann@other (process 5)")
+    restoring = IntentHolder(StoreDocuments(open_object_store(url)), "1", "ann@other (process 5)")
     restoring.begin()
     with pytest.raises(tiered.StoreLocked, match=r"is being restored by ann@other \(process 5\): wait"):
         tiered.restore(url, tmp_path / "new", settings=stepwise())
@@ -350,7 +350,7 @@ def test_a_restore_that_fails_lets_the_host_go_on_at_once(tmp_path: Path, clock:
         with pytest.raises(tiered.ColdStorageError):
             restored(server, tmp_path / "new", clock)
         server.hook = lambda _: None
-        server.pass_(LOOK_SECONDS)
+        server.pass_(POLL_SECONDS)
         begun = server.now
         topic.append(b"1")
         assert server.now == begun
@@ -364,7 +364,7 @@ def test_a_restore_that_never_comes_first_says_what_to_do(
     with server.watch(open_at(tmp_path / "data", server, clock, settings=COLD)) as store:
         topic = store.create_topic("t")
         topic.append(b"0")
-        monkeypatch.setattr(Restores, "check", lambda *_: None)
+        monkeypatch.setattr(IntentWatch, "check", lambda *_: None)
         monkeypatch.setattr("tiered.cold.manifest.commit.CLAIM_SECONDS", 0.05)
         inside = False
 

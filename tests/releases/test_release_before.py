@@ -20,7 +20,7 @@ import pytest
 
 from tests.releases import life
 from tests.support.stores import let_intent_lapse
-from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.restores import IntentHolder
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.warm.bucket_binding import read_cold_place, write_cold_place
@@ -107,7 +107,7 @@ def test_a_host_that_a_restore_left_behind_is_fenced_whatever_its_release(
 def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: Path, before: Path) -> None:
     """The one before reads on, and restores; a store that it restored is the one that counts."""
     assert run(ROOT, tmp_path, "write:0") == [{"failed": []}]
-    restoring = Restoring(StoreDocuments(open_object_store(f"file://{tmp_path}/bucket")), "1", "ann@host")
+    restoring = IntentHolder(StoreDocuments(open_object_store(f"file://{tmp_path}/bucket")), "1", "ann@host")
     assert restoring.begin() == 2
     (refused,) = run(ROOT, tmp_path, "write:1")
     assert "is being restored by ann@host" in str(refused)

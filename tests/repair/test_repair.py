@@ -19,10 +19,10 @@ from tests.support.disks import Killed
 from tests.support.stores import evict_all, open_store, stepwise
 from tests.support.verified_store import PARTITIONS, Place, segment_parts
 from tiered.cli.verify import _access
-from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.restores import IntentHolder
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.file_store import FileStore
-from tiered.cold.object_store.second_look import LOOKS
+from tiered.cold.object_store.rereads import READS_MAX
 from tiered.errors import StoreLocked
 from tiered.format.manifest_codec import decode_head
 from tiered.repair.repair import repair_store
@@ -188,7 +188,7 @@ def test_known_damage_is_read_again_once_however_much_there_is(
 
     monkeypatch.setattr(FileStore, "get_range", counted)
     assert len(repair_store(access_of(place)).problems) == 3
-    assert list((+begun).values()) == [LOOKS] * 3
+    assert list((+begun).values()) == [READS_MAX] * 3
 
 
 def test_segment_and_object_that_are_both_damaged_are_refused(place: Place) -> None:
@@ -339,7 +339,7 @@ def test_the_bucket_s_documents_are_written_anew_from_the_local_ones(
 
 def test_a_topic_s_document_is_of_the_lineage_by_which_the_store_went_on(place: Place) -> None:
     """A restore was begun and given up, so that the bucket's lineage is above that of this disk, which is in charge."""
-    restoring = Restoring(StoreDocuments(FileStore(place.bucket)), "1", "ann@host")
+    restoring = IntentHolder(StoreDocuments(FileStore(place.bucket)), "1", "ann@host")
     restoring.begin()
     path = next(place.bucket.glob("*/*/topic.json"))
     spoil(path, missing)

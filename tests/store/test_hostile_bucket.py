@@ -17,7 +17,7 @@ import pytest
 
 import tiered
 from tests.support.stores import HOUR_US, values
-from tiered.cold.manifest.restores import Restoring
+from tiered.cold.manifest.restores import IntentHolder
 from tiered.format.document import decode_document, encode_document
 from tiered.format.manifest import GROUP_RECORDS_MAX, Head, ObjectEntry, RowGroup
 from tiered.format.manifest_codec import decode_head, encode_head
@@ -85,13 +85,13 @@ def test_a_document_that_becomes_another_topics_while_a_restore_runs_is_refused(
 ) -> None:
     """It was looked at before; the restore would write into the directory of the other topic."""
     document = folder_of(bucket) / "topic.json"
-    begin = Restoring.begin
+    begin = IntentHolder.begin
 
-    def and_rename(self: Restoring) -> int:
+    def and_rename(self: IntentHolder) -> int:
         change_document(document, name="payments")
         return begin(self)
 
-    monkeypatch.setattr(Restoring, "begin", and_rename)
+    monkeypatch.setattr(IntentHolder, "begin", and_rename)
     with pytest.raises(tiered.CorruptionError, match=r"topic\.json is of another topic"):
         tiered.restore(f"file://{bucket}", tmp_path / "restored")
     assert not (tmp_path / "restored" / "topics" / "payments").exists()

@@ -122,7 +122,7 @@ def evict_by_offsets() -> Any:
         mock.patch.object(plan_facts, "_by_segment", by_segment),
         mock.patch.object(plan_facts, "_segment_fact", fact_of),
         mock.patch("tiered.cold.manifest.partition_manifest.covers", covered),
-        mock.patch.object(SameLog, "of", return_value=Likeness.SAME),
+        mock.patch.object(SameLog, "compare", return_value=Likeness.SAME),
         mock.patch.object(SameLog, "at_end", return_value=Likeness.SAME),
     ):
         yield

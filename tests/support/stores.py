@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
-from tiered.cold.manifest.restore_intent import HOLDS_SECONDS
+from tiered.cold.manifest.restore_intent import INTENT_SECONDS
 from tiered.engine.host import Host
 
 HOUR_US = 3_600_000_000
@@ -78,7 +78,7 @@ def local_segments(root: Path, topic: str, partition: int = 0) -> list[str]:
 def let_intent_lapse(bucket: Path) -> None:
     """Make the intent of a restore, in a bucket that is a folder, as old as one that nobody renewed."""
     path = bucket / "store.json"
-    then = path.stat().st_mtime - HOLDS_SECONDS - 2
+    then = path.stat().st_mtime - INTENT_SECONDS - 2
     os.utime(path, (then, then))
 
 

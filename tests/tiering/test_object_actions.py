@@ -353,10 +353,10 @@ def test_copies_stay_while_the_bucket_is_away(tmp_path: Path, clock: Clock) -> N
         copies = store.context.tiers.copies
         assert copies is not None
         prefix = store.context.tiers.cold(store.topic("t").opened.meta, 0).keys.data_prefix
-        held = set(copies.look(prefix).copies)
+        held = set(copies.survey(prefix).copies)
         assert held
         bucket.hook = away
         report, problems = store.tierer.full_pass()
         assert (report.done, len(problems)) == ((), 1)
-        assert set(copies.look(prefix).copies) == held
+        assert set(copies.survey(prefix).copies) == held
         bucket.hook = lambda request: None

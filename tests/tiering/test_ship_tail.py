@@ -280,7 +280,7 @@ def test_a_file_of_another_partition_is_not_published_as_this_one_s(
             "base_offset": segment.header.base_offset, "end_offset": segment.end_offset,
         }  # fmt: skip
         before = bucket.uploads(), published(bucket)
-        with pytest.raises(CorruptionError, match="another segment than its place says"):
+        with pytest.raises(CorruptionError, match="another segment than its path says"):
             if kind == "a whole segment":
                 new.tierer.actions.offload(Offload(**asked))
             else:

@@ -185,7 +185,7 @@ def test_a_cache_elsewhere_is_its_owners_alone(place: Path, umask: Callable[[int
         (cache_options(tiered.Settings(), place), 0o755),
     ):
         assert options.directory is not None
-        cache = DiskCache(options.directory, 1 << 20, apart=options.apart)
+        cache = DiskCache(options.directory, 1 << 20, outside_store=options.outside_store)
         cache.put(("key", 0, 1), memoryview(b"x"), spare=False)
         cache.close()
         assert modes(options.directory) == expected(options.directory, mode, mode & 0o644, 0o600)
@@ -195,7 +195,7 @@ def test_a_cache_elsewhere_is_its_owners_alone(place: Path, umask: Callable[[int
 def test_copies_of_objects_follow_the_store(place: Path, umask: Callable[[int], None]) -> None:
     umask(0o077)
     LocalCopies(place / "promoted").write("topic/id/0/data/name", [b"x"])
-    LocalCopies(place / "promoted", counts_fetches=True).fetched("another/id/0/data/name")
+    LocalCopies(place / "promoted", counts_fetches=True).count_fetch("another/id/0/data/name")
     assert len(modes(place / "promoted")) == 11
     assert modes(place / "promoted") == expected(place / "promoted", 0o755, 0o644, 0o600)
 

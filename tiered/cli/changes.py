@@ -12,7 +12,7 @@ import typer
 
 from ..base.units import shown
 from ..errors import ConfigError, OffsetOutOfRange
-from ..reader.query import checked_partition
+from ..reader.query import plain_partition
 from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..store.interface.topic import Topic
@@ -171,7 +171,7 @@ def _check_here(settings: Settings) -> None:
 
 
 def _ends(topic: Topic, partition: int) -> Any:
-    checked_partition(topic.meta, partition)
+    plain_partition(topic.meta, partition)
     return topic.offsets()[partition]
 
 

@@ -11,7 +11,7 @@ from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.ranges import SparseFile
 from ..cold.parquet.footer import Footer, parse_footer
 from ..cold.parquet.layout import FACTS_KEY, column_chunks, facts_of
-from ..cold.parquet.page_memory import decode, reckon
+from ..cold.parquet.page_memory import decode, plan_decode
 from ..cold.upkeep.inspect import read_tail
 from ..errors import ConfigError, CorruptionError
 from ..format.manifest import PIECE_BYTES_MAX
@@ -92,14 +92,14 @@ def _first_records(store: ObjectStore, key: str, size: int, footer: Footer, reco
     if not 0 <= start < end <= min(size, start + PIECE_BYTES_MAX):
         raise ValueError(f"its first row group lies at {start} to {end}")
     file = SparseFile(size, [((start, end - start), store.get_range(key, start, end - start))])
-    reckoned = reckon(metadata, 0, range(metadata.num_columns), file.slice)
+    plan = plan_decode(metadata, 0, range(metadata.num_columns), file.slice)
     with pq.ParquetFile(
         pa.PythonFile(file, "r"),
         metadata=metadata,
-        read_dictionary=reckoned.dictionaries,
+        read_dictionary=plan.dictionaries,
         page_checksum_verification=True,
     ) as source:
-        table = decode(source, 0, footer.schema.names, reckoned, footer.schema)
+        table = decode(source, 0, footer.schema.names, plan, footer.schema)
     system = ("offset", "timestamp")
     order = [*system, *(name for name in table.schema.names if name not in system)]
     rows: list[Row] = table.select(order).slice(0, record_count).to_pylist()

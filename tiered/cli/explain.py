@@ -9,7 +9,7 @@ import typer
 from ..base.units import approximate_size, format_duration
 from ..monitor.explain import explain_topic
 from ..policies.forecast.explain import Explanation, OffsetRun
-from ..reader.query import checked_partition
+from ..reader.query import plain_partition
 from .options import (
     AsJson,
     ColdUrl,
@@ -42,7 +42,7 @@ def explain(
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
         if partition is not None:
-            checked_partition(store.topic(topic).meta, partition)
+            plain_partition(store.topic(topic).meta, partition)
         found = explain_topic(store.watched(), topic, partition)
     if as_json:
         print_json(found.to_json())

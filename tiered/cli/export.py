@@ -88,7 +88,7 @@ def _bucket(settings: Settings) -> Store:
     if "://" in settings.store.path:
         return open_for_reading(settings)
     with open_local_store(settings.store.path, settings=settings, read_only=True) as local:
-        place = local.tiers.places
+        place = local.tiers.locations
     if place.cold_url is None:
         raise ConfigError(f"the store {settings.store.path} has no bucket, so there is nothing to export")
     endpoint = {"endpoint_url": place.cold_options.endpoint_url, "region": place.cold_options.region}

@@ -1,10 +1,10 @@
 """The cold tier: Parquet objects in a bucket, found through one manifest a partition.
 
 ====================  ========================================================================
-`object_store`        the seam to the bucket: one protocol, and a backend for each kind of URL
+`object_store`        the protocol of a bucket, and a backend for each kind of URL
 `parquet`             a segment as one Parquet object
-`manifest`            what the bucket says of a store: documents, manifests, commits, leases
-`fetch`               verified ranges: from memory, from the disk's cache, or from the bucket
+`manifest`            documents, manifests, commits and leases in the bucket
+`fetch`               verified ranges of objects, from memory, the disk cache or the bucket
 `upkeep`              merges, checks, rebuilt manifests, sweeps
 ====================  ========================================================================
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from ..base.backoff import Backoff
 from ..base.units import format_duration
-from ..cold.object_store.throttle import Brakes
+from ..cold.object_store.throttle import Throttle
 from ..errors import ConfigError, StoreLocked, TieredError, UnsupportedFormat
 from ..monitor.http import Views, Web, read_token
 from ..monitor.metrics import exposition, registry_for
@@ -153,7 +153,9 @@ class Daemon:
         self._passes.start()
         self._health.set_unready("")
         when = daemon.cron or f"every {format_duration(daemon.interval)}"
-        log.info("tiering %s to %s, %s", store.url, store.context.tiers.places.cold_url or "no bucket", when)
+        log.info(
+            "tiering %s to %s, %s", store.url, store.context.tiers.locations.cold_url or "no bucket", when
+        )
         while self._is_in_place() and not self._ended(_TICK_SECONDS):
             self._tick()
         self._stop(store, self._passes)
@@ -263,7 +265,7 @@ class Daemon:
         if self._store is not None and self._store.context.tiers.has_cold:
             # A request is counted as it begins, and under a low limit one part takes long.
             counts = getattr(self._store.context.tiers.object_store, "counts", None)
-            traffic = f"{counts!r} {Brakes.bytes_taken()}"
+            traffic = f"{counts!r} {Throttle.bytes_taken()}"
         self._health.look(gone, str(traffic))
         if not self._health.problems():
             self._notify.alive()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ..errors import ColdStorageError, OffsetOutOfRange
 from ..reader.query import Offsets, bound
 from ..reader.read import read_splits
-from ..reader.rows import Query, coalesce, limited
+from ..reader.rows import Query, coalesce, limit_rows
 from ..reader.snapshot import PartitionSnapshot, snapshot_partition
 from ..reader.splits import ColdSource
 from .catalog import BucketCatalog
@@ -42,7 +42,7 @@ def refresh(topic: OpenTopic, *, asks_bucket: bool = True) -> None:
     context.lifecycle.check()
     if context.lifecycle.writes:
         return
-    context.tiers.forget_removed_if_due()
+    context.tiers.release_removed_if_due()
     catalog = context.catalog
     if isinstance(catalog, BucketCatalog):
         found = catalog.read_again(known) if asks_bucket else known
@@ -93,7 +93,7 @@ def records(
             if _has_new_columns(topic, snapshot):
                 refresh(topic)
             rows = _rows(topic, snapshot, eager=left is None or end is not None)
-            for batch in coalesce(limited(rows, left)):
+            for batch in coalesce(limit_rows(rows, left)):
                 yield from records_in(batch, topic, partition)
                 left = None if left is None else left - batch.num_rows
                 offset, failures = batch.column("offset")[-1].as_py() + 1, 0
@@ -164,7 +164,7 @@ def _wait_for(topic: OpenTopic, partition: int, offset: int) -> None:
     writer = topic.writers.get(partition)
     # One that fails will make nothing durable any more, and would not let wait.
     if writer is None or writer.fault is not None:
-        local = topic.context.tiers.places.root is not None
+        local = topic.context.tiers.locations.root is not None
         topic.context.lifecycle.pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)
         topic.context.lifecycle.check()
     else:

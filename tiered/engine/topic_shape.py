@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..errors import ConfigError
 from ..format.topic_meta import TopicMeta
 from ..hot.row_checks import RowChecker
-from ..reader.query import bound, checked_bounds, checked_partition
+from ..reader.query import bound, plain_bounds, plain_partition
 from ..settings.sections import StoreSettings
 
 
@@ -65,8 +65,8 @@ class TopicShape:
                 )
             partition = 0
         partition = self.check_partition(partition)
-        return partition, bound(checked_bounds(self.meta, {partition: offset}), partition)
+        return partition, bound(plain_bounds(self.meta, {partition: offset}), partition)
 
     def check_partition(self, partition: int) -> int:
         """Return a partition's number as an int; raise `TopicNotFound` or `ConfigError` for what is none."""
-        return checked_partition(self.meta, partition)
+        return plain_partition(self.meta, partition)

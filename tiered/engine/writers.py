@@ -51,7 +51,7 @@ def writer_at(
     """
     settings = context.settings.store
     roll = context.settings.policy_for(meta.name).roll
-    root = context.tiers.places.root
+    root = context.tiers.locations.root
     if root is not None:
         # What was decided is appended again until all of it is there; nobody else's repeats are as late.
         found = (producer_number(decision_producer(path)) for path in open_decisions(root))
@@ -97,6 +97,6 @@ def flush_in_background(context: StoreContext, writers: Callable[[], Iterable[Pa
                 # Whatever it is, the partitions after it must reach the disk (promise P11).
                 failed = error
     # What another process evicts keeps its room on the disk until then.
-    context.tiers.forget_removed_if_due()
+    context.tiers.release_removed_if_due()
     if failed is not None:
         raise failed

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..cold.fetch.plan import read_piece, tail_piece
+from ..cold.fetch.plan import read_range, tail_range
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.parquet.footer import parse_footer
 from ..errors import ColdStorageError, ConfigError, TieredError
@@ -95,7 +95,7 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
         raise ConfigError(f"an export needs pyiceberg ({error}): pip install 'tiered[iceberg]'") from None
     if "." not in table or not all(table.split(".")):
         raise ConfigError(f"a table is called namespace.name, not {table!r}")
-    if topic.tiers is None or topic.tiers.places.root is not None:
+    if topic.tiers is None or topic.tiers.locations.root is not None:
         raise ConfigError("open the store by the URL of its bucket: what is not offloaded cannot be exported")
     try:
         return _export(topic, topic.tiers.object_store, table, _catalog(catalog))
@@ -330,5 +330,5 @@ def _without_bounds(footer: Any) -> set[str]:
 def _footer(store: ObjectStore, key: str, entry: ObjectEntry) -> Any:
     """Return Parquet's metadata of an object, verified."""
     where = f"{store.url.rstrip('/')}/{key}"
-    tail = read_piece(store, key, tail_piece(entry))
+    tail = read_range(store, key, tail_range(entry))
     return parse_footer(memoryview(tail), where=where, position=entry.tail_position).metadata

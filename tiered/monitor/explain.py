@@ -52,7 +52,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
         There is no local store, and so nothing that plans.
     """
     watched.topics.topic(topic)
-    root = watched.context.tiers.places.root
+    root = watched.context.tiers.locations.root
     if root is None:
         raise ReadOnly(
             f"{watched.context.url} is a bucket, for which nothing is planned; name the local store"

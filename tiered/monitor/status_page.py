@@ -47,7 +47,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
         "version": VERSION,
         "time_us": now_us,
         "store": watched.context.url,
-        "cold": watched.context.tiers.places.cold_url if watched.context.tiers.has_cold else None,
+        "cold": watched.context.tiers.locations.cold_url if watched.context.tiers.has_cold else None,
         "disk": _disk(watched),
         "lag": _lag(figures, now_us) if watched.context.tiers.has_cold else None,
         "away": passes.bucket_away if passes is not None else None,
@@ -61,7 +61,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
 
 
 def _disk(watched: Watched) -> dict[str, int] | None:
-    root = watched.context.tiers.places.root
+    root = watched.context.tiers.locations.root
     try:
         disk = shutil.disk_usage(root) if root is not None else None
     except OSError:
@@ -134,7 +134,7 @@ def _partition(item: PartitionFigures, step: Step | None, now_us: int) -> dict[s
 def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
     """Return the next action of each partition that passes do not leave alone."""
     context = watched.context
-    root, has_cold = context.tiers.places.root, context.tiers.has_cold
+    root, has_cold = context.tiers.locations.root, context.tiers.has_cold
     if root is None:
         return {}
     # Where the manifest is not known, the plan is made as if there were no bucket.

@@ -20,7 +20,7 @@ from .watched import Watched
 def store_status(watched: Watched) -> StoreStatus:
     """Return what each tier holds; an error becomes the problem of its partition."""
     context = watched.context
-    root = context.tiers.places.root
+    root = context.tiers.locations.root
     rows: list[PartitionStatus] = []
 
     def problem(topic: str, partition: int, error: Exception) -> None:
@@ -40,7 +40,7 @@ def store_status(watched: Watched) -> StoreStatus:
                 problem(survey.meta.name, survey.partition, error)
     free = context.host.disk_usage(root).free if root is not None else 0
     unfinished = tuple(item.name for item in deletions(root)) if root is not None else ()
-    return StoreStatus(context.url, context.tiers.places.cold_url, free, tuple(rows), unfinished)
+    return StoreStatus(context.url, context.tiers.locations.cold_url, free, tuple(rows), unfinished)
 
 
 def _partition_status(watched: Watched, survey: PartitionSurvey) -> PartitionStatus:

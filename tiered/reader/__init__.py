@@ -1,4 +1,4 @@
-"""The one reader: snapshot, splits, Arrow batches. Everything that reads a store goes through it.
+"""The reader of a store: snapshots, splits and Arrow batches. Everything that reads a store uses it.
 
 Other packages import `block_cache`, `lineages`, `locations`, `prefetch`, `query`, `read`, `rows`, `same_log`, `scan`, `snapshot`,
 `splits` and `tiers`.

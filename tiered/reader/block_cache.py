@@ -1,4 +1,4 @@
-"""`BlockCache`: blocks of sealed segments, verified and decoded, in memory of our own."""
+"""A cache of verified and decoded blocks of sealed segments, in memory that no mapped file backs."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class CachedBlock(NamedTuple):
 
 
 class BlockCache:
-    """The blocks that were read more than once of late, the least recently used leaving first. Thread-safe.
+    """A cache of blocks that were read more than once recently; it evicts the least recently used. Thread-safe.
 
-    A block enters on probation. Its next use protects it, so that a long read, which uses each block once, displaces no
-    block that is in use. Protected blocks have at most three quarters of the room.
+    A block enters on probation, and its next use protects it. So a long read, which uses each block once, displaces no
+    block that is used often. Protected blocks take at most three quarters of the room.
 
     Parameters
     ----------
     memory
-        The store's budget; what the cache holds counts there.
+        The store's memory budget, which includes the cache.
     """
 
     def __init__(self, memory: HotMemory) -> None:
@@ -70,28 +70,28 @@ class BlockCache:
         return len(self._probation) + len(self._protected)
 
     def holds(self, key: BlockKey) -> bool:
-        """Whether a block is there, without using it."""
+        """Whether a block is cached; this does not count as a use."""
         return key in self._protected or key in self._probation
 
     def get(self, key: BlockKey) -> CachedBlock | None:
         """Return a block, or None."""
         with self._lock:
-            found = self._protected.get(key)
-            if found is not None:
+            block = self._protected.get(key)
+            if block is not None:
                 self._protected.move_to_end(key)
-                return found
-            found = self._probation.pop(key, None)
-            if found is not None:
-                self._protected[key] = found
-                self._protected_bytes += found.bytes
+                return block
+            block = self._probation.pop(key, None)
+            if block is not None:
+                self._protected[key] = block
+                self._protected_bytes += block.bytes
                 while self._protected_bytes > self._bytes_max * 3 // 4:
-                    other, block = self._protected.popitem(last=False)
-                    self._protected_bytes -= block.bytes
-                    self._probation[other] = block
-            return found
+                    oldest_key, oldest = self._protected.popitem(last=False)
+                    self._protected_bytes -= oldest.bytes
+                    self._probation[oldest_key] = oldest
+            return block
 
     def was_seen(self, key: BlockKey) -> bool:
-        """Whether a block was asked for before, of late; from now on it was."""
+        """Whether a block was requested recently; this call counts as a request."""
         with self._lock:
             if self._seen.pop(key, self) is None:
                 return True
@@ -101,7 +101,7 @@ class BlockCache:
             return False
 
     def add(self, key: BlockKey, block: CachedBlock) -> None:
-        """Keep a block whose arrays refer to no mapped file."""
+        """Cache a block whose arrays refer to no mapped file."""
         with self._lock:
             if block.bytes > self._bytes_max or self.holds(key):
                 return
@@ -117,8 +117,8 @@ class BlockCache:
                     self._protected_bytes -= oldest.bytes
             self._memory.reserve(self.bytes)
 
-    def forget(self, file: tuple[int, ...]) -> None:
-        """Let go of the blocks of a file that is gone."""
+    def release(self, file: tuple[int, ...]) -> None:
+        """Drop the blocks of a segment file that was removed."""
         with self._lock:
             for queue in (self._probation, self._protected):
                 for key in [key for key in queue if key.file == file]:
@@ -129,7 +129,7 @@ class BlockCache:
             self._memory.reserve(self.bytes)
 
     def clear(self) -> None:
-        """Let go of all blocks."""
+        """Drop all blocks."""
         with self._lock:
             self._probation.clear()
             self._protected.clear()

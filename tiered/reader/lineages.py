@@ -1,4 +1,4 @@
-"""Which lineage a log is of, and where it left another one: for readers that keep offsets over a restore."""
+"""The lineage of a log, and its common offsets with another lineage, for readers that keep offsets over a restore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .tiers import Tiers
 
 
 def lineage_of(access: Tiers, meta: TopicMeta, partition: int) -> int:
-    """Return the epoch of the lineage whose log is read here: the disk's own, or the bucket's as last read.
+    """Return the epoch of the log's lineage: that of the local disk, or that of the bucket as last read.
 
     Raises
     ------
@@ -22,13 +22,13 @@ def lineage_of(access: Tiers, meta: TopicMeta, partition: int) -> int:
     head = access.cold(meta, partition).last_head
     if head is None:
         return FIRST_LINEAGE
-    # Until its store claims the partition nothing is appended in a lineage, and the restore may be yet to go back.
+    # Nothing is appended in a lineage before its store claims the partition; until then the restore may still go back.
     begun = [epoch for epoch, _ in head.lineages if epoch < head.epoch]
     return begun[-1] if begun else FIRST_LINEAGE
 
 
 def common_end(access: Tiers, meta: TopicMeta, partition: int, epoch: int) -> int:
-    """Return the offset below which the log that is read here is that of lineage `epoch`, as far as the bucket knows.
+    """Return the offset below which this log equals that of lineage `epoch`, according to the bucket.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where the tiers of a store lie, and how cold data is cached; travels to other processes."""
+"""The locations of a store's tiers and the options of its caches; values that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ..cold.object_store.options import ColdOptions
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """What is kept of what was fetched.
+    """The options of the caches of fetched data.
 
     Attributes
     ----------
     directory
-        Of the disk cache; None: there is none. It is used where the directory that it lies in is there.
-    apart
-        Whether it is no part of a store.
+        Directory of the disk cache, or None for no disk cache. It is created if its parent exists.
+    outside_store
+        Whether that directory is not part of a store.
     disk_bytes
         Budget of the disk cache.
     memory_bytes
-        Budget for what is kept in memory, and as much again, but not less than 16 MiB, for what is fetched ahead.
+        Budget of the memory cache. Fetching ahead gets the same budget in addition, and at least 16 MiB.
     copies
-        Directory of the copies of whole objects; None: there are none.
+        Directory of the local copies of objects, or None for no copies.
     counts_fetches
-        Whether what is fetched is counted, for the rules that make copies.
+        Whether fetches are counted, for the rules that make copies.
     """
 
     directory: Path | None = None
-    apart: bool = False
+    outside_store: bool = False
     disk_bytes: int = 0
     memory_bytes: int = 64 << 20
     copies: Path | None = None
@@ -38,7 +38,7 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class TierLocations:
-    """Where a store's tiers lie: a local directory, a bucket, or both."""
+    """The locations of a store's tiers: a local directory, a bucket, or both."""
 
     root: Path | None
     cold_url: str | None

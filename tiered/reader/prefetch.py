@@ -1,4 +1,4 @@
-"""Splits of one reader whose records lie in the bucket: what of their objects is wanted, fetched and decoded ahead."""
+"""Fetching and decoding ahead for the splits of one reader whose records lie in the bucket."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..format.topic_meta import TopicMeta
 from .rows import Query, needed_columns
 from .splits import ColdSource, Split
 
-# A reader of more reads once what it reads, as far as a cache is concerned.
+# A larger read counts as a scan, which the caches expect to happen once.
 NARROW_BYTES = 32 << 20
 
 
 class SplitsAhead:
-    """The cold ones of a row of splits, to be read in that order; leave the context to give the rest up.
+    """The cold splits of a sequence, which are read in that order; leaving the context cancels the rest.
 
     Parameters
     ----------
     eager
-        Whether all rows are wanted, as far as is known.
+        Whether the reader probably reads all rows.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class SplitsAhead:
         self._ahead = DecodeAhead(fetcher, map(self._read_of, cold), eager=eager)
 
     def expects(self, split: Split) -> bool:
-        """Whether this very split is one of them."""
+        """Whether this split, by identity, is one of them."""
         return self._expected.get(id(split)) is split
 
     def batches(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield a split's rows, the column ``offset`` among them.
+        """Yield a split's rows, including the column ``offset``.
 
         Raises
         ------
@@ -56,10 +56,10 @@ class SplitsAhead:
         self._reads.pop(id(split), None)
 
     def _read_of(self, split: Split) -> ObjectRead:
-        known = self._reads.get(id(split))
-        if known is None:
-            known = self._reads[id(split)] = self._plan(split)
-        return known
+        read = self._reads.get(id(split))
+        if read is None:
+            read = self._reads[id(split)] = self._plan(split)
+        return read
 
     def _plan(self, split: Split) -> ObjectRead:
         source, query, schema = split.source, self._query, self._meta.schema

@@ -1,4 +1,4 @@
-"""What is asked of a topic by a read: partitions, bounds, columns and a key, each looked at first."""
+"""The checked arguments of a read: partitions, offset bounds, columns, a key and a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INT64_MAX = (1 << 63) - 1
 def query_of(
     meta: TopicMeta, start: object, end: object, key: object, columns: Iterable[str] | None
 ) -> Query:
-    """Return what a scan looks for and shows; raise `ConfigError` or `SchemaMismatch` for what fits no column."""
+    """Return the query of a scan; raise `ConfigError` or `SchemaMismatch` for arguments that do not fit the topic."""
     key_column = None
     if key is not None:
         key_column = meta.key_column
@@ -49,19 +49,19 @@ def query_of(
     )
 
 
-def checked_limit(limit: Any) -> int | None:
-    """Return a number of rows, None for all; raise `ConfigError` for what is neither."""
+def plain_limit(limit: Any) -> int | None:
+    """Return a limit as a plain int, or None for no limit; raise `ConfigError` for anything else."""
     limit = plain_int(limit)
     if limit is not None and (type(limit) is not int or limit < 0):
         raise ConfigError(f"limit is a number of rows, not {limit!r}")
-    bounded: int | None = within_64_bits(limit)
+    bounded: int | None = clamp_to_int64(limit)
     return bounded
 
 
 def check_sync(sync: object) -> None:
-    """Raise `ConfigError` unless `sync` is what an append takes: text such as "no" would count as True."""
+    """Raise `ConfigError` unless `sync` is True, False or None: text such as "no" would count as True."""
     if sync is not None and type(sync) is not bool:
-        raise ConfigError(f"sync is True, False, or None for what the sync mode says, not {sync!r}")
+        raise ConfigError(f"sync is True, False, or None for the sync mode, not {sync!r}")
 
 
 def _as_key(key: Any, kind: pa.DataType) -> Any:
@@ -71,17 +71,17 @@ def _as_key(key: Any, kind: pa.DataType) -> Any:
     try:
         if pa.types.is_string(kind) and isinstance(key, bytes):
             return key.decode()
-        found = pa.scalar(key, kind).as_py()
-        # Within: what an array says when it is compared is no truth.
-        if found == key and not isinstance(key, (bool, np.bool_)):
-            return found
+        stored = pa.scalar(key, kind).as_py()
+        # Within the try: an array has no truth value when it is compared.
+        if stored == key and not isinstance(key, (bool, np.bool_)):
+            return stored
     except (pa.ArrowException, TypeError, ValueError, ArithmeticError):
         pass
     raise SchemaMismatch(f"key {key!r} does not fit the key column's type {kind}")
 
 
-def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -> list[int]:
-    """Return the partitions that are asked for; all for None."""
+def select_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -> list[int]:
+    """Return the requested partitions; all for None."""
     if partitions is None:
         return list(range(meta.partitions))
     partitions = plain_int(partitions)
@@ -89,46 +89,46 @@ def chosen_partitions(meta: TopicMeta, partitions: Iterable[int] | int | None) -
         wanted = [partitions] if isinstance(partitions, int) else list(partitions)
     except TypeError:
         raise ConfigError(f"partitions is a partition or a list of them, not {partitions!r}") from None
-    return list(dict.fromkeys(checked_partition(meta, partition) for partition in wanted))
+    return list(dict.fromkeys(plain_partition(meta, partition) for partition in wanted))
 
 
-def checked_bounds(meta: TopicMeta, offsets: Any) -> Offsets:
-    """Return a bound on offsets in plain ints; raise `ConfigError` for what is none."""
+def plain_bounds(meta: TopicMeta, offsets: Any) -> Offsets:
+    """Return a bound on offsets in plain ints; raise `ConfigError` for anything else."""
     if not isinstance(offsets, Mapping):
-        return _checked_offset(offsets)
-    found = {}
-    for key, given in offsets.items():
-        partition, offset = plain_int(key), _checked_offset(given)
+        return _plain_offset(offsets)
+    bounds = {}
+    for key, value in offsets.items():
+        partition, offset = plain_int(key), _plain_offset(value)
         if type(partition) is not int or not 0 <= partition < meta.partitions:
             raise ConfigError(f"an offset is given for {partition!r}, which is no partition of {meta.name!r}")
         if offset is not None:
-            found[partition] = offset
-    return found
+            bounds[partition] = offset
+    return bounds
 
 
-def _checked_offset(offset: Any) -> int | None:
+def _plain_offset(offset: Any) -> int | None:
     offset = plain_int(offset)
     if offset is not None and type(offset) is not int:
         raise ConfigError(f"an offset is an int, or a dict of int by partition, not {offset!r}")
-    bounded: int | None = within_64_bits(offset)
+    bounded: int | None = clamp_to_int64(offset)
     return bounded
 
 
-def within_64_bits(value: Any) -> Any:
-    """Return the integer of 64 bits next to an integer, and everything else as it is.
+def clamp_to_int64(value: Any) -> Any:
+    """Return the nearest integer of 64 bits for an integer, and any other value unchanged.
 
-    No log gets so far, so to a limit or an offset it makes no difference; messages over Flight hold no more.
+    No log becomes that long, so this does not change the meaning of a limit or an offset. Flight messages have 64 bits.
     """
     return max(-_INT64_MAX, min(value, _INT64_MAX)) if type(value) is int else value
 
 
 def bound(offsets: Offsets, partition: int) -> int | None:
-    """Return the bound that holds for a partition."""
+    """Return the bound for a partition."""
     return offsets.get(partition) if isinstance(offsets, Mapping) else offsets
 
 
-def checked_partition(meta: TopicMeta, partition: Any) -> int:
-    """Return a partition as a plain int; raise `TopicNotFound` for what is none."""
+def plain_partition(meta: TopicMeta, partition: Any) -> int:
+    """Return a partition as a plain int; raise `TopicNotFound` if the topic does not have it."""
     partition = plain_int(partition)
     if type(partition) is not int or not 0 <= partition < meta.partitions:
         has = "partition 0 alone" if meta.partitions == 1 else f"partitions 0 to {meta.partitions - 1}"

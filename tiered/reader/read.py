@@ -1,4 +1,4 @@
-"""Read splits: the only code that turns stored records into rows."""
+"""The reader of splits: the only code that turns stored records into rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .tiers import Tiers
 
 _MOVES_MAX = 8
 
-Piece = tuple[int, pa.RecordBatch | None]
-"""The offset up to which a source has been read, and the rows found on the way."""
+Progress = tuple[int, pa.RecordBatch | None]
+"""The offset up to which a source has been read, and the next rows."""
 
 
 def read_splits(
@@ -31,15 +31,15 @@ def read_splits(
     check: Callable[[], None],
     eager: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of splits one after the other; what lies in the bucket is fetched ahead of that.
+    """Yield the rows of splits one after the other; records in the bucket are fetched ahead.
 
     Parameters
     ----------
     check
-        Called before each batch; raises where the store is closed, or is that of a process which forked this one:
-        what its threads have under way comes to no end here.
+        Called before each batch. It raises if the store is closed, or belongs to the parent of a forked process, whose
+        threads do not run here.
     eager
-        Whether all rows are wanted, as far as is known.
+        Whether the caller probably reads all rows.
 
     Raises
     ------
@@ -57,14 +57,15 @@ def read_splits(
 def read_split(
     access: Tiers, meta: TopicMeta, split: Split, query: Query, ahead: SplitsAhead | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a split's rows in offset order, batches of a block or a part of a row group.
+    """Yield a split's rows in offset order, in batches of a block or a part of a row group.
 
-    Records that moved tier since the split was planned are looked up again, from the same next offset.
+    If records moved to another tier since the split was planned, the read finds them there and goes on at the same
+    offset.
 
     Raises
     ------
     OffsetOutOfRange
-        Retention removed records of the split meanwhile.
+        Retention has removed records of the split.
     CorruptionError, ColdStorageError
     """
     assembler = RowAssembler(split.topic, split.partition, meta.schema, query)
@@ -82,13 +83,13 @@ def read_split(
             moves += 1
             if moves > _MOVES_MAX:
                 raise CorruptionError(
-                    f"records keep moving, or are gone: {missing}", offsets=(reached, part.end_offset)
+                    f"the records keep moving, or are gone: {missing}", offsets=(reached, part.end_offset)
                 ) from missing
             parts[:0] = _relocate(access, meta, part.clip(reached, part.end_offset))
 
 
 def _relocate(access: Tiers, meta: TopicMeta, part: Split) -> tuple[Split, ...]:
-    """Find where the records of a split lie now."""
+    """Return splits of the current locations of a split's records."""
     fresh = snapshot_partition(
         access,
         meta,
@@ -115,7 +116,7 @@ def _read_source(
     query: Query,
     assembler: RowAssembler,
     ahead: SplitsAhead | None,
-) -> Iterator[Piece]:
+) -> Iterator[Progress]:
     source = split.source
     if isinstance(source, HotSource):
         return _read_hot(split, source, assembler)
@@ -124,7 +125,7 @@ def _read_source(
     return _read_cold(access, meta, split, query, assembler, ahead)
 
 
-def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Iterator[Piece]:
+def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Iterator[Progress]:
     for block in source.blocks:
         if block.end_offset <= split.start_offset or block.base_offset >= split.end_offset:
             continue
@@ -138,7 +139,7 @@ def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Itera
 
 def _read_warm(
     access: Tiers, split: Split, source: WarmSource, query: Query, assembler: RowAssembler
-) -> Iterator[Piece]:
+) -> Iterator[Progress]:
     segment = source.opened or access.segment(source.path)
     if segment.header.segment_id != source.segment_id:
         raise FileNotFoundError(f"{source.path} is another segment now")
@@ -169,8 +170,8 @@ def _read_cold(
     query: Query,
     assembler: RowAssembler,
     ahead: SplitsAhead | None,
-) -> Iterator[Piece]:
-    # What has moved since the splits were planned is in nobody's plan.
+) -> Iterator[Progress]:
+    # A split of records that moved was not planned, and so is not fetched ahead.
     if ahead is None or not ahead.expects(split):
         with SplitsAhead(access.fetcher, meta, [split], query, eager=True) as alone:
             yield from _read_cold(access, meta, split, query, assembler, alone)

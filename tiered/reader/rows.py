@@ -1,4 +1,4 @@
-"""Turn decoded columns into the rows readers see: system columns added, clipped, filtered, narrowed."""
+"""The rows that readers see, built from decoded columns: with system columns, clipped, filtered and projected."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ..format.schema import TIMESTAMP, row_schema
 
 BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
-# Constant columns of more rows take little time beside the rest of their batch, and much memory for good.
-_KEPT_ROWS_MAX = 1 << 14
+# Longer constant columns take little time compared with their batch, and much memory if they are cached.
+_CACHED_ROWS_MAX = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What of a range is wanted, the same for every split; picklable.
+    """The wanted columns and rows of a range, the same for every split; it can be pickled.
 
     Attributes
     ----------
     columns
-        Names in the order wanted; None for all.
+        Names in the order of the result; None for all.
     start_timestamp_us, end_timestamp_us
         Bounds on the record timestamp, end exclusive; they filter rows.
     key
@@ -40,7 +40,7 @@ class Query:
 
     @property
     def filters(self) -> bool:
-        """Whether rows are left out by value, not by offset alone."""
+        """Whether the query filters rows by value."""
         return (
             self.key_column is not None
             or self.start_timestamp_us is not None
@@ -48,21 +48,21 @@ class Query:
         )
 
     def excludes(self, min_timestamp_us: int, max_timestamp_us: int) -> bool:
-        """Whether no row with a timestamp in these bounds can be wanted."""
+        """Whether the query excludes every row with a timestamp in these inclusive bounds."""
         return (self.start_timestamp_us is not None and max_timestamp_us < self.start_timestamp_us) or (
             self.end_timestamp_us is not None and min_timestamp_us >= self.end_timestamp_us
         )
 
 
 class RowAssembler:
-    """Builds row batches of one partition of a topic.
+    """A builder of row batches of one partition.
 
     Attributes
     ----------
     schema : pa.Schema
-        What every batch has.
+        The schema of every batch.
     needed : frozenset[str]
-        Columns that must be decoded: those wanted, and those the filters look at.
+        The columns to decode: those of the result, and those that filters use.
     """
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema, query: Query) -> None:
@@ -70,7 +70,7 @@ class RowAssembler:
         self._partition = partition
         self._query = query
         self.schema, self.needed = _wanted(_Identity(schema), query)
-        self._names = self.schema.names  # Arrow makes a field anew each time it is asked for
+        self._names = self.schema.names  # cached, since Arrow creates new fields at each access
 
     def dense(
         self,
@@ -90,7 +90,7 @@ class RowAssembler:
     def sparse(
         self, columns: Mapping[str, pa.Array], count: int, start_offset: int, end_offset: int
     ) -> pa.RecordBatch:
-        """Build the rows of a batch that brings its offsets along, as the column ``offset``."""
+        """Build the rows of a batch that has its offsets in the column ``offset``."""
         offsets = columns["offset"]
         keep = pc.and_(pc.greater_equal(offsets, start_offset), pc.less(offsets, end_offset))
         if not pc.all(keep, min_count=0).as_py():
@@ -99,13 +99,13 @@ class RowAssembler:
         return self._build(columns, count, None)
 
     def _build(self, columns: Mapping[str, pa.Array], count: int, base_offset: int | None) -> pa.RecordBatch:
-        found = {**columns, **_constants(self._topic, self._partition, count)}
+        available = {**columns, **_constants(self._topic, self._partition, count)}
         if base_offset is not None and "offset" in self._names:
             numbers = np.arange(base_offset, base_offset + count, dtype=np.int64)
-            found["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
+            available["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
         # A column may have been added to the topic since.
         arrays = [
-            found[name] if name in found else pa.nulls(count, self.schema.field(name).type)
+            available[name] if name in available else pa.nulls(count, self.schema.field(name).type)
             for name in self._names
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
@@ -131,7 +131,7 @@ class RowAssembler:
 
 
 class _Identity:
-    """A schema that is equal to itself alone: Arrow's own hash costs more than all else that a short read does here."""
+    """A schema that is compared by identity: Arrow's hash would take more time than the rest of a short read here."""
 
     __slots__ = ("schema",)
 
@@ -157,7 +157,7 @@ def _wanted(schema: _Identity, query: Query) -> tuple[pa.Schema, frozenset[str]]
 
 
 def needed_columns(schema: pa.Schema, query: Query) -> frozenset[str]:
-    """Return the columns that must be decoded for a query of a topic with this schema."""
+    """Return the columns to decode for a query of a topic with this schema."""
     return _wanted(_Identity(schema), query)[1]
 
 
@@ -165,23 +165,23 @@ def _instant(microseconds: int) -> pa.Scalar:
     return pa.scalar(microseconds, pa.int64()).cast(TIMESTAMP)
 
 
-def _rounded(count: int) -> int:
-    """Return the next power of two: few lengths serve all blocks, and a few rows of each partition take little."""
+def _next_power_of_two(count: int) -> int:
+    """Return the next power of two, so that a few cached lengths serve all blocks."""
     return 1 << max(count - 1, 0).bit_length()
 
 
 def _constants(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
-    """Return the columns that are the same in every row."""
-    if count <= _KEPT_ROWS_MAX:
-        return _kept_constants(topic, partition, count)
+    """Return the columns with one value in all rows."""
+    if count <= _CACHED_ROWS_MAX:
+        return _cached_constants(topic, partition, count)
     return {name: pa.repeat(value, count) for name, value in _constant_values(topic, partition).items()}
 
 
 @lru_cache(maxsize=64)
-def _kept_constants(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
-    """Do as `_constants`; most blocks have as many rows as the one before."""
+def _cached_constants(topic: str, partition: int, count: int) -> dict[str, pa.Array]:
+    """Return `_constants`, cached: most blocks have as many rows as the one before."""
     values = _constant_values(topic, partition)
-    return {name: _repeated(value, _rounded(count)).slice(0, count) for name, value in values.items()}
+    return {name: _repeat(value, _next_power_of_two(count)).slice(0, count) for name, value in values.items()}
 
 
 def _constant_values(topic: str, partition: int) -> dict[str, pa.Scalar]:
@@ -189,19 +189,19 @@ def _constant_values(topic: str, partition: int) -> dict[str, pa.Scalar]:
 
 
 @lru_cache(maxsize=64)
-def _repeated(value: pa.Scalar, count: int) -> pa.Array:
+def _repeat(value: pa.Scalar, count: int) -> pa.Array:
     return pa.repeat(value, count)
 
 
 def _rows_only(count: int) -> pa.RecordBatch:
-    """Return a batch of no column and `count` rows."""
+    """Return a batch without columns and with `count` rows."""
     return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
 def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join runs of small batches, so that blocks of one record do not make batches of one row.
+    """Concatenate small batches, so that blocks of one record do not become batches of one row.
 
-    Large ones are passed on as they are: to join them would copy them.
+    Large batches pass unchanged, since concatenating would copy them.
     """
     pending: list[pa.RecordBatch] = []
     rows = size = 0
@@ -210,28 +210,28 @@ def coalesce(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             continue
         if batch.num_rows >= BATCH_ROWS_MIN:
             if pending:
-                yield _joined(pending)
+                yield _concatenate(pending)
                 pending, rows, size = [], 0, 0
             yield batch
             continue
-        # The first of a run is measured when a second one comes: a read of one record never gets here.
+        # The first batch of a run is measured when a second one comes, which saves time in reads of one record.
         if pending:
             size = (size or pending[0].nbytes) + batch.nbytes
         pending.append(batch)
         rows += batch.num_rows
-        # Large records: thousands of them neither fit into memory nor into one array of 2 GiB.
+        # Thousands of large records would fit neither into memory nor into one array of 2 GiB.
         if rows >= BATCH_ROWS_MIN or size >= BATCH_BYTES_MAX:
-            yield _joined(pending)
+            yield _concatenate(pending)
             pending, rows, size = [], 0, 0
     if pending:
-        yield _joined(pending)
+        yield _concatenate(pending)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the first `limit` rows (None: all), and read nothing beyond them."""
     if limit is None:
         yield from batches

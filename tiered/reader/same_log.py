@@ -1,9 +1,9 @@
-"""Whether the bucket has this disk's log, and not that of another copy of its directory.
+"""The comparison of the bucket's log with the local log, which detects a second copy of the store's directory.
 
-Two live copies of one directory share the store, the lineage and the active segment with its id, and give the same
-offsets to other records. What they do not share are the blocks: the content hash of a segment, as first written, is
-another from the first block on that differs. So hashes are compared, of a sealed segment that of the whole, of a
-shipped tail that up to its end; where one is not known, the records themselves are.
+Two live copies of a directory share the store, the lineage and the active segment with its id, and give the same offsets
+to different records. Their blocks differ: the content hash of a segment, as first written, differs from the first
+different block on. So this module compares hashes: that of a whole sealed segment, or that up to the end of a shipped tail.
+If a hash is not known, it compares the records.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..warm.segment_reader import SegmentFile
 
 log = logging.getLogger("tiered.tierer")
 
-_SAME_KNOWN_MAX = 1 << 14
+_SAME_CACHED_MAX = 1 << 14
 
 
 class Likeness(enum.Enum):
-    """What a comparison came to; unknown is neither."""
+    """The result of a comparison."""
 
     SAME = enum.auto()
     OTHER = enum.auto()
@@ -44,39 +44,39 @@ class Likeness(enum.Enum):
 
 
 class SameLog:
-    """Compares objects of the bucket with local segments. Thread-safe.
+    """The comparison of objects in the bucket with local segments; thread-safe.
 
     Attributes
     ----------
     ends
-        Hashes and producers at ends of the local segments.
+        Hashes and producers at ends within the local segments.
     proven
-        By topic and partition, the end of what the bucket was found to have of *this* log. It never goes back.
+        By topic and partition, the offset up to which the bucket provably has *this* log. It never falls.
     """
 
     def __init__(self, pinned: AbstractSet[int] = frozenset()) -> None:
         self.ends = SegmentEnds(pinned)
         self.proven: dict[tuple[UUID, int], int] = {}
         self._lock = threading.Lock()
-        # Names of objects are never used again, and what an object says of a segment never changes.
+        # Names of objects are never reused, and the facts in an object never change.
         self._same: OrderedDict[tuple[str, UUID], None] = OrderedDict()
 
     def by_hash(self, entry: ObjectEntry, segment: SegmentFile) -> Likeness:
-        """Compare an entry with the local file of a segment that has records of its offsets, by the manifest alone."""
+        """Compare an entry with a local segment that has records of its offsets, by the hashes in the manifest."""
         if segment.header.segment_id not in entry.segment_ids:
             return Likeness.OTHER
         if entry.end_offset > segment.end_offset:
-            # The hash of a merged object is that of its last segment. And one that is open may have grown since.
+            # A merged object has the hash of its last segment, and an active segment may have grown since.
             longer = segment.facts is not None and len(entry.segment_ids) == 1
             return Likeness.OTHER if longer else Likeness.UNKNOWN
-        return _compared(entry.hash_at_end, self.ends.hash_at(segment, entry.end_offset))
+        return _compare_hashes(entry.hash_at_end, self.ends.hash_at(segment, entry.end_offset))
 
-    def of(
+    def compare(
         self, cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry, segment: SegmentFile
     ) -> Likeness:
-        """Compare as `by_hash`; where that does not tell, by the object's footer, and then by the records.
+        """Compare by the manifest; if that does not decide, by the object's footer, and then by the records.
 
-        Unknown where the object cannot be read, or reaches beyond what the local file has by now.
+        The result is unknown if the object cannot be read, or ends beyond the local file.
 
         Raises
         ------
@@ -85,81 +85,81 @@ class SameLog:
         key = entry.name, segment.header.segment_id
         if key in self._same:
             return Likeness.SAME
-        found = self.by_hash(entry, segment)
+        likeness = self.by_hash(entry, segment)
         try:
-            if found is Likeness.UNKNOWN:
-                found = self._by_footer(cold, entry, segment)
+            if likeness is Likeness.UNKNOWN:
+                likeness = self._by_footer(cold, entry, segment)
             beyond = len(entry.segment_ids) == 1 and entry.end_offset > segment.end_offset
-            if found is Likeness.UNKNOWN and not beyond:
-                found = _by_records(cold, meta, entry, segment)
+            if likeness is Likeness.UNKNOWN and not beyond:
+                likeness = _by_records(cold, meta, entry, segment)
         except (CorruptionError, ObjectNotFound) as error:
             log.warning("%s is not compared with %s: %s", entry.name, segment.path, error)
             return Likeness.UNKNOWN
-        if found is Likeness.SAME:
+        if likeness is Likeness.SAME:
             self._same[key] = None
-            if len(self._same) > _SAME_KNOWN_MAX:
+            if len(self._same) > _SAME_CACHED_MAX:
                 self._same.popitem(last=False)
-        return found
+        return likeness
 
     def _by_footer(self, cold: PartitionManifest, entry: ObjectEntry, segment: SegmentFile) -> Likeness:
         segment_id = segment.header.segment_id
         for facts in read_facts_of_entry(cold.store, cold.keys.data(entry.name), entry):
             if facts.segment_id == segment_id and facts.end_offset <= segment.end_offset:
                 theirs = facts.origin_hash if entry.sealed else facts.end_hash
-                return _compared(theirs, self.ends.hash_at(segment, facts.end_offset))
+                return _compare_hashes(theirs, self.ends.hash_at(segment, facts.end_offset))
         return Likeness.UNKNOWN
 
     def at_end(self, cold: PartitionManifest, head: Head, segments: Sequence[SegmentFile]) -> Likeness:
-        """Compare the end of what is published with the local log, by the manifest alone.
+        """Compare the end of the published log with the local log, by the manifest alone.
 
-        Where it is the same there, it is the same before: the hash is over the segment from its first block on, and
-        the segment names that of the one before.
+        If the end is the same, all before it is: the hash covers the segment from its first block, and the segment names
+        the hash of its predecessor.
 
         Parameters
         ----------
         segments
-            In offset order, those near the end at least.
+            Local segments in offset order; at least those near the end.
 
         Raises
         ------
         ColdStorageError, UnsupportedFormat
         """
         try:
-            found = self._at_end(cold, head, segments)
+            likeness = self._at_end(cold, head, segments)
         except (CorruptionError, ObjectNotFound):
-            return Likeness.UNKNOWN  # whoever needs what is damaged says so
-        if found is Likeness.SAME:
-            self._note_proven(cold, head.end_offset)
-        return found
+            return Likeness.UNKNOWN  # code that needs the damaged page raises the error
+        if likeness is Likeness.SAME:
+            self._raise_proven(cold, head.end_offset)
+        return likeness
 
     def _at_end(self, cold: PartitionManifest, head: Head, segments: Sequence[SegmentFile]) -> Likeness:
         end = head.end_offset
         last = next(iter(cold.entries(head, end - 1, end)), None)
         if last is None:
-            return Likeness.SAME  # nothing is there that could be another's
+            return Likeness.SAME  # nothing is published, so nothing can differ
         for segment in reversed(segments):
             base = segment.header.base_offset
             if base < end <= segment.end_offset:
                 return self.by_hash(last, segment)
-            if base == end and not _holds(segments, end - 1):
-                return _compared(last.hash_at_end, segment.header.prev_origin_hash)
+            if base == end and not _contains(segments, end - 1):
+                return _compare_hashes(last.hash_at_end, segment.header.prev_origin_hash)
         return Likeness.UNKNOWN
 
     def proven_end(self, meta: TopicMeta, partition: int) -> int:
-        """Return the end of what the bucket was found to have of *this* log, as far as this process has looked."""
+        """Return the offset up to which the bucket provably has *this* log, as far as this process has compared."""
         return self.proven.get((meta.topic_id, partition), 0)
 
     def prove(
         self, cold: PartitionManifest, meta: TopicMeta, head: Head, segments: Sequence[SegmentFile]
     ) -> Likeness:
-        """Compare what is published since `proven_end`, by the records where hashes do not tell; see `within`."""
-        known = self.proven_end(meta, cold.partition)
-        found = self.within(cold, meta, cold.entries(head, known), segments, read=True)
-        if found is Likeness.SAME:
-            self._note_proven(cold, head.end_offset)
-        return found
+        """Compare all that was published beyond `proven_end`, by records if hashes do not decide; see `within`."""
+        proven = self.proven_end(meta, cold.partition)
+        likeness = self.within(cold, meta, cold.entries(head, proven), segments, read=True)
+        if likeness is Likeness.SAME:
+            self._raise_proven(cold, head.end_offset)
+        return likeness
 
-    def _note_proven(self, cold: PartitionManifest, end_offset: int) -> None:
+    def _raise_proven(self, cold: PartitionManifest, end_offset: int) -> None:
         key = (cold.topic_id, cold.partition)
         with self._lock:
             self.proven[key] = max(end_offset, self.proven.get(key, 0))
@@ -173,35 +173,35 @@ class SameLog:
         *,
         read: bool,
     ) -> Likeness:
-        """Compare entries that lie end to end with the local segments that have their records.
+        """Compare consecutive entries with the local segments that have their records.
 
-        What the disk does not have any more counts as the same: it was compared before it was evicted.
+        Entries without a local segment count as the same: they were compared before the eviction.
 
         Parameters
         ----------
         read
-            Whether objects may be read where hashes do not tell.
+            Whether objects may be read if hashes do not decide.
 
         Raises
         ------
         ColdStorageError, UnsupportedFormat
         """
         for entry in reversed(entries):
-            segment = next((item for item in reversed(segments) if _overlap(item, entry)), None)
+            segment = next((other for other in reversed(segments) if _overlap(other, entry)), None)
             if segment is None:
                 ahead = not segments or entry.base_offset >= segments[-1].end_offset
                 return Likeness.UNKNOWN if ahead else Likeness.SAME
-            found = self.by_hash(entry, segment)
-            if found is Likeness.SAME:
+            likeness = self.by_hash(entry, segment)
+            if likeness is Likeness.SAME:
                 break  # and so is all before it; see `at_end`
-            if found is Likeness.UNKNOWN and read:
-                found = self.of(cold, meta, entry, segment)
-            if found is not Likeness.SAME:
-                return found
+            if likeness is Likeness.UNKNOWN and read:
+                likeness = self.compare(cold, meta, entry, segment)
+            if likeness is not Likeness.SAME:
+                return likeness
         return Likeness.SAME
 
 
-def _compared(theirs: str, ours: str | None) -> Likeness:
+def _compare_hashes(theirs: str, ours: str | None) -> Likeness:
     if theirs and ours is None:
         return Likeness.OTHER
     if not theirs or not ours:
@@ -209,8 +209,8 @@ def _compared(theirs: str, ours: str | None) -> Likeness:
     return Likeness.SAME if theirs == ours else Likeness.OTHER
 
 
-def _holds(segments: Sequence[SegmentFile], offset: int) -> bool:
-    return any(item.header.base_offset <= offset < item.end_offset for item in segments)
+def _contains(segments: Sequence[SegmentFile], offset: int) -> bool:
+    return any(segment.header.base_offset <= offset < segment.end_offset for segment in segments)
 
 
 def _overlap(segment: SegmentFile, entry: ObjectEntry) -> bool:
@@ -220,7 +220,7 @@ def _overlap(segment: SegmentFile, entry: ObjectEntry) -> bool:
 def _by_records(
     cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry, segment: SegmentFile
 ) -> Likeness:
-    """Compare record for record what an object has of a segment."""
+    """Compare the records that an object and a segment share, one by one."""
     if entry.schema_id != segment.header.schema_id:
         return Likeness.OTHER
     start = max(entry.base_offset, segment.header.base_offset)
@@ -233,7 +233,7 @@ def _by_records(
 
 
 def segment_rows(segment: SegmentFile, schema: pa.Schema, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield a segment's records in ``[start, end)`` as an object stores them, a block at a time."""
+    """Yield a segment's records in ``[start, end)`` with the columns of an object, a block at a time."""
     wanted = object_schema(schema)
     for block in segment.blocks(start, end):
         columns = segment.decode(block)

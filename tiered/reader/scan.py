@@ -1,4 +1,4 @@
-"""`Scan`: a snapshot of a topic, and every way to get its rows out."""
+"""`Scan`: the rows of a topic at one moment, in every form that callers can read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..cold.object_store.protocol import object_url
 from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..format.topic_meta import TopicMeta
 from .locations import TierLocations
 from .read import read_splits
-from .rows import Query, coalesce, limited
+from .rows import Query, coalesce, limit_rows
 from .snapshot import PartitionSnapshot
 from .splits import ColdSource, Split, Tier
 from .tiers import Tiers
@@ -22,7 +23,7 @@ from .tiers import Tiers
 
 @dataclass(frozen=True, slots=True)
 class TierShare:
-    """What one tier serves of a scan: estimated stored bytes, offsets, splits."""
+    """One tier's share of a scan: splits, records, and estimated stored bytes."""
 
     tier: str
     splits: int
@@ -32,14 +33,14 @@ class TierShare:
 
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
-    """What a scan will read, from where; print it, or use `to_json`.
+    """The plan of a scan: what it reads from which tier. Print it, or use `to_json`.
 
     Attributes
     ----------
     committed_us
-        For each partition whose end is known from the bucket alone: when its manifest was last published,
-        microseconds since the epoch. The scan shows nothing that was appended later; whether there is
-        anything, only the writer's host can tell. Empty where the local tiers are there.
+        For each partition whose end is known from the bucket alone: the time of its last commit, in microseconds since
+        the epoch. The scan shows no record that was appended later; only the writer's host knows whether there are any.
+        Empty if the local tiers are available.
     """
 
     topic: str
@@ -48,7 +49,7 @@ class ScanPlan:
     committed_us: dict[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the plan as plain JSON values."""
         return {
             "topic": self.topic,
             "ranges": {str(partition): list(ends) for partition, ends in self.ranges.items()},
@@ -64,22 +65,22 @@ class ScanPlan:
             for share in self.tiers
         ]
         if self.committed_us:
-            lines.append(f"  by the bucket alone, as published at {_text(min(self.committed_us.values()))}")
+            lines.append(f"  by the bucket alone, as published at {_iso(min(self.committed_us.values()))}")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class ScanObject:
-    """A Parquet object that holds rows of a scan, for engines that read it themselves.
+    """A Parquet object with rows of a scan, for engines that read Parquet themselves.
 
     Attributes
     ----------
     url
         ``s3://bucket/…``, ``file:///…``; its columns are the topic's, then ``offset`` and ``timestamp``.
     start_offset, end_offset
-        The rows of the scan in it, by offset, end exclusive.
+        The range of the scan's rows in it; the end is exclusive.
     whole
-        Whether these are all of its rows; else filter by ``offset``.
+        Whether these are all of its rows; otherwise filter by ``offset``.
     records, bytes
         Rows and size of the whole object.
     """
@@ -94,18 +95,18 @@ class ScanObject:
 
 
 class Scan:
-    """Rows of a topic at the moment `Topic.scan` was called; the same for every use.
+    """The rows of a topic at the moment `Topic.scan` was called; each use returns the same rows.
 
-    It has ``__arrow_c_stream__``, so DuckDB, Polars and pyarrow read it as it is, and pandas 3 by
-    ``DataFrame.from_arrow``. Rows come in offset order within a partition, partition after partition.
+    It has ``__arrow_c_stream__``, so DuckDB, Polars and pyarrow read it directly, and pandas 3 by
+    ``DataFrame.from_arrow``. The rows are sorted by partition, then by offset.
 
     Attributes
     ----------
     schema : pa.Schema
-        ``topic``, ``partition``, ``offset``, ``timestamp``, then the topic's columns, or those asked for.
+        ``topic``, ``partition``, ``offset``, ``timestamp``, then the topic's columns, or the requested columns.
     """
 
-    # For other packages of tiered: the topic's document, and what the scan filters and narrows by.
+    # For other packages of tiered: the topic's document, and the filters and columns of the scan.
     meta: TopicMeta
     query: Query
 
@@ -123,35 +124,35 @@ class Scan:
 
     @property
     def locations(self) -> TierLocations | None:
-        """Where the tiers lie, for processes that read them themselves; None where only a server knows."""
-        return self._access.places
+        """The locations of the tiers, for processes that read them; None if only a server knows them."""
+        return self._access.locations
 
     def splits(self) -> list[Split]:
-        """Return the splits, in the order of their rows: what Spark makes its partitions of."""
+        """Return the splits in the order of their rows; Spark makes its partitions of them."""
         return [split for snapshot in self._snapshots for split in snapshot.splits]
 
     def objects(self) -> list[ScanObject]:
         """Return the objects of the bucket that the scan reads, in the order of its rows.
 
-        Of a store that was opened by the URL of its bucket they hold every row of the scan; of a local one, those
-        that are in no local file. Bounds on timestamps and a key filter rows, and leave out no object.
+        If the store was opened by the URL of its bucket, they hold every row of the scan; otherwise, the rows that are in
+        no local file. Timestamp bounds and a key filter rows, and exclude no object.
         """
-        found = []
+        objects = []
         for split in self.splits():
             if isinstance(split.source, ColdSource):
                 entry = split.source.entry
-                url = f"{self._access.object_store.url.rstrip('/')}/{split.source.key}"
+                url = object_url(self._access.object_store, split.source.key)
                 start, end = split.start_offset, split.end_offset
                 whole = (start, end) == (entry.base_offset, entry.end_offset)
-                found.append(
+                objects.append(
                     ScanObject(url, split.partition, start, end, whole, entry.record_count, entry.bytes)
                 )
-        return found
+        return objects
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Start and end offset of each partition as the snapshot found them."""
-        return {item.partition: (item.start_offset, item.end_offset) for item in self._snapshots}
+        """Start and end offset of each partition in the snapshot."""
+        return {part.partition: (part.start_offset, part.end_offset) for part in self._snapshots}
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one of `splits`."""
@@ -159,7 +160,7 @@ class Scan:
         return read_splits(self._access, self.meta, [split], self.query, check=self._check)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of some thousand, holding no more than a few in memory.
+        """Yield the rows in batches of some thousand; only a few batches are in memory at a time.
 
         Raises
         ------
@@ -169,14 +170,14 @@ class Scan:
         rows = read_splits(
             self._access, self.meta, self.splits(), self.query, check=self._check, eager=self._limit is None
         )
-        return coalesce(limited(rows, self._limit))
+        return coalesce(limit_rows(rows, self._limit))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as a pyarrow stream."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as one table, in memory."""
+        """Return all rows as a table in memory."""
         return pa.Table.from_batches(self.to_batches(), schema=self.schema)
 
     def to_pandas(self) -> Any:
@@ -193,20 +194,20 @@ class Scan:
             raise ConfigError(f"to_pandas needs pandas ({error}): pip install 'tiered[pandas]'") from None
 
     def explain(self) -> ScanPlan:
-        """Return how many bytes, records and splits each tier serves."""
-        known = {item.partition: item.committed_us for item in self._snapshots}
-        return self._explained({partition: at for partition, at in known.items() if at is not None})
+        """Return the number of splits and records of each tier, and their bytes."""
+        committed = {part.partition: part.committed_us for part in self._snapshots}
+        return self._plan({partition: at for partition, at in committed.items() if at is not None})
 
-    def _explained(self, committed_us: dict[int, int]) -> ScanPlan:
+    def _plan(self, committed_us: dict[int, int]) -> ScanPlan:
         shares = []
         for tier in Tier:
-            found = [split for split in self.splits() if split.tier is tier]
+            splits = [split for split in self.splits() if split.tier is tier]
             shares.append(
                 TierShare(
                     tier.value,
-                    len(found),
-                    sum(item.record_count for item in found),
-                    sum(item.bytes for item in found),
+                    len(splits),
+                    sum(split.record_count for split in splits),
+                    sum(split.bytes for split in splits),
                 )
             )
         return ScanPlan(self.meta.name, self.offsets, tuple(shares), committed_us)
@@ -225,9 +226,9 @@ class Scan:
 
 
 def _noun(word: str, number: int) -> str:
-    """Return the plural but for one, both of one width."""
+    """Return the word in the singular or plural, padded to one width."""
     return f"{word}{' ' if number == 1 else 's'}"
 
 
-def _text(at_us: int) -> str:
+def _iso(at_us: int) -> str:
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds")

@@ -1,7 +1,7 @@
-"""Take a snapshot of one partition: which offsets it has, and where each of them lies (promise P8).
+"""The snapshot of one partition: its offsets, and the tier of each (promise P8).
 
-The order is newest first: the end of the hot tier, then the local directory, the bucket's head last. What
-moves tier meanwhile moves towards the colder end, so it is found by the later look.
+A snapshot surveys the newest tier first: the end of the hot tier, then the local directory, then the bucket's head.
+Records move towards colder tiers only, so a record that moves meanwhile is found in a later tier.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, reso
 from .tiers import Tiers
 
 _LISTING_ATTEMPTS = 10
-_LOOKS_MAX = 3
+_SURVEYS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """The log ``[start_offset, end_offset)`` of one partition at one moment, and the splits wanted of it.
+    """The log ``[start_offset, end_offset)`` of one partition at one moment, and the splits of the wanted range.
 
     Attributes
     ----------
     committed_us
-        When the manifest was last published that the end offset was taken from: what is newer is not known.
-        None where the local tiers know the end.
+        If the end offset is from the manifest: the time of its last commit. Later records are not known.
+        None if the local tiers know the end.
     """
 
     partition: int
@@ -55,55 +55,55 @@ def snapshot_partition(
     end_offset: int | None = None,
     fresh: bool = False,
 ) -> PartitionSnapshot:
-    """Take a snapshot; the bucket is asked only for what the local tiers do not have.
+    """Take a snapshot; the bucket is read only for records that the local tiers lack.
 
-    Beside a local store, a range whose start is given is looked up in the head as this process last read it, where
-    that names all of it: objects below its end are replaced and deleted, but never changed.
+    With a local store and a given start, the last head that this process read is used if it names all records that the
+    local tiers lack: objects below its end may be replaced and deleted, but never change.
 
     Parameters
     ----------
     view
         The active end as the writer in this process sees it; None in other processes.
     start_offset, end_offset
-        The range wanted; None for the log's own bounds. An end beyond the log's is cut to it.
+        The wanted range; None for the log's own bounds. An end beyond the log is reduced to the log's end.
     fresh
-        Read the head again, as something that it named is gone.
+        Read a new head, since an object of the last one is gone.
 
     Raises
     ------
     OffsetOutOfRange
-        The range begins before the log does.
+        The range begins before the log.
     TopicNotFound
         The topic was deleted.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    for _ in range(_LOOKS_MAX):
-        found = _look(access, meta, partition, view, start_offset, end_offset, fresh=fresh)
-        if start_offset is not None and start_offset < found.start_offset:
+    for _ in range(_SURVEYS_MAX):
+        survey = _survey(access, meta, partition, view, start_offset, end_offset, fresh=fresh)
+        if start_offset is not None and start_offset < survey.start_offset:
             raise OffsetOutOfRange(
                 f"offset {start_offset} of topic {meta.name!r} partition {partition} is gone; the log has "
-                f"{found.start_offset} to {found.end_offset}",
-                start=found.start_offset,
-                end=found.end_offset,
+                f"{survey.start_offset} to {survey.end_offset}",
+                start=survey.start_offset,
+                end=survey.end_offset,
             )
-        wanted = found.start_offset if start_offset is None else start_offset
-        last = _least(end_offset, found.end_offset)
-        # A directory that changes while it is listed can hide a file, so a hole is looked at again.
-        if not _uncovered((*found.hot, *found.warm, *found.cold), wanted, last):
+        wanted = survey.start_offset if start_offset is None else start_offset
+        last = _least(end_offset, survey.end_offset)
+        # A directory that changes while it is listed can hide a file, so a gap leads to another survey.
+        if not _has_gap((*survey.hot, *survey.warm, *survey.cold), wanted, last):
             break
     splits = (
-        resolve(meta.name, partition, wanted, last, (found.hot, found.warm, found.cold))
+        resolve(meta.name, partition, wanted, last, (survey.hot, survey.warm, survey.cold))
         if wanted < last
         else []
     )
     return PartitionSnapshot(
-        partition, found.start_offset, found.end_offset, tuple(splits), found.committed_us
+        partition, survey.start_offset, survey.end_offset, tuple(splits), survey.committed_us
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What every tier holds of the wanted range, and the bounds of the log; see `PartitionSnapshot`."""
+class _Survey:
+    """The bounds of the log, and each tier's extents of the wanted range; see `PartitionSnapshot`."""
 
     start_offset: int
     end_offset: int
@@ -113,7 +113,7 @@ class _Found:
     committed_us: int | None = None
 
 
-def _look(
+def _survey(
     access: Tiers,
     meta: TopicMeta,
     partition: int,
@@ -122,34 +122,36 @@ def _look(
     end: int | None,
     *,
     fresh: bool,
-) -> _Found:
-    """Look at each tier once, newest first."""
+) -> _Survey:
+    """Survey each tier once, newest first."""
     local = _local_extents(access, meta, partition, view, start or 0, end)
     log_start, log_end = local.start_offset, local.end_offset
     cold: list[Extent] = []
     committed_us: int | None = None
     wanted = max(log_start, start or 0)
-    if log_end is None or _uncovered((*local.hot, *local.warm), wanted, _least(end, log_end)):
+    if log_end is None or _has_gap((*local.hot, *local.warm), wanted, _least(end, log_end)):
         directory = access.directory(meta.name, partition)
         if directory is not None:
-            # What was expired since the view was taken is no hole: the start offset moved before the files went.
+            # Records that expired since the view was taken are no gap: the start offset rises before files are deleted.
             log_start = max(log_start, read_start_offset(directory))
         manifest = access.cold(meta, partition) if access.has_cold else None
         if manifest is not None:
             published = None
             if directory is not None and start is not None and log_end is not None and not fresh:
-                published = _remembered(manifest, directory, local, log_start, start, _least(end, log_end))
-            published = published or _published(manifest, directory, log_start, log_end, start, end)
+                published = _try_recent_head(
+                    manifest, directory, local, log_start, start, _least(end, log_end)
+                )
+            published = published or _read_published(manifest, directory, log_start, log_end, start, end)
             if published.committed_us is None and directory is None:
                 _check_not_deleted(access, meta)
             log_start, log_end, cold = published.start_offset, published.end_offset, published.cold
             committed_us = published.committed_us
-    return _Found(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold, committed_us)
+    return _Survey(log_start, max(log_start, log_end or 0), local.hot, local.warm, cold, committed_us)
 
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """The bounds of the log as the bucket corrects them, and what it has of the wanted range."""
+    """The bounds of the log as corrected by the bucket, and the bucket's extents of the wanted range."""
 
     start_offset: int
     end_offset: int | None
@@ -157,22 +159,22 @@ class _Published:
     committed_us: int | None = None
 
 
-def _remembered(
+def _try_recent_head(
     manifest: PartitionManifest, directory: Path, local: _Local, log_start: int, start: int, end: int
 ) -> _Published | None:
-    """Return what the head as it was last read has of a range, if that is all that the local tiers lack."""
-    loaded = manifest.remembered
+    """Return the extents that the last read head names of a range, if these and the local ones leave no gap."""
+    loaded = manifest.recent_head
     if loaded is None:
         return None
     try:
-        found = _named(manifest, loaded.head, directory, log_start, local.end_offset, start, end)
+        published = _published_by(manifest, loaded.head, directory, log_start, local.end_offset, start, end)
     except ObjectNotFound:
         return None
-    whole = not _uncovered((*local.hot, *local.warm, *found.cold), start, end)
-    return found if whole and found.start_offset <= start else None
+    whole = not _has_gap((*local.hot, *local.warm, *published.cold), start, end)
+    return published if whole and published.start_offset <= start else None
 
 
-def _published(
+def _read_published(
     manifest: PartitionManifest,
     directory: Path | None,
     log_start: int,
@@ -180,18 +182,18 @@ def _published(
     start: int | None,
     end: int | None,
 ) -> _Published:
-    """Return what the head of this moment has of a range."""
+    """Read the head, and return the extents that it names of a range."""
     loaded = manifest.load()
     if loaded is None and directory is None:
-        # Elsewhere the local files show that something is missing; here it would look like an empty log.
+        # Without local files, a lost head would look like an empty log.
         loaded = manifest.check_unpublished()
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_SURVEYS_MAX):
         if loaded is None:
             return _Published(log_start, log_end, [])
         try:
-            return _named(manifest, loaded.head, directory, log_start, log_end, start, end)
+            return _published_by(manifest, loaded.head, directory, log_start, log_end, start, end)
         except ObjectNotFound as missing:
-            # A page is gone: another took its place since the head was read, or it is lost.
+            # A page is gone: it was replaced since the head was read, or it is lost.
             before, loaded = loaded, manifest.load()
             lost = missing
             if loaded is not None and loaded.head.commit_id == before.head.commit_id:
@@ -199,7 +201,7 @@ def _published(
     raise lost
 
 
-def _named(
+def _published_by(
     manifest: PartitionManifest,
     head: Head,
     directory: Path | None,
@@ -208,12 +210,12 @@ def _named(
     start: int | None,
     end: int | None,
 ) -> _Published:
-    """Return what a head names of a range."""
-    ours = _end_of_lineage(head, directory)
-    log_start = max(log_start, min(head.start_offset, ours))
+    """Return the extents that a head names of a range."""
+    lineage_end = _end_of_lineage(head, directory)
+    log_start = max(log_start, min(head.start_offset, lineage_end))
     committed_us = head.committed_us if log_end is None else None
-    log_end = ours if log_end is None else log_end
-    entries = manifest.entries(head, max(log_start, start or 0), min(_least(end, log_end), ours))
+    log_end = lineage_end if log_end is None else log_end
+    entries = manifest.entries(head, max(log_start, start or 0), min(_least(end, log_end), lineage_end))
     cold = [
         Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
                ColdSource(manifest.keys.data(entry.name), entry))
@@ -225,7 +227,7 @@ def _named(
 def published_extents(
     access: Tiers, meta: TopicMeta, partition: int, start_offset: int, end_offset: int
 ) -> list[Extent]:
-    """Return what the bucket has of a range, also of what the local tiers have; in offset order.
+    """Return the bucket's extents of a range in offset order, including those that the local tiers have, too.
 
     Raises
     ------
@@ -235,30 +237,30 @@ def published_extents(
         return []
     directory = access.directory(meta.name, partition)
     manifest = access.cold(meta, partition)
-    return _published(manifest, directory, start_offset, end_offset, start_offset, end_offset).cold
+    return _read_published(manifest, directory, start_offset, end_offset, start_offset, end_offset).cold
 
 
 def published_end(head: Head, lineage_epoch: int) -> int:
-    """Return the end of what the bucket has of a lineage: where the next one begins, if there is one."""
+    """Return the end of a lineage's records in the bucket: where the next lineage begins, if there is one."""
     later = [start for epoch, start in head.lineages if epoch > lineage_epoch]
     return min([head.end_offset, *later])
 
 
 def _end_of_lineage(head: Head, directory: Path | None) -> int:
-    """Return the end of what is this disk's log too: a later lineage's records and retention are not."""
+    """Return the published end of this disk's lineage; records and retention of a later lineage do not concern it."""
     if directory is None or len(head.lineages) == 1:
         return head.end_offset
     return published_end(head, read_lineage(directory) or FIRST_LINEAGE)
 
 
 def _least(first: int | None, second: int | None) -> int:
-    known = [value for value in (first, second) if value is not None]
-    return min(known) if known else 1 << 62
+    given = [value for value in (first, second) if value is not None]
+    return min(given) if given else 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """What the local tiers hold; ``end_offset`` is None where they do not know it."""
+    """The extents of the local tiers; ``end_offset`` is None if they do not know the end."""
 
     start_offset: int
     end_offset: int | None
@@ -277,10 +279,10 @@ def _local_extents(
         and end is not None
         and view.start_offset <= start < end <= view.active_header.base_offset
     ):
-        known = access.sealed_segment(directory, start, end)
-        if known is not None:
-            check_owner(known, meta)
-            return _Local(view.start_offset, view.end_offset, [], [_warm_extent(known, known.end_offset)])
+        sealed = access.sealed_segment(directory, start, end)
+        if sealed is not None:
+            check_owner(sealed, meta)
+            return _Local(view.start_offset, view.end_offset, [], [_warm_extent(sealed, sealed.end_offset)])
     for _ in range(_LISTING_ATTEMPTS):
         names = access.list_segments(directory)
         if not names:
@@ -290,7 +292,7 @@ def _local_extents(
                 return _with_view(access, directory, names, view, meta, start, end)
             return _without_writer(access, directory, names, meta, start, end)
         except FileNotFoundError:
-            continue  # the newest file was rolled and re-encoded since it was listed
+            continue  # the newest segment was sealed and re-encoded since it was listed
         except CorruptionError:
             _check_not_deleted(access, meta)
             raise
@@ -298,9 +300,9 @@ def _local_extents(
 
 
 def _check_not_deleted(access: Tiers, meta: TopicMeta) -> None:
-    """Raise `TopicNotFound` where a topic is gone, whose log would look empty or like another's."""
-    if access.places.root is not None:
-        check_not_deleted(access.places.root, meta)
+    """Raise `TopicNotFound` if the topic was deleted; its log would look empty, or like that of a new topic."""
+    if access.locations.root is not None:
+        check_not_deleted(access.locations.root, meta)
         return
     cold = StoreDocuments(access.object_store).read_topic(meta.name, meta.topic_id)
     if cold is not None and DELETED in cold:
@@ -312,7 +314,11 @@ def _with_view(
     start: int, end: int | None,
 ) -> _Local:  # fmt: skip
     active = SegmentFile.of_writer(
-        view.active, view.active_header, view.active_index, view.end_offset, use_mmap=access.places.use_mmap
+        view.active,
+        view.active_header,
+        view.active_index,
+        view.end_offset,
+        use_mmap=access.locations.use_mmap,
     )
     sealed = [name for name in names if name.base_offset < view.active_header.base_offset]
     bounds = [name.base_offset for name in [*sealed, SegmentName(view.active_header.base_offset, 0)][1:]]
@@ -347,7 +353,7 @@ def _sealed_extents(
     access: Tiers, directory: Path, names: tuple[SegmentName, ...] | list[SegmentName], bounds: list[int],
     meta: TopicMeta, start: int, end: int | None,
 ) -> list[Extent]:  # fmt: skip
-    """Open the sealed segments that can overlap the range; a segment ends at or before its bound."""
+    """Open the sealed segments that may overlap the range; each ends at or before its bound."""
     extents = []
     for name, bound in zip(names, bounds, strict=True):
         if bound <= start or (end is not None and name.base_offset >= end):
@@ -367,13 +373,13 @@ def _sealed_extents(
 
 
 def open_listed(access: Tiers, directory: Path, name: SegmentName) -> SegmentFile | None:
-    """Open a segment, or the re-encoded file in its place; None where it was evicted or expired since."""
+    """Open a segment, or the re-encoded file that replaced it; None if it was evicted or has expired since."""
     for _ in range(_LISTING_ATTEMPTS):
         try:
             return access.segment(f"{directory}/{name}")
         except FileNotFoundError:
             current = [
-                item for item in list_segments(directory).segments if item.base_offset == name.base_offset
+                other for other in list_segments(directory).segments if other.base_offset == name.base_offset
             ]
             if not current:
                 return None
@@ -384,11 +390,11 @@ def open_listed(access: Tiers, directory: Path, name: SegmentName) -> SegmentFil
 
 
 def check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
-    """Raise `CorruptionError` where a file is not the segment that its place says it is."""
+    """Raise `CorruptionError` if a file is not the segment that its path names."""
     if opened.header.topic_id != meta.topic_id:
         raise CorruptionError("segment of another topic", where=str(opened.path), position=0)
     if not opened.is_in_its_place:
-        raise CorruptionError("another segment than its place says", where=str(opened.path), position=0)
+        raise CorruptionError("another segment than its path says", where=str(opened.path), position=0)
 
 
 def _warm_extent(opened: SegmentFile, end_offset: int) -> Extent:
@@ -397,7 +403,7 @@ def _warm_extent(opened: SegmentFile, end_offset: int) -> Extent:
 
 
 def _hot_extents(blocks: tuple[RecentBlock, ...], end_offset: int, meta: TopicMeta) -> list[Extent]:
-    """Return one extent of blocks, which lie end to end; none where there is no block."""
+    """Return one extent of consecutive blocks; none without blocks."""
     if not blocks:
         return []
     size, source = sum(block.bytes for block in blocks), HotSource(blocks, meta.schema_id)
@@ -405,10 +411,10 @@ def _hot_extents(blocks: tuple[RecentBlock, ...], end_offset: int, meta: TopicMe
     return [Extent(blocks[0].base_offset, end, size, Tier.HOT, source)]
 
 
-def _uncovered(extents: tuple[Extent, ...], start: int, end: int) -> bool:
-    """Whether the extents lack a part of ``[start, end)``."""
+def _has_gap(extents: tuple[Extent, ...], start: int, end: int) -> bool:
+    """Whether a part of ``[start, end)`` is in no extent."""
     cursor = start
-    for extent in sorted(extents, key=lambda item: item.start_offset):
+    for extent in sorted(extents, key=lambda extent: extent.start_offset):
         if extent.start_offset > cursor:
             break
         cursor = max(cursor, extent.end_offset)

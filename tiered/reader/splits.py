@@ -1,7 +1,7 @@
-"""Splits: what one task reads, and the pure function that cuts a snapshot into them.
+"""Splits, the units of reading, and the pure function that divides a snapshot into them.
 
-A split names a partition, an offset range and where the records lie, never a bare position; it can be
-pickled (but for hot ones, which never leave their process).
+A split names a partition, a range of offsets and the source of the records, never a bare position. It can be pickled,
+except for a hot split, which never leaves its process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..warm.segment_reader import SegmentFile
 
 
 class Tier(enum.StrEnum):
-    """Where records lie, warmest first."""
+    """The tiers, warmest first."""
 
     HOT = "hot"
     WARM = "warm"
@@ -35,7 +35,7 @@ class HotSource:
 
 @dataclass(frozen=True, slots=True)
 class WarmSource:
-    """A local segment file; ``opened`` is the file as the snapshot saw it, and stays in its process."""
+    """A local segment file; ``opened`` is the file as of the snapshot, and is not pickled."""
 
     path: str
     segment_id: UUID
@@ -63,7 +63,7 @@ class Split:
     Attributes
     ----------
     bytes
-        Stored bytes that the whole range takes in its tier, estimated by share.
+        Stored bytes of the range in its tier, estimated by its share of the source.
     """
 
     topic: str
@@ -87,7 +87,7 @@ class Split:
 
 
 def borders(split: Split) -> Iterator[tuple[int, int]]:
-    """Yield first offset and stored bytes of each row group or block that the split's source shows here."""
+    """Yield first offset and stored bytes of each row group or block of the source, if it is known in this process."""
     source = split.source
     if isinstance(source, ColdSource):
         for group in source.entry.row_groups:
@@ -103,7 +103,7 @@ def borders(split: Split) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A range that one source can serve, with its size."""
+    """A range of offsets in one source, and its size."""
 
     start_offset: int
     end_offset: int
@@ -120,30 +120,30 @@ def resolve(
     Parameters
     ----------
     extents
-        One sequence a tier, warmest first; each in offset order and disjoint.
+        One sequence for each tier, warmest first; each disjoint and in offset order.
 
     Raises
     ------
     CorruptionError
-        A range that no extent covers.
+        No extent contains a part of the range.
     """
     splits: list[Split] = []
-    places = [0] * len(extents)
+    positions = [0] * len(extents)
     cursor = start_offset
     while cursor < end_offset:
         chosen: Extent | None = None
         limit = end_offset
         for tier, row in enumerate(extents):
-            while places[tier] < len(row) and row[places[tier]].end_offset <= cursor:
-                places[tier] += 1
-            if places[tier] == len(row):
+            while positions[tier] < len(row) and row[positions[tier]].end_offset <= cursor:
+                positions[tier] += 1
+            if positions[tier] == len(row):
                 continue
-            extent = row[places[tier]]
+            extent = row[positions[tier]]
             if extent.start_offset <= cursor:
                 chosen = extent
                 limit = min(limit, extent.end_offset)
                 break
-            # A warmer copy that begins later cuts the colder one short.
+            # A warmer extent that begins later limits the colder one.
             limit = min(limit, extent.start_offset)
         if chosen is None:
             raise CorruptionError(

@@ -1,4 +1,4 @@
-"""How a reader reaches the warm and cold tiers; picklable, so that Spark's executors get one too."""
+"""The access of readers to the warm and cold tiers; it can be pickled, for Spark's executors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .locations import TierLocations
 SEGMENTS_OPEN_MAX = 1024
 ACTIVE_OPEN_MAX = 256
 REMOVED_SECONDS = 10.0
-"""How often `Tiers.forget_removed_if_due` looks: each look is a stat of all that is open."""
+"""The shortest time between two checks of `Tiers.release_removed_if_due`, each of which stats every open segment."""
 _GENERATION_MAX = 10**9
 _AHEAD_BYTES_MIN = 16 << 20
 
@@ -41,27 +41,27 @@ OpenBucket = Callable[[str, ColdOptions], ObjectStore]
 
 
 class Tiers:
-    """Opens segments and manifests, and keeps what is immutable open. Thread-safe.
+    """Opens segments and manifests, and keeps immutable ones open. Thread-safe.
 
     Parameters
     ----------
     open_bucket
-        Connects to an object store; it does not travel when the access is pickled.
-    find_places
-        Looks again where the tiers lie, as long as there is no bucket: another process may give the store one.
+        Connects to an object store; it is not pickled.
+    find_locations
+        Finds the locations again while there is no bucket, since another process may give the store one.
     """
 
     def __init__(
         self,
         places: TierLocations,
         open_bucket: OpenBucket = open_object_store,
-        find_places: Callable[[], TierLocations] | None = None,
+        find_locations: Callable[[], TierLocations] | None = None,
     ) -> None:
-        self.places = places
+        self.locations = places
         self._open_bucket = open_bucket
-        self._find_places = find_places
+        self._find_locations = find_locations
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
-        # One thread at a time goes on with the scan of an active segment.
+        # One thread at a time continues the scan of an active segment.
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         self._files = Turns()
         self._partitions: dict[tuple[UUID, int], PartitionManifest] = {}
@@ -70,10 +70,10 @@ class Tiers:
         self._directories: dict[tuple[str, int], Path] = {}
         self._listings: dict[Path, tuple[SegmentName, ...]] = {}
         self.blocks: BlockCache | None = None
-        # Of the dictionaries alone, as writers take it too: nobody asks a disk or a bucket while he holds it.
+        # Guards the dictionaries only. Writers take it, too, so no thread does I/O while it holds this lock.
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
-        self._looked_for_removed = time.monotonic()
+        self._checked_removed = time.monotonic()
         self._object_store: ObjectStore | None = None
         self._counts_of_closed = BucketCounts()
 
@@ -81,7 +81,10 @@ class Tiers:
         cache, disk = places.cache, None
         if cache.directory is not None and cache.disk_bytes:
             disk = DiskCache(
-                cache.directory, cache.disk_bytes, apart=cache.apart, counters=self.fetch_counters
+                cache.directory,
+                cache.disk_bytes,
+                outside_store=cache.outside_store,
+                counters=self.fetch_counters,
             )
         return Fetcher(
             lambda: self.object_store,
@@ -95,93 +98,93 @@ class Tiers:
 
     @property
     def copies(self) -> LocalCopies | None:
-        """The copies of whole objects on the local disk; None where there is no local store."""
-        cache = self.places.cache
+        """The local copies of objects; None without a local store."""
+        cache = self.locations.cache
         if cache.copies is None:
             return None
         return LocalCopies(cache.copies, counts_fetches=cache.counts_fetches)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Tiers, (self.places,)
+        return Tiers, (self.locations,)
 
     @property
     def has_cold(self) -> bool:
-        """Whether there is a bucket, by now."""
-        if self.places.cold_url is None and self._find_places is not None:
-            self.places = self._find_places()
-        return self.places.cold_url is not None
+        """Whether the store has a bucket now."""
+        if self.locations.cold_url is None and self._find_locations is not None:
+            self.locations = self._find_locations()
+        return self.locations.cold_url is not None
 
-    def look_again(self, find_places: Callable[[], TierLocations]) -> None:
-        """Take limits and the like from elsewhere, for connections that are made from now on."""
-        self.places = find_places()
-        self._find_places = find_places
+    def reload_locations(self, find_locations: Callable[[], TierLocations]) -> None:
+        """Take new locations and options; they apply to connections that are made from now on."""
+        self.locations = find_locations()
+        self._find_locations = find_locations
 
     @property
     def object_store(self) -> ObjectStore:
-        """The bucket, connected at first use."""
-        known = self._object_store
-        if known is not None:
-            return known
-        with self._connecting:  # which may ask where the credentials are
+        """The bucket; the first use connects."""
+        connected = self._object_store
+        if connected is not None:
+            return connected
+        with self._connecting:  # not `_lock`: connecting may search for credentials
             if self._object_store is None:
-                self._object_store = self.connect(self.places.cold_options)
+                self._object_store = self.connect(self.locations.cold_options)
             return self._object_store
 
     def connect(self, options: ColdOptions) -> ObjectStore:
         """Return another connection to the bucket, for the caller to close."""
-        assert self.places.cold_url is not None
-        return self._open_bucket(self.places.cold_url, options)
+        assert self.locations.cold_url is not None
+        return self._open_bucket(self.locations.cold_url, options)
 
     def disconnect(self, store: ObjectStore) -> None:
-        """Close what `connect` returned; its requests stay counted."""
+        """Close a connection from `connect`; its requests stay counted."""
         store.close()
         with self._lock:
             self._counts_of_closed += _counts_of(store)
 
     @property
     def bucket_counts(self) -> BucketCounts:
-        """What this process has asked of the bucket so far; nothing where it is no S3."""
+        """Counts of this process's requests to the bucket so far; all zero if it is not S3."""
         with self._lock:
             return self._counts_of_closed + _counts_of(self._object_store)
 
-    def known_cold(self, meta: TopicMeta, partition: int) -> PartitionManifest | None:
-        """Return the manifest of a partition as far as it was looked at before; connects to nothing."""
+    def cached_manifest(self, meta: TopicMeta, partition: int) -> PartitionManifest | None:
+        """Return the manifest of a partition if it was used before; does no I/O."""
         return self._partitions.get((meta.topic_id, partition))
 
     def directory(self, topic: str, partition: int) -> Path | None:
-        """Return the local directory of a partition, or None where there is no local store."""
-        root = self.places.root
+        """Return the local directory of a partition; None without a local store."""
+        root = self.locations.root
         if root is None:
             return None
-        known = self._directories.get((topic, partition))
-        if known is None:
-            known = self._directories[topic, partition] = root / TOPICS_DIRECTORY / topic / str(partition)
-        return known
+        directory = self._directories.get((topic, partition))
+        if directory is None:
+            directory = self._directories[topic, partition] = root / TOPICS_DIRECTORY / topic / str(partition)
+        return directory
 
     def hold_topic(self, meta: TopicMeta) -> AbstractContextManager[None]:
-        """Keep a topic from being deleted while its local directory is changed; see `warm.catalog.kept`."""
-        assert self.places.root is not None
-        return hold_topic(self.places.root, meta)
+        """Keep a topic from being deleted while its local directory is changed; see `warm.catalog.hold_topic`."""
+        assert self.locations.root is not None
+        return hold_topic(self.locations.root, meta)
 
     def list_segments(self, directory: Path) -> tuple[SegmentName, ...]:
-        """Return the segments of a partition, the newest file last."""
+        """List the segments of a partition, the newest last."""
         names = self._listings[directory] = list_segments(directory).segments
         return names
 
     def sealed_segment(self, directory: Path, start: int, end: int) -> SegmentFile | None:
-        """Return a sealed segment that has all of ``[start, end)``, if the last listing leads to one that is there."""
+        """Return a sealed segment that contains ``[start, end)``, if the last listing has one and it still exists."""
         names = self._listings.get(directory, ())
-        place = bisect_right(names, (start, _GENERATION_MAX)) - 1
-        if place < 0 or place == len(names) - 1:
+        index = bisect_right(names, (start, _GENERATION_MAX)) - 1
+        if index < 0 or index == len(names) - 1:
             return None
         try:
-            found = self.segment(f"{directory}/{names[place]}")
+            segment = self.segment(f"{directory}/{names[index]}")
         except FileNotFoundError:
             return None
-        return found if found.facts is not None and found.end_offset >= end else None
+        return segment if segment.facts is not None and segment.end_offset >= end else None
 
     def segment(self, path: str | Path) -> SegmentFile:
-        """Open a segment; sealed ones stay open, as they never change, and of an active one only the news are read.
+        """Open a segment. Sealed ones never change and stay open; of an active one only new blocks are read.
 
         Raises
         ------
@@ -189,53 +192,53 @@ class Tiers:
         """
         name = str(path)
         # A topic that is deleted and created again has other files under the same names.
-        status = os.stat(name)  # noqa: PTH116 — a Path costs more than the look
+        status = os.stat(name)  # noqa: PTH116 — a Path takes longer than the call
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         with self._lock:
-            known = self._segments.get(name)
-            if known is not None and known[0] == identity:
+            cached = self._segments.get(name)
+            if cached is not None and cached[0] == identity:
                 self._segments.move_to_end(name)
-                return known[1]
-        if known is not None:
-            self.forget(name)
+                return cached[1]
+        if cached is not None:
+            self.release(name)
         with self._files.of(name):
             with self._lock:
-                known = self._active.pop(name, None)
-            earlier = known[1] if known is not None and known[0][:2] == identity[:2] else None
-            opened = SegmentFile.open(Path(path), use_mmap=self.places.use_mmap, earlier=earlier)
-            kept, most = self._segments, SEGMENTS_OPEN_MAX
+                cached = self._active.pop(name, None)
+            earlier = cached[1] if cached is not None and cached[0][:2] == identity[:2] else None
+            opened = SegmentFile.open(Path(path), use_mmap=self.locations.use_mmap, earlier=earlier)
+            cache, open_max = self._segments, SEGMENTS_OPEN_MAX
             if opened.facts is None:
-                kept, most = self._active, ACTIVE_OPEN_MAX
+                cache, open_max = self._active, ACTIVE_OPEN_MAX
             with self._lock:
-                kept[name] = identity, opened
-                while len(kept) > most:
-                    kept.popitem(last=False)
+                cache[name] = identity, opened
+                while len(cache) > open_max:
+                    cache.popitem(last=False)
         return opened
 
-    def forget(self, path: str | Path) -> None:
-        """Let go of a segment whose file was removed, so that its disk space comes free."""
+    def release(self, path: str | Path) -> None:
+        """Close a segment whose file was removed, which frees its disk space."""
         with self._lock:
-            known = self._segments.pop(str(path), None)
+            removed = self._segments.pop(str(path), None)
             self._active.pop(str(path), None)
-        if known is not None and self.blocks is not None:
-            self.blocks.forget(known[1].identity)
+        if removed is not None and self.blocks is not None:
+            self.blocks.release(removed[1].identity)
 
-    def forget_removed(self) -> None:
-        """Let go of the segments whose files are gone, as `forget` does, for who is not told of them."""
+    def release_removed(self) -> None:
+        """Close the segments whose files another process removed; see `release`."""
         with self._lock:
             names = [*self._segments, *self._active]
         for name in names:
             if not os.path.exists(name):  # noqa: PTH110 — as above
-                self.forget(name)
-        self._looked_for_removed = time.monotonic()
+                self.release(name)
+        self._checked_removed = time.monotonic()
 
-    def forget_removed_if_due(self) -> None:
-        """Call `forget_removed`, unless that was done not long ago."""
-        if time.monotonic() - self._looked_for_removed >= REMOVED_SECONDS:
-            self.forget_removed()
+    def release_removed_if_due(self) -> None:
+        """Call `release_removed` if the last call was `REMOVED_SECONDS` ago."""
+        if time.monotonic() - self._checked_removed >= REMOVED_SECONDS:
+            self.release_removed()
 
-    def forget_others(self, topics: Iterable[TopicMeta]) -> None:
-        """Let go of all that is kept of topics other than these: they were deleted."""
+    def release_others(self, topics: Iterable[TopicMeta]) -> None:
+        """Drop everything about topics other than these: they were deleted."""
         ids, names = set(), set()
         for meta in topics:
             ids.add(meta.topic_id)
@@ -243,14 +246,14 @@ class Tiers:
         with self._lock:
             for key in [key for key in self._partitions if key[0] not in ids]:
                 del self._partitions[key]
-            for place in [place for place in list(self._directories) if place[0] not in names]:
-                del self._directories[place]
+            for topic, partition in [key for key in list(self._directories) if key[0] not in names]:
+                del self._directories[topic, partition]
             for directory in [path for path in list(self._listings) if path.parent.name not in names]:
                 del self._listings[directory]
-        self.forget_removed()
+        self.release_removed()
 
-    def forget_segments(self) -> None:
-        """Let go of all segments; the bucket stays connected."""
+    def release_segments(self) -> None:
+        """Close all segments; the bucket stays connected."""
         with self._lock:
             self._segments.clear()
             self._active.clear()
@@ -267,7 +270,7 @@ class Tiers:
             return self._partitions[key]
 
     def close(self) -> None:
-        """Let go of everything, and end the threads; what readers hold stays readable."""
+        """Close everything and end the threads; segments that readers hold stay readable."""
         self.fetcher.close()
         if self.blocks is not None:
             self.blocks.clear()
@@ -282,5 +285,5 @@ class Tiers:
 
 
 def _counts_of(store: ObjectStore | None) -> BucketCounts:
-    counts = getattr(store, "counts", None)  # of S3 alone
+    counts = getattr(store, "counts", None)  # only S3 has them
     return counts if isinstance(counts, BucketCounts) else BucketCounts()

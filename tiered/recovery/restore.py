@@ -43,7 +43,7 @@ from uuid import UUID, uuid4
 from ..base.units import format_duration, to_us
 from ..cold.manifest.commit import Committer, next_lineage
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..cold.manifest.restores import Restoring
+from ..cold.manifest.restores import IntentHolder
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..cold.object_store.options import check_url
 from ..cold.object_store.probe import check_conditional_writes
@@ -294,13 +294,13 @@ class _Restore:
         finally:
             lock.release()
 
-    def _begin(self, begun: dict[str, Any] | None) -> Restoring:
+    def _begin(self, begun: dict[str, Any] | None) -> IntentHolder:
         """Announce the restore, under the id that is on the disk by then: so a repeat knows its own intent."""
         known = (begun or {}).get("restore")
         restore_id = known if isinstance(known, str) else str(uuid4())
         if known != restore_id:
             self._mark(restore_id, (begun or {}).get("lineage"))
-        restoring = Restoring(self._bucket, restore_id, f"{whoami()} (process {os.getpid()})")
+        restoring = IntentHolder(self._bucket, restore_id, f"{whoami()} (process {os.getpid()})")
         try:
             restoring.begin()
         except StoreLocked:
@@ -309,7 +309,7 @@ class _Restore:
             raise
         return restoring
 
-    def _write(self, restoring: Restoring) -> None:
+    def _write(self, restoring: IntentHolder) -> None:
         self._mark(restoring.restore_id, restoring.lineage)
         self._clear()
         write_cold_place(self._fs, self._root, self._place)
@@ -352,7 +352,7 @@ class _Restore:
                 self._fs.remove_directory(Path(base) / inner)
         self._fs.unlink(self._root / COLD_FILE)
 
-    def _topic(self, found: TopicAt, restoring: Restoring) -> None:
+    def _topic(self, found: TopicAt, restoring: IntentHolder) -> None:
         lineage = restoring.lineage
         if found.deleted or found.rivals:
             revive_topic(self._bucket, found, lineage, self._host.clock())
@@ -364,7 +364,7 @@ class _Restore:
         for partition in range(meta.partitions):
             self._partition(meta, partition, restoring)
 
-    def _partition(self, meta: TopicMeta, partition: int, restoring: Restoring) -> None:
+    def _partition(self, meta: TopicMeta, partition: int, restoring: IntentHolder) -> None:
         cold = PartitionManifest(self._bucket.store, meta.name, meta.topic_id, partition)
         committer = Committer(cold, self._store_id, clock=self._host.clock)
         before = cold.load() if self._at_us is not None else None
@@ -387,7 +387,7 @@ class _Restore:
         last = cold.entries(head, end - 1, end)
         self._segment(directory, meta, partition, epoch, end, last[-1] if last else None)
 
-    def _claim(self, committer: Committer, restoring: Restoring) -> int:
+    def _claim(self, committer: Committer, restoring: IntentHolder) -> int:
         try:
             return committer.claim(begin_lineage=True, check=restoring.check)
         except ColdStorageError as error:

@@ -233,7 +233,7 @@ def upload_again(
 
 
 def _upload_copy(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry) -> Repair:
-    root = shop.access.places.root
+    root = shop.access.locations.root
     assert root is not None
     where = cold.where(cold.keys.data(entry.name))
     copies = PartitionManifest(FileStore(root / COPIES_DIRECTORY), meta.name, meta.topic_id, cold.partition)

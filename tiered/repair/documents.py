@@ -12,8 +12,8 @@ from ..cold.manifest.keys import STORE_KEY, topic_key
 from ..cold.manifest.restore_intent import LINEAGE, intent_of
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BUCKET, StoreDocuments
 from ..cold.object_store.protocol import ObjectStore
-from ..cold.object_store.second_look import sound
-from ..cold.upkeep.rebuild import ASIDE_FOLDER
+from ..cold.object_store.rereads import reread_on_damage
+from ..cold.upkeep.rebuild import DAMAGED_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import decode_document, encode_document
 from ..format.topic_meta import TopicMeta
@@ -47,7 +47,7 @@ def repair_document(shop: Workshop, path: Path, facts: Evidence | None) -> Repai
     CorruptionError
         What it said cannot be told; nothing was changed.
     """
-    root = shop.access.places.root
+    root = shop.access.locations.root
     assert root is not None
     if path == root / STORE_FILE:
         return _store(shop, path)
@@ -113,13 +113,13 @@ def _store(shop: Workshop, path: Path) -> Repair:
 
 def _bucket_values(store: ObjectStore, key: str) -> dict[str, Any] | None:
     try:
-        return sound(lambda: decode_document(store.get(key).data, where=key))
+        return reread_on_damage(lambda: decode_document(store.get(key).data, where=key))
     except ObjectNotFound:
         return None
 
 
 def _cold(shop: Workshop, path: Path) -> Repair:
-    places = shop.access.places
+    places = shop.access.locations
     if places.cold_url is None:
         raise ConfigError(
             "name the bucket by --cold or in the settings; it is checked against the store's id"
@@ -195,7 +195,7 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
         Another store, or a restore of this one, may own the prefix; or what it says now is sound.
     ColdStorageError
     """
-    root = shop.access.places.root
+    root = shop.access.locations.root
     if root is None or shop.store_id is None:
         raise CorruptionError("only the local store knows what it said")
     store = shop.access.object_store
@@ -227,7 +227,7 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     else:
         _check_damaged(damaged.data, where, str(values.get("name", "")))
         etag = damaged.etag
-        name = f"{ASIDE_FOLDER}/{uuid4()}-{key.replace('/', '-')}"
+        name = f"{DAMAGED_FOLDER}/{uuid4()}-{key.replace('/', '-')}"
         store.put(name, damaged.data, if_none_match=True)
         kept = f"{store.url.rstrip('/')}/{name}"
     data = encode_document(values)

@@ -96,7 +96,7 @@ def repair_store(
 @contextmanager
 def _locked(access: Tiers) -> Iterator[None]:
     """Hold the store's locks: nobody may append, tier or restore meanwhile."""
-    root = access.places.root
+    root = access.locations.root
     with ExitStack() as held:
         if root is not None and root.is_dir():
             tiering = "tiering of the store"
@@ -107,10 +107,10 @@ def _locked(access: Tiers) -> Iterator[None]:
 
 
 def _workshop(access: Tiers, clock: Callable[[], int], fs: FileSystem) -> Workshop:
-    root = access.places.root
+    root = access.locations.root
     store_id: UUID | None = check_store_document(root, Notes()) if root is not None else None
     claims = Claims(access, store_id, clock, fs) if store_id is not None and access.has_cold else None
-    access.forget_segments()
+    access.release_segments()
     return Workshop(access, fs, clock, store_id, claims)
 
 
@@ -119,7 +119,7 @@ class _Round:
         self._shop = shop
         self._report = report
         self._rebuild_manifest = rebuild_manifest
-        self._root = shop.access.places.root
+        self._root = shop.access.locations.root
         self._done: list[Repair] = []
 
     def run(self) -> list[Repair]:

@@ -291,7 +291,7 @@ def _replace(
         kept = move_aside(fs, path)
     else:
         fs.unlink(path)
-    shop.access.forget(path)
+    shop.access.release(path)
     return str(kept)
 
 

@@ -76,7 +76,7 @@ class Staging:
     """
 
     def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
-        root = context.tiers.places.root
+        root = context.tiers.locations.root
         if root is None or not context.lifecycle.writes:
             context.lifecycle.check_writable()
             raise ConfigError("rows are staged by the process that writes the store")

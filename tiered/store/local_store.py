@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ..base import process_exit
 from ..base.ticker import Ticker
-from ..cold.object_store.throttle import Brakes
+from ..cold.object_store.throttle import Throttle
 from ..cold.upkeep.sweep import SweepReport
 from ..engine.context import StoreContext
 from ..engine.host import Host
@@ -103,14 +103,14 @@ class LocalStore(Store):
             What the store remembers of its bucket cannot be read: everything stays as it is.
         """
         tiers = self.context.tiers
-        if tiers.places.root is not None:
-            tiers.look_again(partial(places_of, tiers.places.root, settings))
+        if tiers.locations.root is not None:
+            tiers.reload_locations(partial(places_of, tiers.locations.root, settings))
         limits = [
             (item.daemon.upload_bytes_per_second, item.daemon.requests_per_second)
             for item in (self.context.settings, settings)
         ]
         self.context.settings = settings
-        Brakes.change_limits(*limits)
+        Throttle.change_limits(*limits)
 
     def watched(self, passes: PassLoop | None = None) -> Watched:
         """Return the parts for an operator's views; `passes` are those of this process, where the store runs none itself."""
@@ -291,7 +291,7 @@ class LocalStore(Store):
     def tier(self, now: object = None) -> TierReport:
         self._check_may_tier("tier it")
         try:
-            with NoRoom(self.context.tiers.places.root):
+            with NoRoom(self.context.tiers.locations.root):
                 return self.tierer.run(now)
         except OSError as error:
             raise as_tiered_error(error) from error
@@ -310,7 +310,7 @@ class LocalStore(Store):
 
     def _check_may_tier(self, what: str) -> None:
         self.lifecycle.check()
-        if self.context.tiers.places.root is None:
+        if self.context.tiers.locations.root is None:
             raise ReadOnly(f"{self.url} has no local tier; name the local store to {what}")
         if self._read_only:
             raise ReadOnly(f"the store {self.url} was opened for reading; open it with tierer=True to {what}")

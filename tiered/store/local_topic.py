@@ -23,10 +23,10 @@ from ..reader.lineages import common_end, lineage_of
 from ..reader.query import (
     Offsets,
     check_sync,
-    checked_bounds,
-    checked_limit,
-    chosen_partitions,
+    plain_bounds,
+    plain_limit,
     query_of,
+    select_partitions,
 )
 from ..reader.scan import Scan
 from ..reader.tiers import Tiers
@@ -158,12 +158,12 @@ class LocalTopic(Topic):
         limit: int | None = None,
     ) -> Scan:
         refresh(self.opened)
-        limit = checked_limit(limit)
+        limit = plain_limit(limit)
         opened = self.opened
         meta, context = opened.meta, opened.context
-        start, end = checked_bounds(meta, start_offset), checked_bounds(meta, end_offset)
+        start, end = plain_bounds(meta, start_offset), plain_bounds(meta, end_offset)
         query = query_of(meta, start_timestamp, end_timestamp, key, columns)
-        found = snapshots(opened, chosen_partitions(meta, partitions), start, end)
+        found = snapshots(opened, select_partitions(meta, partitions), start, end)
         return Scan(context.tiers, meta, found, query, limit, context.lifecycle.check)
 
     def scan_cut(self, split_bytes: int, **arguments: Any) -> Scan:  # noqa: ARG002  # its files and objects can be cut here
@@ -186,7 +186,7 @@ class LocalTopic(Topic):
         known = type(partition) is not int or partition in range(self.partitions)
         refresh(self.opened, asks_bucket=not known)
         partition, offset = self.opened.check_start(partition, offset)
-        return records(self.opened, partition, offset, checked_limit(limit), follow)
+        return records(self.opened, partition, offset, plain_limit(limit), follow)
 
     def offsets(self) -> dict[int, OffsetRange]:
         refresh(self.opened)

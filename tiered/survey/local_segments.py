@@ -124,7 +124,7 @@ def active_segment(access: Tiers, view: HotView) -> SegmentFile:
     """Return the active segment as its writer knows it."""
     return SegmentFile.of_writer(
         view.active, view.active_header, view.active_index, view.end_offset, view.producers,
-        use_mmap=access.places.use_mmap,
+        use_mmap=access.locations.use_mmap,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from ..cold.fetch.local_copies import HeldCopies
+from ..cold.fetch.local_copies import CopySurvey
 from ..cold.manifest.commit import FIRST_LINEAGE
 from ..cold.manifest.keys import PartitionKeys
 from ..errors import TieredError
@@ -74,7 +74,7 @@ class PartitionSurvey:
     files: tuple[LocalFile, ...] = ()
     hot: TierExtent | None = None
     fault: TieredError | None = None
-    copies: HeldCopies = field(default_factory=HeldCopies)
+    copies: CopySurvey = field(default_factory=CopySurvey)
     published: Published | None = None
     known_end: int | None = None
     disk_error: TieredError | OSError | None = None
@@ -197,7 +197,7 @@ def _manifest(access: Tiers, survey: PartitionSurvey, *, for_plan: bool) -> Publ
 def _with_known_head(access: Tiers, heads: KnownHeads, survey: PartitionSurvey) -> PartitionSurvey:
     meta, partition = survey.meta, survey.partition
     head = heads.known_head(meta, partition)
-    published = None if head is None else known_published(head, access.known_cold(meta, partition))
+    published = None if head is None else known_published(head, access.cached_manifest(meta, partition))
     return replace(survey, published=published, known_end=heads.known_end(meta, partition))
 
 
@@ -207,4 +207,4 @@ def with_copies(access: Tiers, survey: PartitionSurvey) -> PartitionSurvey:
         return survey
     meta = survey.meta
     prefix = PartitionKeys.of(meta.name, meta.topic_id, survey.partition).data_prefix
-    return replace(survey, copies=access.copies.look(prefix))
+    return replace(survey, copies=access.copies.survey(prefix))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
-from ..cold.fetch.local_copies import HeldCopies
+from ..cold.fetch.local_copies import CopySurvey
 from ..format.codec import Codec
 from ..format.manifest import Head, ObjectEntry, PageRef, covers
 from ..policies.facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, SegmentFact
@@ -101,7 +101,7 @@ def _object_facts(survey: PartitionSurvey, published: Published) -> tuple[Object
     return tuple(sorted(objects, key=lambda item: item.base_offset))
 
 
-def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str], held: HeldCopies) -> ObjectFact:
+def _object_fact(entry: ObjectEntry, head: Head, damaged: AbstractSet[str], held: CopySurvey) -> ObjectFact:
     fetches, fetched_us = held.fetches.get(entry.name, (0, 0))
     return ObjectFact(
         name=entry.name,

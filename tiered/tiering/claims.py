@@ -14,9 +14,9 @@ from uuid import UUID
 from ..base.keyed_locks import Turns
 from ..cold.manifest.commit import FIRST_LINEAGE, Committer
 from ..cold.manifest.partition_manifest import PartitionManifest
-from ..cold.manifest.restores import Restores
+from ..cold.manifest.restores import IntentWatch
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET, StoreDocuments
-from ..cold.object_store.probe import Verdict, check_conditional_writes
+from ..cold.object_store.probe import ProbeOutcome, check_conditional_writes
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, TopicNotFound, UnsupportedFormat
 from ..format.manifest import Head
@@ -51,7 +51,7 @@ class Claims:
         self._clock = clock
         self._fs = fs
         self.same = same or SameLog()
-        self.restores = Restores()
+        self.restores = IntentWatch()
         self._committers: dict[tuple[UUID, int], Committer] = {}
         # The bucket is asked under these alone: one for each partition, for each topic, and for the prefix.
         self._turns, self._topics, self._prefix = Turns(), Turns(), threading.RLock()
@@ -62,7 +62,7 @@ class Claims:
         self._owns_prefix = False
         self._unreachable = False
         self._lock = threading.Lock()
-        self._conditional_writes = Verdict()
+        self._conditional_writes = ProbeOutcome()
 
     def committer(
         self,
@@ -168,7 +168,7 @@ class Claims:
     def known_head(self, meta: TopicMeta, partition: int) -> Head | None:
         """Return the head as this process saw or wrote it last, however long ago; the bucket is not asked."""
         committer = self._committers.get((meta.topic_id, partition))
-        cold = self._access.known_cold(meta, partition)
+        cold = self._access.cached_manifest(meta, partition)
         heads = [committer.known_head if committer else None, cold.last_head if cold else None]
         return max(
             (head for head in heads if head), key=lambda head: (head.epoch, head.committed_us), default=None
@@ -365,7 +365,7 @@ class Claims:
 
     @contextmanager
     def _briefly(self) -> Iterator[ObjectStore]:
-        options = self._access.places.cold_options
+        options = self._access.locations.cold_options
         store = self._access.connect(
             replace(options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
         )
@@ -409,9 +409,9 @@ class Claims:
         self._documents_lineage = bucket.claim_store(
             self._store_id,
             self._lineage,
-            believes=lambda intent: self.restores.left_seconds(bucket, intent),
+            left_seconds=lambda intent: self.restores.left_seconds(bucket, intent),
         )
-        self.restores.looked()
+        self.restores.clear()
 
     def check_may_write_tombstone(self, meta: TopicMeta) -> None:
         """Raise what `write_tombstone` would, while the topic is whole: afterwards there is no way back.
@@ -490,7 +490,7 @@ class Claims:
 
     @property
     def _lineage(self) -> int:
-        root = self._access.places.root
+        root = self._access.locations.root
         assert root is not None
         return Catalog(self._fs, root).lineage()
 
@@ -512,11 +512,11 @@ class Claims:
             if self._owns_prefix:
                 return
             if bucket.read_store_id() is None:
-                self._conditional_writes.ask(lambda: check_conditional_writes(bucket.store))
+                self._conditional_writes.check(lambda: check_conditional_writes(bucket.store))
             self._claim_store(bucket)
-            root = self._access.places.root
+            root = self._access.locations.root
             if root is not None and not (place := read_cold_place(root)).claimed:
-                claimed = replace(place, url=self._access.places.cold_url, claimed=True)
+                claimed = replace(place, url=self._access.locations.cold_url, claimed=True)
                 try:
                     write_cold_place(self._fs, root, claimed)
                 except DiskFull as error:  # as in `_remember_lineage`

@@ -101,11 +101,11 @@ class TierActions:
             found.path,
             Codec.of(action.codec),
             level,
-            use_mmap=self._access.places.use_mmap,
+            use_mmap=self._access.locations.use_mmap,
             block_bytes=action.block_bytes,
             kept=lambda: self._access.hold_topic(meta),
         )
-        self._access.forget(found.path)
+        self._access.release(found.path)
         return None
 
     def offload(self, action: Offload, /) -> int | None:
@@ -328,7 +328,7 @@ class TierActions:
     ) -> None:
         """Raise unless what the bucket has of a segment is proven to be what this file has: its id alone says less."""
         for entry in cold.entries(head, segment.header.base_offset, segment.end_offset):
-            found = self._same.of(cold, meta, entry, segment)
+            found = self._same.compare(cold, meta, entry, segment)
             if found is Likeness.OTHER:
                 self._diverged(meta, cold.partition, segment.end_offset)
             if found is Likeness.UNKNOWN:
@@ -413,7 +413,7 @@ class TierActions:
 
     def _unlink(self, meta: TopicMeta, partition: int, segment: SegmentFile) -> None:
         with self._access.hold_topic(meta):
-            self._access.forget(segment.path)
+            self._access.release(segment.path)
             self._fs.unlink(segment.path)
             self._fs.sync_directory(self.directory(meta, partition))
 

@@ -49,7 +49,7 @@ class MaintenanceActions(TierActions):
         entry = self._named(committer.partition, action)
         if entry is None or not entry.sealed:
             return 0
-        options = replace(self._access.places.cold_options, storage_class=action.storage_class)
+        options = replace(self._access.locations.cold_options, storage_class=action.storage_class)
         target = self._access.connect(options)
         try:
             return change_class(committer, entry, target, action.storage_class)
@@ -131,7 +131,7 @@ class MaintenanceActions(TierActions):
 
     def remember_sweep(self, now_us: int) -> None:
         """Remember when the bucket was last swept; without room on the disk the next sweep comes early."""
-        root = self._access.places.root
+        root = self._access.locations.root
         assert root is not None
         try:
             write_swept(self._fs, root, now_us)

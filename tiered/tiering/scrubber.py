@@ -119,7 +119,7 @@ class PartitionScrub:
         key = self._manifest.keys.data(entry.name)
         error: CorruptionError | ObjectNotFound | None = None
         try:
-            error = next(scrub_object(self._manifest.store, key, entry, deep=deep, read=read), None)
+            error = next(scrub_object(self._manifest.store, key, entry, deep=deep, count_read=read), None)
         except ObjectNotFound as missing:
             error = missing
         if error is not None and self._is_named(entry):

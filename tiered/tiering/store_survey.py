@@ -66,7 +66,7 @@ class StoreSurvey:
     @property
     def root(self) -> Path:
         """The directory of the local tier; raises `ReadOnly` where there is none."""
-        root = self._access.places.root
+        root = self._access.locations.root
         if root is None:
             raise ReadOnly(f"{self._context.url} has no local tier to plan for; name the local store")
         return root
@@ -98,7 +98,7 @@ class StoreSurvey:
     def store_facts(self, partitions: Iterable[PartitionFacts], now_us: int) -> StoreFacts:
         """Return the facts of the store around those of its partitions."""
         disk = self._context.host.disk_usage(self.root)
-        url = self._access.places.cold_url if self._access.has_cold else None
+        url = self._access.locations.cold_url if self._access.has_cold else None
         return StoreFacts(
             partitions=tuple(by_the_clock(facts, now_us) for facts in partitions),
             disk_free_bytes=disk.free,

@@ -42,7 +42,7 @@ class StoreSweep:
         self._claims = claims
         self._actions = actions
         self._dry_run = dry_run
-        self._pauses = Pauses(self._access.places.root, self._fs, context.clock)
+        self._pauses = Pauses(self._access.locations.root, self._fs, context.clock)
 
     def run(self, partitions: Iterable[tuple[TopicMeta, int]]) -> SweepReport:
         """Sweep `partitions`, then what is left of topics that were deleted.

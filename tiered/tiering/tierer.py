@@ -71,7 +71,7 @@ class Tierer:
         self._topics = topics
         self._access = context.tiers
         self._fs = context.fs
-        self.pauses = Pauses(self._access.places.root, self._fs, context.clock)
+        self.pauses = Pauses(self._access.locations.root, self._fs, context.clock)
         self._one_full_pass = threading.Lock()
         self._one_tail_pass = threading.Lock()
         self._holders_lock = threading.Lock()
@@ -508,7 +508,7 @@ class Tierer:
                 self._topics.keep_only(there)
             topics = [topic.meta for topic in self._topics.open_now()]
             self.claims.forget_others(topics)
-        self._access.forget_others(topics)
+        self._access.release_others(topics)
 
 
 def _raise(locked: StoreLocked) -> None:

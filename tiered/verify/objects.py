@@ -9,13 +9,13 @@ from itertools import pairwise
 import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
-from ..cold.fetch.plan import read_piece, tail_piece
+from ..cold.fetch.plan import object_ranges, read_range, tail_range
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
-from ..cold.object_store.second_look import DAMAGED_OR_MISSING, sound
+from ..cold.object_store.rereads import DAMAGED_OR_MISSING, reread_on_damage
 from ..cold.parquet.footer import Footer, parse_footer
 from ..cold.parquet.layout import MAGIC, as_in_manifest, column_chunks, facts_of, make_entry, object_schema
-from ..cold.upkeep.check import check_piece, check_size, pieces
+from ..cold.upkeep.check import check_range_crc, check_size
 from ..cold.upkeep.merge import merged_facts
 from ..errors import CorruptionError
 from ..format.compare import aligned, same_records
@@ -48,15 +48,15 @@ def check_object(
     try:
         with found.guard(Item.OBJECT, where, position=0, offsets=risk):
             check_size(cold.store, key, entry)
-            _pieces(cold.store, key, entry, where, found)
+            _check_ranges(cold.store, key, entry, where, found)
             if not found.problems:
-                about = sound(
-                    lambda: _contents(cold.store, key, entry, meta, where), doubted=DAMAGED_OR_MISSING
+                about = reread_on_damage(
+                    lambda: _contents(cold.store, key, entry, meta, where), verdicts=DAMAGED_OR_MISSING
                 )
             if not found.problems:
                 for twin in twins:
                     look = partial(_compare, cold.store, key, entry, meta, twin, where, found)
-                    sound(look, doubted=DAMAGED_OR_MISSING)
+                    reread_on_damage(look, verdicts=DAMAGED_OR_MISSING)
     finally:
         if found.problems and not _named(cold, entry):
             found.problems.clear()
@@ -75,11 +75,11 @@ def _named(cold: PartitionManifest, entry: ObjectEntry) -> bool:
     return True
 
 
-def _pieces(store: ObjectStore, key: str, entry: ObjectEntry, where: str, notes: Notes) -> None:
+def _check_ranges(store: ObjectStore, key: str, entry: ObjectEntry, where: str, notes: Notes) -> None:
     """Check every row group and the tail against the manifest's checksums."""
-    for piece in pieces(entry):
-        with notes.guard(Item.OBJECT, where, position=piece.position, offsets=piece.offsets):
-            check_piece(store, key, piece, partial(notes.read, where))
+    for checked in object_ranges(entry):
+        with notes.guard(Item.OBJECT, where, position=checked.start, offsets=checked.offsets):
+            check_range_crc(store, key, checked, partial(notes.read, where))
 
 
 def _contents(
@@ -89,7 +89,7 @@ def _contents(
     at, risk = entry.tail_position, (entry.base_offset, entry.end_offset)
     if entry.bytes - at > _TAIL_BYTES_MAX:
         raise CorruptionError(f"footer of {entry.bytes - at} bytes", position=at)
-    tail = memoryview(read_piece(store, key, tail_piece(entry)))
+    tail = memoryview(read_range(store, key, tail_range(entry)))
     footer = parse_footer(tail, where=where, position=at)
     about = facts_of(footer.metadata, where=where)
     row_groups = tuple(_row_group(footer, i, entry, where) for i in range(footer.metadata.num_row_groups))

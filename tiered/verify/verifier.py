@@ -51,7 +51,7 @@ def verify_store(
         Where it is remembered which objects are damaged; None for a store that must not be written to.
     """
     notes = Notes(progress)
-    places = access.places
+    places = access.locations
     with notes.guard(Item.LOG, str(places.root or places.cold_url)):
         _Verifier(access, deep, notes, memory).run()
     return VerifyReport(
@@ -92,7 +92,7 @@ def _read_topic(bucket: StoreDocuments, name: str, topic_id: UUID, notes: Notes)
 class _Verifier:
     def __init__(self, access: Tiers, deep: bool, notes: Notes, memory: Memory | None) -> None:
         self._access = access
-        self._root = access.places.root
+        self._root = access.locations.root
         self._deep = deep
         self._notes = notes
         self._memory = memory
@@ -137,7 +137,7 @@ class _Verifier:
         if not self._access.has_cold:
             return None
         notes = self._notes.inner()
-        url = self._access.places.cold_url or ""
+        url = self._access.locations.cold_url or ""
         store = None
         with notes.guard(Item.LOG, url):
             store = self._access.object_store

@@ -16,7 +16,7 @@ from tests.support.memory_store import MemoryStore
 from tiered.cold.fetch.disk_cache import DiskCache
 from tiered.cold.fetch.fetcher import Admission, Fetcher
 from tiered.cold.fetch.local_copies import LocalCopies
-from tiered.cold.fetch.memory_cache import Ident
+from tiered.cold.fetch.memory_cache import RangeKey
 from tiered.cold.fetch.plan import VerifiedRange
 from tiered.errors import Backpressure, ColdStorageError, CorruptionError, DiskFull
 from tiered.warm.filesystem import OsFileSystem
@@ -141,14 +141,14 @@ def test_an_outage_is_everybodys_and_an_interrupt_ones_own(failure: BaseExceptio
 
 def test_an_interrupt_between_two_pieces_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     fetcher = Fetcher(bucket, memory_bytes=1 << 20)
-    held = fetcher._held
+    held = fetcher._from_memory
 
-    def interrupted(ident: Ident, wanted: VerifiedRange) -> memoryview | None:
+    def interrupted(ident: RangeKey, wanted: VerifiedRange) -> memoryview | None:
         if wanted == piece(2):
             raise KeyboardInterrupt
         return held(ident, wanted)
 
-    monkeypatch.setattr(fetcher, "_held", interrupted)
+    monkeypatch.setattr(fetcher, "_from_memory", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fetch(fetcher, 1, 2)
     assert fetcher._flights == {}

@@ -41,7 +41,7 @@ def hedge() -> Hedge[int]:
     """One that knows that answers take no time."""
     made: Hedge[int] = Hedge(FetchCounters(), least_seconds=0.01)
     for _ in range(16):
-        assert made.ask(lambda: 0, 100) == 0
+        assert made.call(lambda: 0, 100) == 0
     return made
 
 
@@ -49,13 +49,13 @@ def test_nothing_is_asked_twice_before_enough_is_known() -> None:
     counters = FetchCounters()
     work = Attempts(1)
     work.go.set()
-    assert Hedge[int](counters, least_seconds=0.0).ask(work, 100) == 1
+    assert Hedge[int](counters, least_seconds=0.0).call(work, 100) == 1
     assert (work.count, counters.counts.hedged) == (1, 0)
 
 
 def test_a_late_answer_is_not_waited_for(hedge: Hedge[int]) -> None:
     work = Attempts(1)
-    assert hedge.ask(work, 100) == 2
+    assert hedge.call(work, 100) == 2
     work.go.set()
     counts = hedge._counters.counts
     assert (work.count, counts.hedged, counts.hedges_won) == (2, 1, 1)
@@ -64,14 +64,14 @@ def test_a_late_answer_is_not_waited_for(hedge: Hedge[int]) -> None:
 @pytest.mark.parametrize("error", [ColdStorageError("busy", retryable=True), KeyboardInterrupt()])
 def test_a_second_request_that_fails_leaves_the_first(hedge: Hedge[int], error: BaseException) -> None:
     work = Attempts(1, then=error)
-    assert hedge.ask(work, 100) == 1
+    assert hedge.call(work, 100) == 1
     assert hedge._counters.counts.hedges_won == 0
 
 
 def test_an_object_that_is_not_there_is_not_there(hedge: Hedge[int]) -> None:
     work = Attempts(1, then=ObjectNotFound("404"), lets_go=False)
     with pytest.raises(ObjectNotFound):
-        hedge.ask(work, 100)
+        hedge.call(work, 100)
     work.go.set()
 
 
@@ -81,11 +81,11 @@ def test_a_slow_server_is_not_asked_for_twice_as_much(
     """A share of the requests is sent again, or one; and a server that is slow for long is the usual one soon."""
     monkeypatch.setattr(fetch_hedge, "_SHARE_MAX", 0.0)
     for _ in range(48):
-        hedge.ask(lambda: 0, 100)
+        hedge.call(lambda: 0, 100)
     for _ in range(3):
         work = Attempts(2)
         timer = threading.Timer(0.03, work.go.set)
         timer.start()
-        hedge.ask(work, 100)
+        hedge.call(work, 100)
         timer.join()
     assert hedge._counters.counts.hedged == 1

@@ -98,7 +98,7 @@ def test_readers_share_the_memory_and_none_waits_for_it() -> None:
     greedy = [FakeRead(number, loaded, lambda: answer.wait(30) and None) for number in range(3)]
     modest = [FakeRead(number, loaded) for number in range(10, 13)]
     with FetchAhead(fetcher, greedy, eager=True) as first, FetchAhead(fetcher, modest, eager=True) as second:
-        first._go_ahead()
+        first._fetch_ahead()
         assert under_way(fetcher, 2) == 2
         given = [second.load(read, unit) for read in modest for unit in read.units]
         assert [place[0] for place in given] == [10] * 3 + [11] * 3 + [12] * 3
@@ -118,7 +118,7 @@ def test_an_abandoned_reader_gives_its_queue_up() -> None:
     reads = [FakeRead(number, loaded, hold) for number in range(3)]
     ahead = FetchAhead(fetcher, reads, eager=True)
     ahead._window_bytes = 8 * MIB
-    ahead._go_ahead()
+    ahead._fetch_ahead()
     assert begun.wait(30)
     ahead.__exit__(None, None, None)
     assert under_way(fetcher) == 0
@@ -150,7 +150,7 @@ def test_an_error_of_what_was_fetched_ahead_reaches_the_reader_in_its_turn() -> 
 def test_ctrl_c_sets_no_memory_aside_for_good() -> None:
     """Wherever it comes: what is left aside would be missing to every reader until the store is closed."""
     fetcher, loaded = fetcher_of(), list[tuple[int, int]]()
-    codes = {method.__code__ for method in (FetchAhead.load, FetchAhead._taken, FetchAhead._go_ahead)}
+    codes = {method.__code__ for method in (FetchAhead.load, FetchAhead._take, FetchAhead._fetch_ahead)}
     for point in count():
         reads = [FakeRead(number, loaded) for number in range(2)]
         with (

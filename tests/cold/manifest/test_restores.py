@@ -10,8 +10,14 @@ import pytest
 
 from tests.support.memory_store import MemoryStore
 from tiered.cold.manifest.keys import STORE_KEY
-from tiered.cold.manifest.restore_intent import BELIEVED_SECONDS_MAX, HOLDS_SECONDS, intent_of
-from tiered.cold.manifest.restores import LOOK_AGAIN_SECONDS, LOOK_SECONDS, RENEW_SECONDS, Restores, Restoring
+from tiered.cold.manifest.restore_intent import INTENT_SECONDS, INTENT_SECONDS_MAX, intent_of
+from tiered.cold.manifest.restores import (
+    POLL_PAUSED_SECONDS,
+    POLL_SECONDS,
+    RENEW_SECONDS,
+    IntentHolder,
+    IntentWatch,
+)
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.errors import Fenced, RestoreUnderWay, StoreLocked
 from tiered.format.document import decode_document, encode_document
@@ -56,14 +62,14 @@ class Side:
     def __init__(self, server: Server) -> None:
         self.server, self.now = server, 0.0
         self.bucket = StoreDocuments(server, sleep=lambda _: None)
-        self.restores = Restores(monotonic=lambda: self.now)
+        self.restores = IntentWatch(monotonic=lambda: self.now)
 
-    def restoring(self, restore_id: str, holder: str = "ann@host") -> Restoring:
-        return Restoring(self.bucket, restore_id, holder, monotonic=lambda: self.now)
+    def restoring(self, restore_id: str, holder: str = "ann@host") -> IntentHolder:
+        return IntentHolder(self.bucket, restore_id, holder, monotonic=lambda: self.now)
 
     def claim(self, lineage: int = 1) -> int:
         return self.bucket.claim_store(
-            STORE, lineage, believes=lambda intent: self.restores.left_seconds(self.bucket, intent)
+            STORE, lineage, left_seconds=lambda intent: self.restores.left_seconds(self.bucket, intent)
         )
 
     def look(self) -> bool:
@@ -90,7 +96,7 @@ def test_a_second_restore_is_refused_by_name_while_the_first_is_under_way(server
         second.begin()
     assert second.lineage == 0
     first.check()
-    one.pass_(HOLDS_SECONDS + 2)
+    one.pass_(INTENT_SECONDS + 2)
     assert second.begin() == 3
     with pytest.raises(Fenced, match="belongs to lineage 3: the store was restored elsewhere"):
         first.check()
@@ -118,7 +124,7 @@ def test_a_store_pauses_while_the_intent_is_renewed_and_no_longer(server: Server
     assert host.look()
     restoring = other.restoring("1")
     restoring.begin()
-    host.pass_(LOOK_SECONDS)
+    host.pass_(POLL_SECONDS)
     for _ in range(10):
         assert not host.look()
         with pytest.raises(
@@ -129,18 +135,18 @@ def test_a_store_pauses_while_the_intent_is_renewed_and_no_longer(server: Server
         host.pass_(RENEW_SECONDS)
         other.now += RENEW_SECONDS
         restoring.check()
-    host.pass_(HOLDS_SECONDS)
+    host.pass_(INTENT_SECONDS)
     assert not host.look()
-    host.pass_(LOOK_AGAIN_SECONDS + 1)
+    host.pass_(POLL_PAUSED_SECONDS + 1)
     assert host.look()
     assert server.document["lineage"] == 2  # it needs no more than to commit
     assert host.claim() == 3
-    with pytest.raises(Fenced, match="ran out, and the store went on where it was; repeat"):
+    with pytest.raises(Fenced, match="expired, and the store went on where it was; repeat"):
         restoring.check()
     # What was of lineage 1 is now so for ever, a restore that is cut short later, too.
     assert host.claim() == 3
     assert Side(server).restoring("2").begin() == 4
-    host.pass_(HOLDS_SECONDS + 2)
+    host.pass_(INTENT_SECONDS + 2)
     assert Side(server).claim() == 5
     with pytest.raises(Fenced):
         host.claim(lineage=2)
@@ -151,7 +157,7 @@ def test_a_restore_that_fails_lets_the_store_go_on_at_once(server: Server) -> No
     restoring.begin()
     assert not host.look()
     restoring.give_up()
-    host.pass_(LOOK_AGAIN_SECONDS)
+    host.pass_(POLL_PAUSED_SECONDS)
     assert host.look()
     assert host.claim() == 3
 
@@ -172,7 +178,7 @@ def test_a_store_asks_every_few_seconds_by_one_request_whoever_commits(server: S
     for thread in threads:
         thread.join()
     assert server.looks() == before + 1
-    host.now += LOOK_SECONDS
+    host.now += POLL_SECONDS
     assert host.look()
     assert server.looks() == before + 2
 
@@ -180,11 +186,11 @@ def test_a_store_asks_every_few_seconds_by_one_request_whoever_commits(server: S
 def test_a_dead_intent_is_judged_once(server: Server) -> None:
     host = Side(server)
     Side(server).restoring("1").begin()
-    host.pass_(HOLDS_SECONDS + 2)
+    host.pass_(INTENT_SECONDS + 2)
     assert host.look()
     writes = len(server.writes)
     for _ in range(5):
-        host.pass_(LOOK_SECONDS)
+        host.pass_(POLL_SECONDS)
         assert host.look()
     assert len(server.writes) == writes
 
@@ -222,7 +228,7 @@ def test_no_intent_holds_longer_than_a_minute_whatever_it_says(
     assert len(str(caught.value)) < 500
     with pytest.raises(StoreLocked):
         Side(server).restoring("2").begin()
-    host.pass_(BELIEVED_SECONDS_MAX + 2)
+    host.pass_(INTENT_SECONDS_MAX + 2)
     assert host.look()
     assert host.claim() == 3
 
@@ -256,9 +262,9 @@ def test_a_clock_that_stands_still_is_believed_for_a_minute_of_our_own(server: S
     host = Side(server)
     Side(server).restoring("1").begin()
     assert not host.look()
-    host.now += BELIEVED_SECONDS_MAX - 1
+    host.now += INTENT_SECONDS_MAX - 1
     assert not host.look()
-    host.now += LOOK_AGAIN_SECONDS + 1
+    host.now += POLL_PAUSED_SECONDS + 1
     assert host.look()
 
 
@@ -289,5 +295,5 @@ def test_a_bucket_that_says_nothing_of_a_restore_is_no_reason_to_pause(server: S
     assert host.look()
     server.fault = lambda verb, key: None
     server.put(STORE_KEY, b"\xff")
-    host.now += LOOK_SECONDS
+    host.now += POLL_SECONDS
     assert host.look()

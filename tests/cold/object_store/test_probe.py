@@ -18,7 +18,7 @@ from tests.support import fork_server
 from tests.support.s3_server import S3, Refused, s3_thread
 from tests.support.scripted_server import Answer, Request, refusal, store_at
 from tiered.cold.object_store import probe
-from tiered.cold.object_store.probe import RACERS, Verdict, check_conditional_writes
+from tiered.cold.object_store.probe import RACERS, ProbeOutcome, check_conditional_writes
 from tiered.errors import ColdStorageError, ConfigError, PreconditionFailed
 
 PROBE = re.compile(r"bucket/prefix/probe/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -141,7 +141,7 @@ def test_a_server_that_compares_and_writes_in_two_steps_is_refused(header: str) 
 
 
 def test_a_server_that_writes_what_it_refuses_is_refused() -> None:
-    refused_as(WritesWhatItRefuses(), "one succeeded and another is what is there")
+    refused_as(WritesWhatItRefuses(), "one succeeded and another one is stored")
 
 
 @pytest.mark.parametrize("spoil", [lambda body: body[:-1] + b"?", lambda body: body[: len(body) // 2]])
@@ -199,11 +199,11 @@ def test_its_requests_are_few_and_of_names_that_a_limited_policy_allows() -> Non
 @pytest.mark.parametrize("server", [RefusesEveryETag, LeavesOutWhatHasNoQuotes])
 def test_a_server_that_takes_its_own_etag_in_no_form_is_refused_by_that_name(server: type[S3]) -> None:
     """And not as one that was disturbed, which would be tried again for ever."""
-    refused_as(server(), "refuses If-Match with the ETag that it gave itself")
+    refused_as(server(), "refuses If-Match with the ETag that it returned")
 
 
 def test_a_server_that_refuses_to_create_is_refused_by_that_name() -> None:
-    refused_as(RefusesToCreate(), "refuses If-None-Match where no object is")
+    refused_as(RefusesToCreate(), "refuses If-None-Match where there is no object")
 
 
 def test_a_write_whose_answer_was_lost_is_no_refusal() -> None:
@@ -311,16 +311,16 @@ def test_a_verdict_is_kept_and_an_error_that_passes_is_not() -> None:
         if error := looks.pop(0):
             raise error
 
-    verdict = Verdict()
+    verdict = ProbeOutcome()
     with pytest.raises(ColdStorageError, match="away"):
-        verdict.ask(look)
-    verdict.ask(look)
-    verdict.ask(look)
+        verdict.check(look)
+    verdict.check(look)
+    verdict.check(look)
     looks = [ConfigError("ignores If-Match")]
-    verdict = Verdict()
+    verdict = ProbeOutcome()
     for _ in range(2):
         with pytest.raises(ConfigError, match="ignores If-Match"):
-            verdict.ask(look)
+            verdict.check(look)
 
 
 def test_a_prefix_is_not_claimed_on_a_server_that_would_lose_a_manifest(tmp_path) -> None:

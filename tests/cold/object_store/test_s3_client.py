@@ -155,7 +155,7 @@ def test_credentials_are_asked_for_in_the_region_of_the_bucket(monkeypatch):
     [
         ('"AccessKeyId": "a", "Expiration": "2001-01-01T00:00:00Z"', "still expired"),
         ('"AccessKeyId": "a", "Expiration": "soon"', "soon"),
-        ('"AccessKeyId": null', "no text"),
+        ('"AccessKeyId": null', "not text"),
     ],
 )
 def test_keys_that_cannot_be_used_are_the_buckets_trouble(monkeypatch, tmp_path, keys, words):

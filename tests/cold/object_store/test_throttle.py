@@ -1,4 +1,4 @@
-"""Brakes: the user's limits, and the pace that a server's refusals set; with a clock that only waiting moves."""
+"""Throttle: the user's limits, and the pace that a server's refusals set; with a clock that only waiting moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.s3_server import S3, s3_thread
 from tests.support.scripted_server import refusal
 from tiered.cold.object_store.connect import ColdOptions, open_object_store
-from tiered.cold.object_store.throttle import AdaptivePace, Brakes, PacedBody, TokenBucket
+from tiered.cold.object_store.throttle import AdaptivePace, PacedBody, Throttle, TokenBucket
 from tiered.errors import ColdStorageError
 
 MIB = 1 << 20
@@ -154,14 +154,14 @@ def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     return fake
 
 
-def braked(monkeypatch: pytest.MonkeyPatch, time: FakeTime, **rates: float) -> Brakes:
-    """Make the next store use brakes with that clock."""
-    brakes = Brakes()
-    brakes.pace = AdaptivePace(clock=time, sleep=time.sleep)
+def braked(monkeypatch: pytest.MonkeyPatch, time: FakeTime, **rates: float) -> Throttle:
+    """Make the next store use throttle with that clock."""
+    throttle = Throttle()
+    throttle.pace = AdaptivePace(clock=time, sleep=time.sleep)
     for name, rate in rates.items():
-        setattr(brakes, name, TokenBucket(rate, clock=time, sleep=time.sleep))
-    monkeypatch.setattr(Brakes, "shared", lambda *_: brakes)
-    return brakes
+        setattr(throttle, name, TokenBucket(rate, clock=time, sleep=time.sleep))
+    monkeypatch.setattr(Throttle, "shared", lambda *_: throttle)
+    return throttle
 
 
 def test_a_burst_of_refusals_slows_all_threads_down_and_then_passes(
@@ -177,7 +177,7 @@ def test_a_burst_of_refusals_slows_all_threads_down_and_then_passes(
                 return refusal(503, "SlowDown")
         return None
 
-    brakes = braked(monkeypatch, time)
+    throttle = braked(monkeypatch, time)
     with s3_thread(S3(fault=crowded)) as (endpoint, server):
         store = open_object_store("s3://bucket", options(endpoint))
         with store.upload("key") as upload:
@@ -190,7 +190,7 @@ def test_a_burst_of_refusals_slows_all_threads_down_and_then_passes(
         "CreateMultipartUpload": 1, "UploadPart": 11, "CompleteMultipartUpload": 1, "HeadObject": 1
     }  # fmt: skip
     assert (counts.errors, counts.throttled) == ({"SlowDown": 6}, 6)
-    assert brakes.pace.rate is not None
+    assert throttle.pace.rate is not None
     assert len(time.slept) > 6  # the SDK's backoff of six requests, and the spacing of those that follow
 
 
@@ -231,10 +231,10 @@ def test_limits_hold_over_all_requests_and_spare_ranged_reads(
 
 
 def test_stores_on_one_bucket_share_their_brakes_and_others_do_not() -> None:
-    one = Brakes.shared("http://a bucket", 10, None)
-    assert Brakes.shared("http://a bucket", 10, None) is one
-    assert Brakes.shared("http://a bucket", 11, None) is not one
-    assert Brakes.shared("http://a other", 10, None) is not one
+    one = Throttle.shared("http://a bucket", 10, None)
+    assert Throttle.shared("http://a bucket", 10, None) is one
+    assert Throttle.shared("http://a bucket", 11, None) is not one
+    assert Throttle.shared("http://a other", 10, None) is not one
 
 
 @pytest.mark.parametrize("url", ["memory://limited", "file://{}/limited"])

@@ -393,7 +393,7 @@ def test_what_is_not_ours_is_corruption(junk: bytes) -> None:
     plain = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": [1]}), plain)
     store.objects[KEY] = (plain.getvalue().to_pybytes(), "etag")
-    with pytest.raises(CorruptionError, match="does not say"):
+    with pytest.raises(CorruptionError, match="do not decode"):
         read_facts(store, KEY)
 
 
@@ -650,7 +650,7 @@ def test_a_sparse_file_reads_what_is_there_and_nothing_else() -> None:
     assert file.tell() == 14
     for start, length in ((9, 2), (14, 2), (60, 1), (0, 1)):
         file.seek(start)
-        with pytest.raises(OSError, match="outside"):
+        with pytest.raises(OSError, match="were not fetched"):
             file.read(length)
     assert file.seek(0, 2) == 100
 

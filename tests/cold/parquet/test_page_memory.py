@@ -18,7 +18,7 @@ from tests.cold.parquet_objects import facts_for
 from tests.support.memory_store import MemoryStore
 from tiered.cold.fetch.object_reader import read_object
 from tiered.cold.parquet.layout import make_entry
-from tiered.cold.parquet.page_memory import decode, reckon
+from tiered.cold.parquet.page_memory import decode, plan_decode
 from tiered.cold.parquet.writer import write_object
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.checksum import crc32c
@@ -118,7 +118,7 @@ def test_a_dictionary_that_is_repeated_and_then_left_is_refused() -> None:
         table_of(text=pa.chunked_array([repeated("x" * MIB, 100_000), plain])),
         dictionary_pagesize_limit=1 << 30,
     )
-    found = pages._add_up(memoryview(data)[slice(*pages._place(column_of(data, "text")))])
+    found = pages._sum_pages(memoryview(data)[slice(*pages._page_range(column_of(data, "text")))])
     assert 100_000 == found.values_by_dictionary < found.values
     refused(data, "text", pa.string(), "more text than a row group has")
 
@@ -188,7 +188,7 @@ def test_a_footer_of_more_rows_than_a_row_group_has_is_refused() -> None:
 # -- what is sound is read -------------------------------------------------------------------------
 
 
-def reckoned(data: bytes, names: list[str]) -> tuple[pages.Reckoned, pa.Table]:
+def reckoned(data: bytes, names: list[str]) -> tuple[pages.DecodePlan, pa.Table]:
     metadata = pq.read_metadata(pa.BufferReader(data))
     leaves = [
         index
@@ -196,7 +196,7 @@ def reckoned(data: bytes, names: list[str]) -> tuple[pages.Reckoned, pa.Table]:
         if metadata.schema.column(index).path.partition(".")[0] in names
     ]
     view = memoryview(data)
-    found = reckon(metadata, 0, leaves, lambda start, length: view[start : start + length])
+    found = plan_decode(metadata, 0, leaves, lambda start, length: view[start : start + length])
     file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=found.dictionaries)
     return found, decode(file, 0, names, found, metadata.schema.to_arrow_schema())
 
@@ -266,7 +266,9 @@ def test_any_byte_of_a_page_header_may_be_another(position: int, value: int) -> 
     try:
         metadata = pq.read_metadata(pa.BufferReader(bytes(data)))
         view = memoryview(bytes(data))
-        reckon(metadata, 0, range(metadata.num_columns), lambda start, length: view[start : start + length])
+        plan_decode(
+            metadata, 0, range(metadata.num_columns), lambda start, length: view[start : start + length]
+        )
     except (ValueError, OSError, pa.ArrowException):
         return
 

@@ -1,4 +1,4 @@
-"""What reads took from where, counted: requests and bytes, hits and misses, what a cache let go."""
+"""Counters of reads: requests and bytes, hits and misses, evictions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FetchCounts:
-    """Counts since the store was opened, of this process alone.
+    """Counts of this process since the store was opened.
+
+    A range is a row group, a column of one, or a footer.
 
     Attributes
     ----------
     requests, request_bytes
-        Ranged GETs of data objects, and the bytes asked for.
+        Ranged GETs of data objects, and the bytes that they requested.
     memory_hits, disk_hits, hit_bytes
-        Pieces (row groups, columns of one, footers) that a cache had.
+        Ranges that a cache had.
     shared
-        Pieces that another reader was fetching already.
+        Ranges that another reader was fetching already.
     misses, miss_bytes
-        Pieces that were fetched.
+        Ranges that were fetched.
     damaged
-        Cached pieces that failed their checksum, were dropped and fetched again.
+        Cached ranges that failed their checksum, were dropped and fetched again.
     evictions, evicted_bytes
-        Files that left the disk cache to make room.
+        Files that were evicted from the disk cache.
     failed_writes
-        Pieces that the disk cache could not keep.
+        Ranges that could not be written to the disk cache.
     ahead, ahead_unused
-        Fetches begun before they were asked for, and those of them that nobody asked for after all.
+        Fetches that began before they were needed, and those of them that never were.
     hedged, hedges_won
-        Slow requests that were sent a second time, and those of them that the second one answered.
+        Slow requests that were sent a second time, and those of them that the second request answered first.
     splits
         Splits read, by tier.
     """
@@ -56,7 +58,7 @@ class FetchCounts:
 
 
 class FetchCounters:
-    """Thread-safe; `counts` is a consistent copy."""
+    """Thread-safe counters; `counts` is a consistent copy."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -76,6 +78,6 @@ class FetchCounters:
 
     @property
     def counts(self) -> FetchCounts:
-        """What was counted so far."""
+        """The counts so far."""
         with self._lock:
             return FetchCounts(**self._amounts, splits=dict(self._splits))

@@ -1,7 +1,7 @@
-"""Decoding row groups ahead of a reader, on CPUs that it leaves idle.
+"""Decoding of row groups ahead of a reader, on idle CPUs.
 
-Only what has been fetched is decoded ahead, so that no thread waits for the bucket in a reader's place; and few row
-groups at a time, because decoded they take several times the memory that was set aside for fetching them.
+Only row groups that were fetched are decoded ahead, so decoding threads never wait for the bucket. Only a few are decoded
+at a time, since a decoded row group takes several times the memory that was reserved to fetch it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .prefetch import FetchAhead, Read
 
 
 class Decodable(Protocol):
-    """A unit that was fetched; its row groups can be decoded on any thread."""
+    """A fetched unit; its row groups can be decoded on any thread."""
 
     def decode(self, group: int) -> pa.Table: ...
 
@@ -37,22 +37,23 @@ class _Group:
 
 
 class DecodeAhead:
-    """What one reader has under way; leave the context to give the rest up.
+    """The fetches and decodes of one reader; leaving the context cancels the rest.
 
     Parameters
     ----------
     reads
-        The objects that will be read, in order; taken from as far ahead as is fetched.
+        The objects that will be read, in order; consumed as far ahead as fetching goes.
     eager
-        Whether the reader said to want all of it. Otherwise nothing is done ahead of its first row group.
+        Whether the reader announced to read everything. Otherwise nothing is fetched or decoded ahead before it has taken
+        its first row group.
     """
 
     def __init__(self, fetcher: Fetcher, reads: Iterable[Read[Decodable]], *, eager: bool) -> None:
         self._decoders = fetcher.decoders
         self._fetched: FetchAhead[Decodable] = FetchAhead(fetcher, reads, eager=eager)
-        # Fetched, in the reader's order; the first ones have been given to a thread.
+        # Fetched row groups in the reader's order; the first ones were handed to threads.
         self._ahead: deque[_Group] = deque()
-        self._going_on = eager
+        self._continues = eager
 
     def tables(self, read: Read[Decodable]) -> Iterator[pa.Table]:
         """Yield the row groups of an object, decoded.
@@ -64,25 +65,25 @@ class DecodeAhead:
         for unit in read.units:
             for index in unit.groups:
                 yield self._table(read, unit, index)
-                self._going_on = True
+                self._continues = True
 
     def _table(self, read: Read[Decodable], unit: Unit, index: int) -> pa.Table:
-        group = self._taken(unit, index)
+        group = self._take(unit, index)
         if group is None:
             self._extend(unit, self._fetched.load(read, unit))
-            group = self._taken(unit, index)
+            group = self._take(unit, index)
             assert group is not None
-        if self._going_on:
-            self._go_ahead()
-        # What no thread has begun, this one does sooner than a pool that is busy with other readers.
+        if self._continues:
+            self._decode_ahead()
+        # If no thread has begun it, this one is sooner done than a pool that is busy with other readers.
         if group.future is None or group.future.cancel():
             return group.decode()
         if not group.future.done():
-            self._help()
+            self._decode_next()
         return group.future.result()
 
-    def _help(self) -> None:
-        """Decode what comes after it, instead of waiting."""
+    def _decode_next(self) -> None:
+        """Decode the next row group that no thread has begun, instead of waiting."""
         for later in self._ahead:
             if later.future is None or later.future.cancel():
                 later.future = done = Future[pa.Table]()
@@ -92,8 +93,8 @@ class DecodeAhead:
                     done.set_exception(error)
                 return
 
-    def _taken(self, unit: Unit, index: int) -> _Group | None:
-        """Take a row group out of the order, and what the reader left out before it."""
+    def _take(self, unit: Unit, index: int) -> _Group | None:
+        """Take a row group off the queue, and those before it, which the reader skipped."""
         while self._ahead:
             group = self._ahead.popleft()
             if group.unit is unit and group.index == index:
@@ -105,14 +106,14 @@ class DecodeAhead:
     def _extend(self, unit: Unit, fetched: Decodable) -> None:
         self._ahead.extend(_Group(unit, index, partial(fetched.decode, index)) for index in unit.groups)
 
-    def _go_ahead(self) -> None:
-        for place in range(self._decoders.threads and self._decoders.threads + 1):
-            if place == len(self._ahead):
+    def _decode_ahead(self) -> None:
+        for index in range(self._decoders.threads and self._decoders.threads + 1):
+            if index == len(self._ahead):
                 fetched = self._fetched.load_ready()
                 if fetched is None:
                     return
                 self._extend(*fetched)
-            group = self._ahead[place]
+            group = self._ahead[index]
             if group.future is None:
                 group.future = self._decoders.submit(group.decode)
 

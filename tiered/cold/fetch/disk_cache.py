@@ -1,12 +1,12 @@
-"""Fetched pieces of objects on the local disk: bounded, shared by processes, kept over restarts.
+"""A bounded cache of fetched ranges on the local disk, shared by processes and kept over restarts.
 
-One file a piece, its bytes and nothing else: whoever reads one knows its length and checksum from the manifest
-and verifies it. The name is a hash of the object's key and the range, so a file never goes stale. A file appears by
-rename, whole; it is not synced, since what a power cut spoils fails its checksum and is fetched again. Its time of
-modification says when it was last used, which is all that processes need to share to evict in the same order.
+Each range is one file that contains its bytes only: a reader knows length and checksum from the manifest and verifies
+them. The name is a hash of the object's key and the range, so a file never becomes stale. A file appears whole, by rename.
+It is not synced: if a power cut damages it, it fails its checksum and is fetched again. Its modification time is the time
+of its last use; this is all that processes share to evict in the same order.
 
-Writing happens on one thread of its own. A reader never waits for it, nor for an eviction; what cannot be
-written in time, or at all, is not cached.
+One background thread writes. Readers never wait for it or for an eviction. A range that cannot be written in time, or at
+all, is not cached.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from uuid import uuid4
 from ...errors import TieredError
 from ...warm.filesystem import FileSystem, OsFileSystem, mark_used
 from .counters import FetchCounters
-from .memory_cache import Ident
+from .memory_cache import RangeKey
 
 log = logging.getLogger("tiered.cache")
 
-# What waits to be written is held in memory.
+# Ranges that wait to be written take memory.
 _PENDING_BYTES_MAX = 32 << 20
-# Looking at the time of use at every hit would be a write at every hit.
+# The time of use has this resolution, so that most hits need no write.
 _USED_SECONDS = 60
 _LEFTOVER_SECONDS = 3600
 _SECOND_NS = 1_000_000_000
 _PAGE = 4096
-# The user names the directory: what else lies there is somebody's.
-_OURS = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp")
+# The user chooses the directory: other files in it are left alone.
+_CACHE_FILE = re.compile(r"[0-9a-f]{40}|\.[0-9a-f]{40}\.[0-9a-f]{32}\.tmp")
 
 
 class DiskCache:
-    """Least recently used files go first; safe among threads and processes.
+    """A cache that evicts the least recently used files first; safe among threads and processes.
 
-    Each process knows of the others' files what it saw when it last looked, which it does again for every
-    sixteenth of the budget that it wrote: so many processes together can go over the budget by a sixteenth each.
+    Each process lists the directory again whenever it has written a sixteenth of the budget. So each process can exceed
+    the budget by a sixteenth.
 
     Parameters
     ----------
     directory
-        Created when the first piece is kept, if the directory that it lies in is there.
-    apart
-        The directory is no part of a store: made new, it is its owner's alone.
+        Created by the first write, if its parent exists.
+    outside_store
+        The directory is not part of a store: a new one is accessible to its owner only.
     clock
-        Nanoseconds since the epoch.
+        Returns nanoseconds since the epoch.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class DiskCache:
         directory: Path,
         bytes_max: int,
         *,
-        apart: bool = False,
+        outside_store: bool = False,
         fs: FileSystem | None = None,
         counters: FetchCounters | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self._directory = directory
         self._bytes_max = bytes_max
-        self._apart = apart
+        self._outside_store = outside_store
         self._fs = fs or OsFileSystem()
         self._counters = counters or FetchCounters()
         self._clock = clock
@@ -81,85 +81,85 @@ class DiskCache:
         self._failing = False
         self._closed = False
 
-    def get(self, ident: Ident, *, use: bool) -> bytes | None:
-        """Return a piece, not verified, if it is here.
+    def get(self, key: RangeKey, *, use: bool) -> bytes | None:
+        """Return a cached range, not verified, or None.
 
         Parameters
         ----------
         use
-            Whether this counts as a use, which keeps the piece for longer.
+            Whether this counts as a use, which delays the eviction.
         """
-        path = self._path(ident)
+        path = self._path(key)
         try:
             with path.open("rb") as file:
-                found = os.fstat(file.fileno())
+                used_ns = os.fstat(file.fileno()).st_mtime_ns
                 data = file.read()
         except OSError:
             return None
-        if use and self._clock() - found.st_mtime_ns > _USED_SECONDS * _SECOND_NS:
+        if use and self._clock() - used_ns > _USED_SECONDS * _SECOND_NS:
             mark_used(path, self._clock())
         return data
 
-    def put(self, ident: Ident, data: memoryview, *, spare: bool) -> None:
-        """Keep a piece, soon, if there is room.
+    def put(self, key: RangeKey, data: memoryview, *, spare: bool) -> None:
+        """Queue a range to be written, if there is room.
 
         Parameters
         ----------
         spare
-            Into room that is free only, and first to go: nothing is evicted for it.
+            Use free room only, and evict this range first: no other range is evicted for it.
         """
-        name, size = self._name(ident), len(data)
+        name, size = self._name(key), len(data)
         with self._lock:
-            held = sum(self._pending.values())
-            if self._closed or name in self._pending or held + size > _PENDING_BYTES_MAX:
+            pending = sum(self._pending.values())
+            if self._closed or name in self._pending or pending + size > _PENDING_BYTES_MAX:
                 return
             self._pending[name] = size
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-cache")
             try:
-                # The view may be a small part of a large answer.
+                # A copy: the view may be a small part of a large answer.
                 self._pool.submit(self._write, name, bytes(data), spare)
             except RuntimeError:  # the interpreter is ending
                 del self._pending[name]
 
-    def drop(self, ident: Ident) -> None:
-        """Remove a piece that failed its checksum."""
+    def drop(self, key: RangeKey) -> None:
+        """Remove a range that failed its checksum."""
         with suppress(OSError, TieredError):
-            self._fs.unlink(self._path(ident))
+            self._fs.unlink(self._path(key))
 
     def drain(self) -> None:
-        """Wait until everything that `put` was given is written, or was given up."""
+        """Wait until every queued range is written or rejected."""
         with self._lock:
             pool = self._pool
         if pool is not None:
             wait([pool.submit(int)])
 
     def close(self) -> None:
-        """Write what is pending, and end the thread."""
+        """Write the queued ranges, and end the thread."""
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
 
-    def _path(self, ident: Ident) -> Path:
-        return self._directory / self._name(ident)
+    def _path(self, key: RangeKey) -> Path:
+        return self._directory / self._name(key)
 
     @staticmethod
-    def _name(ident: Ident) -> str:
-        return blake2b("\n".join(map(str, ident)).encode(), digest_size=20).hexdigest()
+    def _name(key: RangeKey) -> str:
+        return blake2b("\n".join(map(str, key)).encode(), digest_size=20).hexdigest()
 
     def _write(self, name: str, data: bytes, spare: bool) -> None:
         temporary = self._directory / f".{name}.{uuid4().hex}.tmp"
         try:
             if self._directory.parent.is_dir() and not (self._directory / name).exists():
-                (self._fs.make_root if self._apart else self._fs.make_directory)(self._directory)
-                if self._make_room(_rounded(len(data)), spare):
+                (self._fs.make_root if self._outside_store else self._fs.make_directory)(self._directory)
+                if self._make_room(_disk_bytes(len(data)), spare):
                     self._write_file(temporary, self._directory / name, data, 0 if spare else self._clock())
             self._failing = False
         except (OSError, TieredError) as error:
             self._counters.add(failed_writes=1)
-            # Once, until it works again: each piece that is fetched while the disk is full would say so.
+            # Logged once until a write succeeds: on a full disk, every fetched range would log it.
             if not self._failing:
                 log.warning("not caching in %s for now: %s", self._directory, error)
             self._failing = True
@@ -176,18 +176,18 @@ class DiskCache:
         finally:
             self._fs.close(fd)
         self._fs.rename(temporary, path)
-        # Only now: an unfinished file that looks old is a leftover to other processes.
+        # After the rename: other processes would remove an unfinished file of this age as a leftover.
         mark_used(path, used_ns)
-        size = _rounded(len(data))
+        size = _disk_bytes(len(data))
         self._known_bytes = (self._known_bytes or 0) + size
         self._written_bytes += size
 
     def _make_room(self, size: int, spare: bool) -> bool:
-        """Evict what must go for `size` bytes; return whether they may be written."""
+        """Make room for `size` bytes; return whether they may be written."""
         if size > self._bytes_max // 4:
             return False
         if self._known_bytes is None or self._written_bytes > self._bytes_max // 16:
-            self._look()
+            self._list_files()
         if (self._known_bytes or 0) + size <= self._bytes_max:
             return True
         if spare:
@@ -195,45 +195,45 @@ class DiskCache:
         self._evict(size)
         return True
 
-    def _look(self) -> list[tuple[int, int, str]]:
-        """List the files by time of use, and count what they take."""
+    def _list_files(self) -> list[tuple[int, int, str]]:
+        """List the files by time of use, and sum up their sizes."""
         files: list[tuple[int, int, str]] = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                if _OURS.fullmatch(entry.name) is None:
+                if _CACHE_FILE.fullmatch(entry.name) is None:
                     continue
                 try:
-                    found = entry.stat()
+                    status = entry.stat()
                 except FileNotFoundError:
                     continue
-                files.append((found.st_mtime_ns, _rounded(found.st_size), entry.name))
+                files.append((status.st_mtime_ns, _disk_bytes(status.st_size), entry.name))
         files.sort()
         self._known_bytes = sum(size for _, size, _ in files)
         self._written_bytes = 0
         return files
 
     def _evict(self, size: int) -> None:
-        """Make room for `size` bytes, and some more for those after them.
+        """Make room for `size` bytes and some more.
 
         Raises
         ------
         OSError
-            There is no room, as files could not be removed.
+            There is no room, since files could not be removed.
         """
-        files = self._look()
+        files = self._list_files()
         now = self._clock()
         left, bytes_left = self._known_bytes or 0, self._bytes_max - self._bytes_max // 16 - size
         failure: OSError | None = None
         for used_ns, file_bytes, name in files:
             unfinished = name.endswith(".tmp")
             if unfinished and now - used_ns < _LEFTOVER_SECONDS * _SECOND_NS:
-                continue  # perhaps being written by another process
+                continue  # another process may be writing it
             if left <= bytes_left and not unfinished:
                 continue
             try:
                 self._fs.unlink(self._directory / name)
             except OSError as error:
-                failure = error  # another user's, perhaps: the next one may be ours
+                failure = error  # perhaps another user's file; the next one may be removable
                 continue
             left -= file_bytes
             self._counters.add(evictions=1, evicted_bytes=file_bytes)
@@ -242,6 +242,6 @@ class DiskCache:
             raise failure
 
 
-def _rounded(size: int) -> int:
-    """Return what a file takes on the disk."""
+def _disk_bytes(size: int) -> int:
+    """Return the room that a file of `size` bytes takes on the disk."""
     return -(-size // _PAGE) * _PAGE

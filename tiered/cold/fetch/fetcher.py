@@ -1,10 +1,9 @@
-"""Fetching pieces of objects: from a cache, from another reader's request, or from the bucket, always verified.
+"""Fetching of verified ranges: from a cache, from another reader's request, or from the bucket.
 
-A piece is looked for in memory, then among those under way, then in a copy of the object and in the cache on the
-disk; what is left is fetched in as few
-requests as its ranges allow. Every piece is verified wherever it came from (promise P4). What a cache gave and
-fails is dropped and fetched again; what the bucket gave and fails is asked for again, and is a `CorruptionError`
-once every answer failed.
+The fetcher looks for a range in memory, among the fetches under way, in a local copy of the object, and in the disk
+cache. It fetches the missing ranges in as few requests as their distances allow. It verifies every range, wherever it
+comes from (promise P4). A cached range that fails is dropped and fetched again. A fetched range that fails is read again,
+and raises `CorruptionError` once every read has failed.
 """
 
 from __future__ import annotations
@@ -21,60 +20,59 @@ from typing import TypeVar
 from ...base.worker_pool import WorkerPool, usable_cpus
 from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError, again
 from ..object_store.protocol import ObjectStore
-from ..object_store.ranges import Range, coalesce
-from ..object_store.second_look import LOOKS, sound
+from ..object_store.ranges import Span, coalesce
+from ..object_store.rereads import READS_MAX, reread_on_damage
 from ..parquet.footer import FooterCache
 from .counters import FetchCounters
 from .disk_cache import DiskCache
 from .hedge import Hedge
 from .local_copies import LocalCopies
-from .memory_cache import Ident, MemoryCache
-from .plan import VerifiedRange, read_piece
+from .memory_cache import MemoryCache, RangeKey
+from .plan import VerifiedRange, read_range
 
-_REMEMBERED_MAX = 1 << 16
+_SCANNED_MAX = 1 << 16
 _DECODERS_MAX = 4
 
 _T = TypeVar("_T")
-_Own = tuple[VerifiedRange, Future[memoryview]]
+_Flight = tuple[VerifiedRange, Future[memoryview]]
 
 
 class Admission(enum.Enum):
-    """What a cache does with what was fetched: an order of magnitude more is read by scans than is read again."""
+    """How fetched ranges enter the caches: scans read far more than is ever read again."""
 
-    NARROW = "kept in memory and on the disk; the least recently used makes room"
-    SCAN = "kept on the disk where a scan reads it again, in room that is free, and first to go"
+    NARROW = "cached in memory and on the disk; evicts the least recently used"
+    SCAN = "cached on the disk when a second scan reads it, in free room only, and evicted first"
 
 
 @dataclass(slots=True)
-class Reserved:
-    """Memory that is set aside for one reader."""
+class Reservation:
+    """Memory that is reserved for one reader."""
 
     bytes: int = 0
 
 
 class Fetcher:
-    """One for each store that is open, shared by all its readers; safe among threads.
+    """The fetcher of an open store, shared by all its readers; thread-safe.
 
     Parameters
     ----------
     connect
         Returns the bucket.
     threads
-        Fetches under way at a time, beside those that readers make themselves.
+        Fetches at a time, beside those on the readers' own threads.
     memory_bytes
-        For pieces kept.
+        Budget of the memory cache.
     ahead_bytes
-        For what is fetched ahead, by all readers together.
+        Budget for fetching ahead, for all readers together.
     disk
-        None keeps nothing on the disk.
+        The disk cache; None for no caching on the disk.
     copies
-        Of whole objects; None where there can be none.
+        Local copies of objects; None if there are none.
 
     Attributes
     ----------
     decoders
-        Threads that decode what was fetched beside the reader's own, a few at most: what they hold is not in the
-        budget.
+        Threads that decode fetched ranges beside the readers' own; a few at most, since no budget counts their memory.
     """
 
     def __init__(
@@ -98,9 +96,9 @@ class Fetcher:
         self._hedge: Hedge[list[bytes]] = Hedge(self.counters)
         self._ahead_bytes_left = ahead_bytes
         self._lock = threading.Lock()
-        self._flights: dict[Ident, Future[memoryview]] = {}
-        # Pieces that scans read once.
-        self._scanned: OrderedDict[Ident, None] = OrderedDict()
+        self._flights: dict[RangeKey, Future[memoryview]] = {}
+        # Ranges that scans have read once.
+        self._scanned: OrderedDict[RangeKey, None] = OrderedDict()
         self._pool = WorkerPool(threads, "tiered-fetch")
         self.decoders = WorkerPool(min(usable_cpus() - 1, _DECODERS_MAX), "tiered-decode")
 
@@ -109,84 +107,84 @@ class Fetcher:
         return f"{self._connect().url.rstrip('/')}/{key}"
 
     def fetch(
-        self, key: str, size: int, pieces: Sequence[VerifiedRange], *, gap_bytes: int, admission: Admission
+        self, key: str, size: int, ranges: Sequence[VerifiedRange], *, gap_bytes: int, admission: Admission
     ) -> list[memoryview]:
-        """Return verified pieces of an object, in their order.
+        """Return verified ranges of an object, in their order.
 
         Parameters
         ----------
         size
-            Of the object.
+            Size of the object in bytes.
         gap_bytes
-            Pieces that are so far apart at most are fetched by one request.
+            Ranges at most this far apart are fetched by one request.
 
         Raises
         ------
         CorruptionError, ObjectNotFound, ColdStorageError
         """
-        found: dict[Ident, memoryview] = {}
-        mine: dict[Ident, _Own] = {}
-        others: dict[Ident, tuple[VerifiedRange, Future[memoryview]]] = {}
+        data: dict[RangeKey, memoryview] = {}
+        own: dict[RangeKey, _Flight] = {}
+        others: dict[RangeKey, _Flight] = {}
         try:
-            # Within the try: Ctrl-C between two pieces must not leave a flight that others wait for, for ever.
-            for piece in pieces:
-                ident = (key, piece.start, piece.length)
-                if ident in mine:
+            # Within the try: Ctrl-C between two ranges must not leave a flight for which others wait for ever.
+            for wanted in ranges:
+                ident = (key, wanted.start, wanted.length)
+                if ident in own:
                     continue
-                held = self._held(ident, piece)
+                cached = self._from_memory(ident, wanted)
                 with self._lock:
-                    # Looked at twice: it may have landed between a first look and the lock.
-                    if held is None and self._memory.get(ident) is not None and ident not in self._flights:
-                        held = self._held(ident, piece)
-                    if held is not None:
-                        found[ident] = held
+                    # Checked again under the lock: the range may have arrived since.
+                    if cached is None and self._memory.get(ident) is not None and ident not in self._flights:
+                        cached = self._from_memory(ident, wanted)
+                    if cached is not None:
+                        data[ident] = cached
                     elif ident in self._flights:
-                        others[ident] = piece, self._flights[ident]
+                        others[ident] = wanted, self._flights[ident]
                     else:
-                        own: _Own = piece, Future()
+                        flight: _Flight = wanted, Future()
                         # No call between the two, hence no Ctrl-C.
-                        mine[ident], self._flights[ident] = own, own[1]
-            self._land(key, size, mine, found, gap_bytes, admission)
+                        own[ident], self._flights[ident] = flight, flight[1]
+            self._fetch_own(key, size, own, data, gap_bytes, admission)
         except BaseException as error:
-            self._fail(mine, error)
+            self._fail(own, error)
             raise
-        # Only after one's own have landed: two readers that wait for each other would wait for ever.
-        for ident, (piece, flight) in others.items():
-            found[ident] = self._follow(key, size, piece, flight, gap_bytes, admission)
-        return [found[key, piece.start, piece.length] for piece in pieces]
+        # Only after its own flights have ended: two readers could otherwise wait for each other for ever.
+        for ident, (wanted, future) in others.items():
+            data[ident] = self._await_other(key, size, wanted, future, gap_bytes, admission)
+        return [data[key, wanted.start, wanted.length] for wanted in ranges]
 
     def submit(self, work: Callable[[], _T]) -> Future[_T] | None:
-        """Do some fetching on another thread; None where the interpreter or the store is ending."""
+        """Run `work` on another thread; None if the interpreter or the store is ending."""
         return self._pool.submit(work)
 
-    def reserve(self, held: Reserved, size: int) -> bool:
-        """Set memory aside for what is fetched ahead; False where there is none left."""
+    def reserve(self, reservation: Reservation, size: int) -> bool:
+        """Reserve memory for fetching ahead; False if the budget is used up."""
         with self._lock:
             if size > self._ahead_bytes_left:
                 return False
             # No call between the two, hence no Ctrl-C.
             self._ahead_bytes_left -= size
-            held.bytes += size
+            reservation.bytes += size
             return True
 
-    def release(self, held: Reserved, size: int) -> None:
-        """Give back what `reserve` set aside."""
+    def release(self, reservation: Reservation, size: int) -> None:
+        """Give reserved memory back."""
         with self._lock:
-            held.bytes -= size
+            reservation.bytes -= size
             self._ahead_bytes_left += size
 
     def drain(self) -> None:
-        """Wait until what was fetched is on the disk."""
+        """Wait until fetched ranges are in the disk cache."""
         if self._disk is not None:
             self._disk.drain()
 
     def close(self, *, wait: bool = True) -> None:
-        """End the threads and let go of what is held in memory.
+        """End the threads and clear the memory cache.
 
         Parameters
         ----------
         wait
-            For the requests that are under way.
+            Whether to wait for the requests that are under way.
         """
         self._pool.close(wait=wait)
         self.decoders.close(wait=wait)
@@ -194,91 +192,88 @@ class Fetcher:
             self._disk.close()
         self._memory.clear()
 
-    def _held(self, ident: Ident, piece: VerifiedRange) -> memoryview | None:
-        """Return a piece from memory."""
+    def _from_memory(self, ident: RangeKey, wanted: VerifiedRange) -> memoryview | None:
         data = self._memory.get(ident)
         if data is None:
             return None
-        if piece.damage(data) is not None:
+        if wanted.damage(data) is not None:
             self._memory.drop(ident)
             self.counters.add(damaged=1)
             return None
-        self.counters.add(memory_hits=1, hit_bytes=piece.length)
+        self.counters.add(memory_hits=1, hit_bytes=wanted.length)
         return memoryview(data)
 
-    def _land(
+    def _fetch_own(
         self,
         key: str,
         size: int,
-        mine: dict[Ident, _Own],
-        found: dict[Ident, memoryview],
+        own: dict[RangeKey, _Flight],
+        data: dict[RangeKey, memoryview],
         gap_bytes: int,
         admission: Admission,
     ) -> None:
-        """Bring one's own pieces in, from the disk or from the bucket."""
-        missing: dict[Ident, _Own] = {}
-        for ident, own in mine.items():
-            piece, flight = own
-            data = self._in_copy(key, piece) or self._on_disk(ident, piece, admission)
-            if data is None:
-                missing[ident] = own
+        """Get the ranges of this reader's own flights, from the disk or from the bucket."""
+        missing: dict[RangeKey, _Flight] = {}
+        for ident, (wanted, future) in own.items():
+            cached = self._from_copy(key, wanted) or self._from_disk(ident, wanted, admission)
+            if cached is None:
+                missing[ident] = wanted, future
                 continue
             if admission is Admission.NARROW:
-                self._memory.put(ident, data)
-            found[ident] = self._landed(ident, flight, data)
+                self._memory.put(ident, cached)
+            data[ident] = self._deliver(ident, future, cached)
         if not missing:
             return
-        pieces = [piece for piece, _ in missing.values()]
-        self.counters.add(misses=len(pieces), miss_bytes=sum(piece.length for piece in pieces))
-        ranges = coalesce([piece.range for piece in pieces], gap_bytes)
-        answers = [memoryview(part) for part in self._get(key, size, ranges, pieces[0], admission)]
+        ranges = [wanted for wanted, _ in missing.values()]
+        self.counters.add(misses=len(ranges), miss_bytes=sum(wanted.length for wanted in ranges))
+        spans = coalesce([wanted.span for wanted in ranges], gap_bytes)
+        answers = [memoryview(answer) for answer in self._get(key, size, spans, ranges[0], admission)]
         if self._copies is not None:
-            self._copies.fetched(key)
-        spoilt: dict[Ident, _Own] = {}
-        for ident, own in missing.items():
-            piece, flight = own
-            place = max(i for i, (start, _) in enumerate(ranges) if start <= piece.start)
-            at = piece.start - ranges[place][0]
-            data = answers[place][at : at + piece.length]
-            if piece.damage(data) is not None:
-                # At the end: others may wait for the sound pieces beside it.
-                spoilt[ident] = own
+            self._copies.count_fetch(key)
+        damaged: dict[RangeKey, _Flight] = {}
+        for ident, (wanted, future) in missing.items():
+            index = max(i for i, (start, _) in enumerate(spans) if start <= wanted.start)
+            at = wanted.start - spans[index][0]
+            fetched = answers[index][at : at + wanted.length]
+            if wanted.damage(fetched) is not None:
+                # Read again at the end: others may wait for the sound ranges.
+                damaged[ident] = wanted, future
                 continue
-            self._admit(ident, data, admission)
-            found[ident] = self._landed(ident, flight, data)
-        for ident, (piece, flight) in spoilt.items():
-            self.counters.add(requests=1, request_bytes=piece.length)
-            # Alone, and once more after that: the answer may have been changed on its way.
-            data = memoryview(read_piece(self._connect(), key, piece, looks=LOOKS - 1))
-            self._admit(ident, data, admission)
-            found[ident] = self._landed(ident, flight, data)
+            self._admit(ident, fetched, admission)
+            data[ident] = self._deliver(ident, future, fetched)
+        for ident, (wanted, future) in damaged.items():
+            self.counters.add(requests=1, request_bytes=wanted.length)
+            # Each in a request of its own: the answer may have been damaged on its way.
+            fetched = memoryview(read_range(self._connect(), key, wanted, reads=READS_MAX - 1))
+            self._admit(ident, fetched, admission)
+            data[ident] = self._deliver(ident, future, fetched)
 
-    def _in_copy(self, key: str, piece: VerifiedRange) -> memoryview | None:
-        data = None if self._copies is None else self._copies.read(key, piece.start, piece.length)
+    def _from_copy(self, key: str, wanted: VerifiedRange) -> memoryview | None:
+        data = None if self._copies is None else self._copies.read(key, wanted.start, wanted.length)
         if data is None or self._copies is None:
             return None
-        if piece.damage(data) is not None:
+        if wanted.damage(data) is not None:
             with suppress(OSError, TieredError):
                 self._copies.drop(key)
             self.counters.add(damaged=1)
             return None
-        self.counters.add(disk_hits=1, hit_bytes=piece.length)
+        self.counters.add(disk_hits=1, hit_bytes=wanted.length)
         return memoryview(data)
 
-    def _on_disk(self, ident: Ident, piece: VerifiedRange, admission: Admission) -> memoryview | None:
+    def _from_disk(self, ident: RangeKey, wanted: VerifiedRange, admission: Admission) -> memoryview | None:
         if self._disk is None:
             return None
         data = self._disk.get(ident, use=admission is Admission.NARROW)
         if data is None:
             return None
-        if piece.damage(data) is not None:
+        if wanted.damage(data) is not None:
             self._disk.drop(ident)
             self.counters.add(damaged=1)
             return None
-        self.counters.add(disk_hits=1, hit_bytes=piece.length)
+        self.counters.add(disk_hits=1, hit_bytes=wanted.length)
         return memoryview(data)
 
-    def _admit(self, ident: Ident, data: memoryview, admission: Admission) -> None:
+    def _admit(self, ident: RangeKey, data: memoryview, admission: Admission) -> None:
         if admission is Admission.NARROW:
             self._memory.put(ident, data)
             if self._disk is not None:
@@ -287,69 +282,69 @@ class Fetcher:
         if self._disk is None:
             return
         with self._lock:
-            known = ident in self._scanned
+            seen = ident in self._scanned
             self._scanned[ident] = None
-            if len(self._scanned) > _REMEMBERED_MAX:
+            if len(self._scanned) > _SCANNED_MAX:
                 self._scanned.popitem(last=False)
-        if known:
+        if seen:
             self._disk.put(ident, data, spare=True)
 
-    def _landed(self, ident: Ident, flight: Future[memoryview], data: memoryview) -> memoryview:
-        flight.set_result(data)
-        self._end(ident, flight)
+    def _deliver(self, ident: RangeKey, future: Future[memoryview], data: memoryview) -> memoryview:
+        future.set_result(data)
+        self._remove_flight(ident, future)
         return data
 
-    def _fail(self, mine: dict[Ident, _Own], error: BaseException) -> None:
-        for ident, (_, flight) in mine.items():
-            if not flight.done():
-                flight.set_exception(error)
-            self._end(ident, flight)
+    def _fail(self, own: dict[RangeKey, _Flight], error: BaseException) -> None:
+        for ident, (_, future) in own.items():
+            if not future.done():
+                future.set_exception(error)
+            self._remove_flight(ident, future)
 
-    def _end(self, ident: Ident, flight: Future[memoryview]) -> None:
+    def _remove_flight(self, ident: RangeKey, future: Future[memoryview]) -> None:
         with self._lock:
-            # Where it has landed, another reader may have begun one since.
-            if self._flights.get(ident) is flight:
+            # After its end another reader may have begun a new one.
+            if self._flights.get(ident) is future:
                 del self._flights[ident]
 
-    def _follow(
+    def _await_other(
         self,
         key: str,
         size: int,
-        piece: VerifiedRange,
-        flight: Future[memoryview],
+        wanted: VerifiedRange,
+        future: Future[memoryview],
         gap_bytes: int,
         admission: Admission,
     ) -> memoryview:
-        """Wait for what another reader fetches."""
+        """Wait for a range that another reader fetches."""
         try:
-            data = flight.result()
+            data = future.result()
         except TieredError as error:
             raise again(error) from None
         except BaseException as error:
-            if flight.done() and flight.exception() is error:
-                # The other reader was interrupted; that is no answer to this one.
-                return self.fetch(key, size, [piece], gap_bytes=gap_bytes, admission=admission)[0]
+            if future.done() and future.exception() is error:
+                # The other reader was interrupted, and this one was not: fetch the range here.
+                return self.fetch(key, size, [wanted], gap_bytes=gap_bytes, admission=admission)[0]
             raise
         self.counters.add(shared=1)
-        if piece.damage(data) is not None:  # another manifest has another checksum for the same range
+        if wanted.damage(data) is not None:  # another manifest has another checksum for the same range
             raise CorruptionError(
-                piece.reason, where=self.where(key), position=piece.start, offsets=piece.offsets
+                wanted.reason, where=self.where(key), position=wanted.start, offsets=wanted.offsets
             )
         return data
 
     def _get(
-        self, key: str, size: int, ranges: list[Range], first: VerifiedRange, admission: Admission
+        self, key: str, size: int, spans: list[Span], first: VerifiedRange, admission: Admission
     ) -> list[bytes]:
-        store, bytes_wanted = self._connect(), sum(length for _, length in ranges)
+        store, bytes_wanted = self._connect(), sum(length for _, length in spans)
 
-        def ask() -> list[bytes]:
-            self.counters.add(requests=len(ranges), request_bytes=bytes_wanted)
-            return store.get_ranges(key, ranges) if len(ranges) > 1 else [store.get_range(key, *ranges[0])]
+        def request() -> list[bytes]:
+            self.counters.add(requests=len(spans), request_bytes=bytes_wanted)
+            return store.get_ranges(key, spans) if len(spans) > 1 else [store.get_range(key, *spans[0])]
 
-        # What a scan waits for was fetched ahead, and a disk gains nothing from being asked twice.
+        # Scans fetch ahead and need no hedge; a disk answers a second request no faster.
         hedged = admission is Admission.NARROW and not store.url.startswith(("file:", "memory:"))
         try:
-            return self._hedge.ask(ask, bytes_wanted) if hedged else ask()
+            return self._hedge.call(request, bytes_wanted) if hedged else request()
         except ObjectNotFound:
             raise
         except ColdStorageError:
@@ -357,17 +352,17 @@ class Fetcher:
             raise
 
     def _check_size(self, store: ObjectStore, key: str, size: int, first: VerifiedRange) -> None:
-        """Raise `CorruptionError` where a read failed because the object was cut: waiting does not help then."""
+        """Raise `CorruptionError` if a read failed because the object was truncated: a retry cannot help then."""
 
-        def look() -> None:
-            found = store.stat(key).size
-            if found != size:
+        def check() -> None:
+            actual = store.stat(key).size
+            if actual != size:
                 raise CorruptionError(
-                    f"object has {found} bytes, the manifest says {size}",
+                    f"object has {actual} bytes, the manifest says {size}",
                     where=self.where(key),
-                    position=min(found, size),
+                    position=min(actual, size),
                     offsets=first.offsets,
                 )
 
         with suppress(ColdStorageError):
-            sound(look)
+            reread_on_damage(check)

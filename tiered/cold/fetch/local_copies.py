@@ -1,10 +1,11 @@
-"""Whole copies of objects on the local disk, and how often objects were fetched that have none.
+"""Local copies of whole objects, and counts of the fetches from objects without one.
 
-A copy lies under its object's key, ``promoted/<key>``, and is the object byte for byte: readers take ranges of it and
-verify each, as of anything else (promise P4). It appears by rename, whole, and is not synced: what a power cut spoils
-fails its checksum, is deleted, and is fetched again. The tierer makes copies and drops them, by a plan. A file
-``<key>.fetched`` has a byte for each minute in which some process fetched from the object, and was last changed in the
-last of them: that is all that processes share.
+A copy has its object's key as its path, ``promoted/<key>``, and the object's bytes: readers take ranges of it and verify
+each (promise P4). It appears whole, by rename. It is not synced: if a power cut damages it, it fails a checksum, is
+deleted, and the object is fetched again. The tierer makes and deletes copies by its plan.
+
+A file ``<key>.fetched`` has one byte for each minute in which a process fetched from the object, and was last modified in
+the last of them. This is all that processes share.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _MINUTE_NS = 60_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class HeldCopies:
-    """What there is below a prefix, by the names of objects.
+class CopySurvey:
+    """The copies and fetch counts below a prefix, by the names of objects.
 
     Attributes
     ----------
     copies
-        Bytes and time of last use (microseconds since the epoch).
+        Size in bytes, and time of last use (microseconds since the epoch).
     fetches
-        In how many minutes an object was fetched from, and when it last was.
+        Number of minutes with fetches, and the time of the last one (microseconds since the epoch).
     """
 
     copies: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -45,16 +46,16 @@ class HeldCopies:
 
 
 class LocalCopies:
-    """Safe among threads and processes.
+    """The directory of local copies; safe among threads and processes.
 
     Parameters
     ----------
     directory
-        It need not be there.
+        It need not exist.
     counts_fetches
-        Whether `fetched` is noted; somebody must want to know, as it makes a small file for each object.
+        Whether `count_fetch` counts; each object takes a small file.
     clock
-        Nanoseconds since the epoch.
+        Returns nanoseconds since the epoch.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LocalCopies:
         self._clock = clock
 
     def read(self, key: str, start: int, length: int) -> bytes | None:
-        """Return a range of an object, not verified, if there is a copy; it may be short."""
+        """Return a range of an object's copy, not verified and perhaps short; None if there is no copy."""
         path = self._directory / key
         try:
             with path.open("rb", buffering=0) as file:
@@ -84,8 +85,8 @@ class LocalCopies:
             mark_used(path, now)
         return data
 
-    def fetched(self, key: str) -> None:
-        """Note that an object was fetched from, once a minute; that it fails is no error."""
+    def count_fetch(self, key: str) -> None:
+        """Count a fetch from an object, once a minute; failures are ignored."""
         if not self._counts_fetches:
             return
         path, now = self._directory / (key + _FETCHED), self._clock()
@@ -106,30 +107,30 @@ class LocalCopies:
                 self._fs.close(fd)
             mark_used(path, now)
 
-    def look(self, prefix: str) -> HeldCopies:
-        """Return what there is of the objects whose keys are `prefix` and a name."""
-        held = HeldCopies()
+    def survey(self, prefix: str) -> CopySurvey:
+        """Return the copies and fetch counts of the objects whose keys are `prefix` and a name."""
+        survey = CopySurvey()
         try:
             with os.scandir(self._directory / prefix) as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):
-                        found = entry.stat()
-                        used_us = found.st_mtime_ns // 1000
+                        status = entry.stat()
+                        used_us = status.st_mtime_ns // 1000
                         if entry.name.endswith(_FETCHED):
-                            held.fetches[entry.name.removesuffix(_FETCHED)] = found.st_size, used_us
+                            survey.fetches[entry.name.removesuffix(_FETCHED)] = status.st_size, used_us
                         elif not entry.name.endswith(_TEMPORARY):
-                            held.copies[entry.name] = found.st_size, used_us
+                            survey.copies[entry.name] = status.st_size, used_us
         except (FileNotFoundError, NotADirectoryError):
             pass
-        return held
+        return survey
 
     def write(self, key: str, chunks: Iterable[bytes | memoryview]) -> int:
-        """Make a copy of what `chunks` hold in order; return its size.
+        """Make a copy from the consecutive `chunks`; return its size.
 
         Raises
         ------
         DiskFull, OSError
-            There is no copy. So it is where `chunks` raises.
+            No copy was made, as also if `chunks` raises.
         """
         path = self._directory / key
         temporary = path.with_name(f"{path.name}.{uuid4().hex}{_TEMPORARY}")
@@ -151,38 +152,38 @@ class LocalCopies:
         return size
 
     def drop(self, key: str) -> None:
-        """Delete a copy, and what was counted of its object."""
+        """Delete a copy and the fetch count of its object."""
         for name in (key, key + _FETCHED):
             with suppress(NotADirectoryError):
                 self._fs.unlink(self._directory / name)
 
     def tidy(self, prefix: str, fetched_before_us: int) -> None:
-        """Delete what was left half-written, and counts that ended; only the tierer may call it.
+        """Delete unfinished copies and old counts; only the tierer may call it.
 
         Parameters
         ----------
         fetched_before_us
-            A count that was last raised before that has ended.
+            Delete counts whose last fetch was before this time.
         """
         folder = self._directory / prefix
         with suppress(FileNotFoundError, NotADirectoryError):
             for path in folder.iterdir():
                 if path.name.endswith(_TEMPORARY):
                     self._fs.unlink(path)
-        for name, (_, last_us) in self.look(prefix).fetches.items():
+        for name, (_, last_us) in self.survey(prefix).fetches.items():
             if last_us < fetched_before_us:
                 self._fs.unlink(folder / (name + _FETCHED))
 
     def folders(self) -> list[tuple[str, Path]]:
         """Return the folders of topics, each with its prefix: ``<topic>/<topic-id>/``."""
         return [
-            (f"{topic}/{found}/", self._directory / topic / found)
-            for topic in _names(self._directory)
-            for found in _names(self._directory / topic)
+            (f"{topic}/{topic_id}/", self._directory / topic / topic_id)
+            for topic in _list_names(self._directory)
+            for topic_id in _list_names(self._directory / topic)
         ]
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     try:
         return sorted(path.name for path in folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):

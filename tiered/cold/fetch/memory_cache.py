@@ -1,61 +1,61 @@
-"""Recently fetched pieces of objects in memory, within a budget of bytes."""
+"""A cache of recently fetched ranges in memory, within a budget of bytes."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 
-Ident = tuple[str, int, int]
-"""Key of an object, start and length of a piece of it: for ever the same bytes, as names are never used twice."""
+RangeKey = tuple[str, int, int]
+"""Key of an object, start and length of a range: always the same bytes, as keys are never reused."""
 
 
 class MemoryCache:
-    """Least recently used pieces go first; safe among threads."""
+    """A cache that evicts the least recently used ranges first; thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._pieces: OrderedDict[Ident, bytes] = OrderedDict()
+        self._ranges: OrderedDict[RangeKey, bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, ident: Ident) -> bytes | None:
-        """Return a piece, if it is here."""
+    def get(self, key: RangeKey) -> bytes | None:
+        """Return a cached range, or None."""
         with self._lock:
-            found = self._pieces.get(ident)
-            if found is not None:
-                self._pieces.move_to_end(ident)
-            return found
+            data = self._ranges.get(key)
+            if data is not None:
+                self._ranges.move_to_end(key)
+            return data
 
-    def put(self, ident: Ident, data: memoryview) -> None:
-        """Keep a copy of a piece, unless it would take more than a half of the budget."""
+    def put(self, key: RangeKey, data: memoryview) -> None:
+        """Cache a copy of a range, unless it takes more than half of the budget."""
         if len(data) > self._bytes_max // 2:
             return
-        # The view may be a small part of a large answer, which must not be kept alive by it.
-        held = data.obj if isinstance(data.obj, bytes) and len(data.obj) == len(data) else bytes(data)
+        # The view may be a small part of a large answer, which it would keep alive.
+        copy = data.obj if isinstance(data.obj, bytes) and len(data.obj) == len(data) else bytes(data)
         with self._lock:
-            self._forget(ident)
-            self._pieces[ident] = held
-            self._bytes += len(held)
+            self._remove(key)
+            self._ranges[key] = copy
+            self._bytes += len(copy)
             while self._bytes > self._bytes_max:
-                self._forget(next(iter(self._pieces)))
+                self._remove(next(iter(self._ranges)))
 
-    def drop(self, ident: Ident) -> None:
-        """Let go of a piece."""
+    def drop(self, key: RangeKey) -> None:
+        """Remove a range."""
         with self._lock:
-            self._forget(ident)
+            self._remove(key)
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Remove all ranges."""
         with self._lock:
-            self._pieces.clear()
+            self._ranges.clear()
             self._bytes = 0
 
     @property
     def bytes(self) -> int:
-        """What is held."""
+        """Bytes of all cached ranges."""
         return self._bytes
 
-    def _forget(self, ident: Ident) -> None:
-        found = self._pieces.pop(ident, None)
-        if found is not None:
-            self._bytes -= len(found)
+    def _remove(self, key: RangeKey) -> None:
+        data = self._ranges.pop(key, None)
+        if data is not None:
+            self._bytes -= len(data)

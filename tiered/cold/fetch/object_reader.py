@@ -1,8 +1,8 @@
-"""Reading objects: only the byte ranges that are needed, each verified before it is decoded (promise P4).
+"""Reads of objects: only the necessary byte ranges, each verified before it is decoded (promise P4).
 
-The manifest's entry says where the row groups lie, so the bounds prune before anything is fetched. A read of
-all columns verifies whole row groups against the manifest; a read of some columns fetches their chunks and
-verifies them against the CRCs in the footer, which the manifest's CRC covers.
+The manifest's entry has the positions and bounds of the row groups, so row groups are pruned before any fetch. A read of
+all columns verifies whole row groups against the manifest. A read of some columns fetches their chunks and verifies them
+against the CRCs in the footer, which the manifest's CRC covers.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ..object_store.protocol import ObjectStore
 from ..object_store.ranges import SparseFile
 from ..parquet.footer import Footer, FooterCache, parse_footer
 from ..parquet.layout import object_schema
-from ..parquet.page_memory import decode, reckon
+from ..parquet.page_memory import decode, plan_decode
 from .decode_ahead import DecodeAhead
 from .fetcher import Admission, Fetcher
-from .plan import Unit, VerifiedRange, group_piece, leaf_indices, plan_units, tail_piece, unit_pieces
+from .plan import Unit, VerifiedRange, leaf_indices, plan_units, row_group_range, tail_range, unit_ranges
 
 BATCH_ROWS = 16_384
 SMALL_OBJECT_BYTES = 1024 * 1024
 FETCH_BYTES = 8 * 1024 * 1024
 _COUNTED_ROWS = 1 << 16
 
-# One more request costs about as much as so many bytes.
+# A request costs about as much as this many bytes.
 _GAP_BYTES = 256 * 1024
-# What a read without a cache fetches ahead.
+# How much a read without a cache fetches ahead.
 _AHEAD_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which rows are wanted: offsets and timestamps, ends exclusive, None for no bound."""
+    """The bounds of the wanted rows by offset and timestamp; ends are exclusive, None is no bound."""
 
     start_offset: int | None = None
     end_offset: int | None = None
@@ -48,7 +48,7 @@ class Bounds:
     end_timestamp_us: int | None = None
 
     def overlap(self, group: RowGroup) -> bool:
-        """Whether the row group can have a row within."""
+        """Whether the row group may have a row within the bounds."""
         return (
             (self.start_offset is None or group.end_offset > self.start_offset)
             and (self.end_offset is None or group.base_offset < self.end_offset)
@@ -56,14 +56,14 @@ class Bounds:
             and (self.end_timestamp_us is None or group.min_timestamp_us < self.end_timestamp_us)
         )
 
-    def hold_offsets(self, group: RowGroup) -> bool:
-        """Whether no row of the group is outside by its offset."""
+    def contain_offsets(self, group: RowGroup) -> bool:
+        """Whether all offsets of the row group are within the bounds."""
         return (self.start_offset is None or group.base_offset >= self.start_offset) and (
             self.end_offset is None or group.end_offset <= self.end_offset
         )
 
-    def hold_timestamps(self, group: RowGroup) -> bool:
-        """Whether no row of the group is outside by its timestamp."""
+    def contain_timestamps(self, group: RowGroup) -> bool:
+        """Whether all timestamps of the row group are within the bounds."""
         return (self.start_timestamp_us is None or group.min_timestamp_us >= self.start_timestamp_us) and (
             self.end_timestamp_us is None or group.max_timestamp_us < self.end_timestamp_us
         )
@@ -88,20 +88,20 @@ def read_object(
     Parameters
     ----------
     schema
-        The topic's columns as wanted now; those that the object does not have yet are null. ``offset`` and
-        ``timestamp`` need not be in it.
+        The topic's current columns; columns that the object lacks are null. It need not contain ``offset`` and
+        ``timestamp``.
     columns
-        Names from `schema`, ``offset`` or ``timestamp``, in the order wanted (at least one); None for the
+        At least one name from `schema`, ``offset`` or ``timestamp``, in the order of the result; None for the
         topic's columns, then ``offset``, then ``timestamp``.
     footers
-        Keeps parsed footers between reads.
+        Caches parsed footers between reads.
 
     Raises
     ------
     CorruptionError
-        Bytes that fail verification, with the object's URL, their position and offsets.
+        Bytes fail verification; the error has the object's URL, their position and offsets.
     SchemaMismatch
-        A column that the topic does not have.
+        The topic has no such column.
     ColdStorageError
     """
     bounds = Bounds(start_offset, end_offset, start_timestamp_us, end_timestamp_us)
@@ -115,13 +115,13 @@ def _read_alone(fetcher: Fetcher, read: ObjectRead, batch_rows: int) -> Iterator
         with DecodeAhead(fetcher, [read], eager=True) as ahead:
             yield from read.batches(ahead.tables(read), batch_rows)
     finally:
-        # An abandoned read does not wait for a request that nobody wants any more.
+        # An abandoned read does not wait for requests that are under way.
         fetcher.close(wait=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What was fetched of a unit, verified; row groups are decoded on any thread."""
+class LoadedUnit:
+    """A fetched and verified unit; any thread can decode its row groups."""
 
     read: ObjectRead
     file: SparseFile
@@ -137,19 +137,19 @@ class Loaded:
 
 
 class ObjectRead:
-    """What is wanted of one object; `load` and `decode` may be called from any thread.
+    """A read of one object; `load` and `decode` may be called from any thread.
 
     Parameters
     ----------
     columns
-        As of `read_object`.
+        As in `read_object`.
     implied_offsets
-        Do not read the column ``offset`` where the manifest says that it has no gap.
+        Do not read the column ``offset`` if the manifest shows that it has no gaps.
 
     Attributes
     ----------
     units
-        What to fetch together, in order.
+        The row groups to fetch, in order; those of a unit are fetched together.
 
     Raises
     ------
@@ -182,36 +182,36 @@ class ObjectRead:
         self._footer_lock = threading.Lock()
         self._known_footer: Footer | None = None
         small = entry.bytes <= SMALL_OBJECT_BYTES
-        # Offsets alone are all in the manifest: nothing is fetched for them.
+        # If only offsets are wanted, the manifest has them all: nothing is fetched.
         self._counted = (
             self._implied
             and self._wanted.names == ["offset"]
-            and all(bounds.hold_timestamps(entry.row_groups[index]) for index in self._groups)
+            and all(bounds.contain_timestamps(entry.row_groups[index]) for index in self._groups)
         )
         self.units = (
             [] if self._counted else plan_units(entry, self._groups, entry.bytes if small else FETCH_BYTES)
         )
 
-    def load(self, unit: Unit) -> Loaded:
-        """Fetch what a unit needs."""
+    def load(self, unit: Unit) -> LoadedUnit:
+        """Fetch the ranges of a unit."""
         entry = self._entry
         small = entry.bytes <= SMALL_OBJECT_BYTES
         if self._everything or small:
-            pieces = [group_piece(entry, index) for index in unit.groups]
-            footer = self._footer_at_hand()
+            ranges = [row_group_range(entry, index) for index in unit.groups]
+            footer = self._cached_footer()
             if footer is None and unit is self.units[0]:
-                pieces.append(tail_piece(entry))
+                ranges.append(tail_range(entry))
             gap = entry.bytes if small else 0
-            views = self._fetch(pieces, gap)
-            if len(pieces) > len(unit.groups):
+            views = self._fetch(ranges, gap)
+            if len(ranges) > len(unit.groups):
                 self._parse(views[-1])
         else:
             footer = self._footer()
-            pieces = unit_pieces(entry, unit, footer, self._names(footer), self._where)
+            ranges = unit_ranges(entry, unit, footer, self._names(footer), self._where)
             # A read of one row group takes one request, whatever lies between the columns.
-            views = self._fetch(pieces, unit.bytes if len(self._groups) == 1 else _GAP_BYTES)
-        parts = [(piece.range, view) for piece, view in zip(pieces, views, strict=True)]
-        return Loaded(self, SparseFile(entry.bytes, parts))
+            views = self._fetch(ranges, unit.bytes if len(self._groups) == 1 else _GAP_BYTES)
+        parts = [(fetched.span, view) for fetched, view in zip(ranges, views, strict=True)]
+        return LoadedUnit(self, SparseFile(entry.bytes, parts))
 
     def batches(self, tables: Iterable[pa.Table], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the decoded row groups, in batches of at most `batch_rows`."""
@@ -224,7 +224,7 @@ class ObjectRead:
                     yield batch
 
     def _counted_rows(self, group: RowGroup) -> Iterator[pa.Table]:
-        """Yield the offsets of a row group without gaps; a few at a time, as nothing but the manifest says how many."""
+        """Yield the offsets of a row group without gaps; a few at a time, since only the manifest vouches for the count."""
         start, end = self._bounds.start_offset, self._bounds.end_offset
         low = group.base_offset if start is None else max(start, group.base_offset)
         high = group.end_offset if end is None else min(end, group.end_offset)
@@ -235,12 +235,12 @@ class ObjectRead:
     def _where(self) -> str:
         return self._fetcher.where(self._key)
 
-    def _fetch(self, pieces: list[VerifiedRange], gap_bytes: int) -> list[memoryview]:
+    def _fetch(self, ranges: list[VerifiedRange], gap_bytes: int) -> list[memoryview]:
         return self._fetcher.fetch(
-            self._key, self._entry.bytes, pieces, gap_bytes=gap_bytes, admission=self._admission
+            self._key, self._entry.bytes, ranges, gap_bytes=gap_bytes, admission=self._admission
         )
 
-    def _footer_at_hand(self) -> Footer | None:
+    def _cached_footer(self) -> Footer | None:
         if self._known_footer is None:
             self._known_footer = self._fetcher.footers.get(self._key, self._entry.tail_crc)
         return self._known_footer
@@ -248,9 +248,9 @@ class ObjectRead:
     def _footer(self) -> Footer:
         """Return the footer; the first thread that needs it fetches it, the others wait."""
         with self._footer_lock:
-            footer = self._footer_at_hand()
+            footer = self._cached_footer()
             if footer is None:
-                footer = self._parse(self._fetch([tail_piece(self._entry)], 0)[0])
+                footer = self._parse(self._fetch([tail_range(self._entry)], 0)[0])
             return footer
 
     def _parse(self, tail: memoryview) -> Footer:
@@ -264,34 +264,34 @@ class ObjectRead:
         return footer
 
     def _names(self, footer: Footer) -> list[str]:
-        """Return the file's columns that must be decoded, for output or for the bounds."""
+        """Return the columns to decode, for the result or for the bounds."""
         groups = [self._entry.row_groups[index] for index in self._groups]
         names = {name for name in self._wanted.names if footer.schema.get_field_index(name) >= 0}
         if self._implied:
             names.discard("offset")
-        if any(not self._bounds.hold_offsets(group) and not _dense(group) for group in groups):
+        if any(not self._bounds.contain_offsets(group) and not _dense(group) for group in groups):
             names.add("offset")
-        if not all(self._bounds.hold_timestamps(group) for group in groups):
+        if not all(self._bounds.contain_timestamps(group) for group in groups):
             names.add("timestamp")
-        # Without a column there would be no rows.
+        # Without any column there would be no rows.
         return [name for name in footer.schema.names if name in (names or {"offset"})]
 
     def decode(self, file: SparseFile, index: int) -> pa.Table:
-        """Return the wanted rows of a row group that was fetched."""
+        """Return the wanted rows of a fetched row group."""
         group = self._entry.row_groups[index]
         footer = self._footer()
         names = self._names(footer)
         try:
-            # On this thread alone, and without pre-buffering, which would read across the gaps between what was
-            # fetched: a thread of Arrow's that lets go of the file while the interpreter ends would end the process.
-            reckoned = reckon(footer.metadata, index, leaf_indices(footer.metadata, names), file.slice)
+            # On this thread alone: a thread of Arrow that releases the file while the interpreter ends would kill the
+            # process. And without pre-buffering, which would read the gaps between the fetched ranges.
+            plan = plan_decode(footer.metadata, index, leaf_indices(footer.metadata, names), file.slice)
             source = pq.ParquetFile(
                 pa.PythonFile(file.reopen(), "r"),
                 metadata=footer.metadata,
-                read_dictionary=reckoned.dictionaries,
+                read_dictionary=plan.dictionaries,
                 pre_buffer=False,
             )
-            table = decode(source, index, names, reckoned, footer.schema)
+            table = decode(source, index, names, plan, footer.schema)
             if table.num_rows != group.record_count:
                 raise self._corrupt(
                     f"{table.num_rows} rows instead of {group.record_count}", group.position, group
@@ -306,7 +306,7 @@ class ObjectRead:
 
     def _clip(self, table: pa.Table, group: RowGroup) -> pa.Table:
         bounds = self._bounds
-        if not bounds.hold_offsets(group):
+        if not bounds.contain_offsets(group):
             low = group.base_offset if bounds.start_offset is None else bounds.start_offset
             high = group.end_offset if bounds.end_offset is None else bounds.end_offset
             if _dense(group):
@@ -315,7 +315,7 @@ class ObjectRead:
             else:
                 offsets = table.column("offset")
                 table = table.filter(pc.and_(pc.greater_equal(offsets, low), pc.less(offsets, high)))
-        if not bounds.hold_timestamps(group):
+        if not bounds.contain_timestamps(group):
             stamps = table.column("timestamp").cast(pa.int64())
             if bounds.start_timestamp_us is not None:
                 keep = pc.greater_equal(stamps, bounds.start_timestamp_us)
@@ -334,7 +334,7 @@ class ObjectRead:
             column = table.column(at)
             if not column.type.equals(field.type):
                 raise self._corrupt(f"column {field.name!r} is {column.type}, not {field.type}", None)
-            # Drops the field ids that Parquet left in nested types.
+            # The cast drops the field ids that Parquet puts into nested types.
             columns.append(column.cast(field.type) if column.type.num_fields else column)
         return pa.table(columns, schema=self._wanted)
 

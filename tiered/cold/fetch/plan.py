@@ -1,4 +1,4 @@
-"""What to fetch of an object: planned from the manifest's entry and, for some columns only, the footer."""
+"""The plan of a fetch: verified ranges of an object, from the manifest's entry and, for single columns, the footer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from ...errors import CorruptionError
 from ...format.checksum import crc32c
 from ...format.manifest import ObjectEntry
-from ..object_store.protocol import ObjectStore
-from ..object_store.ranges import Range
-from ..object_store.second_look import DAMAGED_OR_MISSING, LOOKS, sound
+from ..object_store.protocol import ObjectStore, object_url
+from ..object_store.ranges import Span
+from ..object_store.rereads import DAMAGED_OR_MISSING, READS_MAX, reread_on_damage
 from ..parquet.footer import Footer
 from ..parquet.layout import column_chunks
 
-# From this share of a row group on, the whole of it is fetched: fewer requests for few bytes more.
+# A row group is fetched whole if this share of it is needed: fewer requests for a few more bytes.
 _WHOLE_SHARE = 0.75
 
 
@@ -26,11 +26,11 @@ class VerifiedRange:
     Attributes
     ----------
     checks
-        Length and CRC32C of the parts that make it up, in order.
+        Length and CRC32C of its consecutive parts.
     reason
-        What to say where one of them does not fit.
+        The message if a part fails its checksum.
     offsets
-        Of the records in it.
+        Offsets of the records in it.
     """
 
     start: int
@@ -40,12 +40,12 @@ class VerifiedRange:
     offsets: tuple[int, int]
 
     @property
-    def range(self) -> Range:
+    def span(self) -> Span:
         """Start and length."""
         return self.start, self.length
 
     def damage(self, data: bytes | memoryview) -> int | None:
-        """Return the position in the object of the first part that fails its checksum, if one does."""
+        """Return the position in the object of the first part that fails its checksum; None if all pass."""
         view, at = memoryview(data), 0
         if len(view) != self.length:
             return self.start
@@ -56,28 +56,28 @@ class VerifiedRange:
         return None
 
 
-def read_piece(store: ObjectStore, key: str, piece: VerifiedRange, *, looks: int = LOOKS) -> bytes:
-    """Return a piece of an object, verified; read again, `looks` times at most, where it fails.
+def read_range(store: ObjectStore, key: str, wanted: VerifiedRange, *, reads: int = READS_MAX) -> bytes:
+    """Read and verify a range of an object, by up to `reads` reads while it fails.
 
     Raises
     ------
     CorruptionError, ObjectNotFound, ColdStorageError
     """
 
-    def look() -> bytes:
-        data = store.get_range(key, piece.start, piece.length)
-        damaged_at = piece.damage(data)
+    def read() -> bytes:
+        data = store.get_range(key, wanted.start, wanted.length)
+        damaged_at = wanted.damage(data)
         if damaged_at is not None:
-            short = len(data) != piece.length
+            short = len(data) != wanted.length
             raise CorruptionError(
-                f"{len(data)} bytes instead of {piece.length}" if short else piece.reason,
-                where=f"{store.url.rstrip('/')}/{key}",
+                f"{len(data)} bytes instead of {wanted.length}" if short else wanted.reason,
+                where=object_url(store, key),
                 position=damaged_at,
-                offsets=piece.offsets,
+                offsets=wanted.offsets,
             )
         return data
 
-    return sound(look, doubted=DAMAGED_OR_MISSING, looks=looks)
+    return reread_on_damage(read, verdicts=DAMAGED_OR_MISSING, reads=reads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ class Unit:
     Attributes
     ----------
     bytes
-        What is fetched at most, the footer aside.
+        Bytes to fetch at most, without the footer.
     """
 
     groups: tuple[int, ...]
@@ -95,7 +95,7 @@ class Unit:
 
 
 def plan_units(entry: ObjectEntry, groups: Sequence[int], bytes_max: int) -> list[Unit]:
-    """Cut row groups into runs of at most `bytes_max`, or of one that is larger."""
+    """Divide row groups into units of at most `bytes_max`; a larger row group is a unit of its own."""
     units: list[Unit] = []
     run: list[int] = []
     size = 0
@@ -109,8 +109,8 @@ def plan_units(entry: ObjectEntry, groups: Sequence[int], bytes_max: int) -> lis
     return [*units, Unit(tuple(run), size)] if run else units
 
 
-def tail_piece(entry: ObjectEntry) -> VerifiedRange:
-    """Return the end of an object: page index and footer."""
+def tail_range(entry: ObjectEntry) -> VerifiedRange:
+    """Return the range of an object's page index and footer."""
     length = entry.bytes - entry.tail_position
     offsets = (entry.base_offset, entry.end_offset)
     return VerifiedRange(
@@ -118,8 +118,8 @@ def tail_piece(entry: ObjectEntry) -> VerifiedRange:
     )
 
 
-def group_piece(entry: ObjectEntry, index: int) -> VerifiedRange:
-    """Return a whole row group."""
+def row_group_range(entry: ObjectEntry, index: int) -> VerifiedRange:
+    """Return the range of a whole row group."""
     group = entry.row_groups[index]
     offsets = (group.base_offset, group.end_offset)
     return VerifiedRange(
@@ -127,10 +127,15 @@ def group_piece(entry: ObjectEntry, index: int) -> VerifiedRange:
     )
 
 
-def unit_pieces(
+def object_ranges(entry: ObjectEntry) -> list[VerifiedRange]:
+    """Return the row groups and the tail of an object, which together contain all its bytes."""
+    return [*(row_group_range(entry, index) for index in range(len(entry.row_groups))), tail_range(entry)]
+
+
+def unit_ranges(
     entry: ObjectEntry, unit: Unit, footer: Footer, names: Sequence[str], where: str
 ) -> list[VerifiedRange]:
-    """Return the chunks of some columns, or the whole row groups where that is nearly the same.
+    """Return the chunks of some columns, or the whole row groups if these are hardly larger.
 
     Raises
     ------
@@ -141,15 +146,15 @@ def unit_pieces(
     chunks = {index: column_chunks(footer.metadata, index) for index in unit.groups}
     needed = sum(chunks[index][leaf][1] for index in unit.groups for leaf in leaves)
     if needed >= _WHOLE_SHARE * unit.bytes:
-        return [group_piece(entry, index) for index in unit.groups]
+        return [row_group_range(entry, index) for index in unit.groups]
     return [
-        _chunk_piece(entry, index, footer, chunks[index][leaf], where)
+        _chunk_range(entry, index, footer, chunks[index][leaf], where)
         for index in unit.groups
         for leaf in leaves
     ]
 
 
-def _chunk_piece(entry: ObjectEntry, index: int, footer: Footer, chunk: Range, where: str) -> VerifiedRange:
+def _chunk_range(entry: ObjectEntry, index: int, footer: Footer, chunk: Span, where: str) -> VerifiedRange:
     group = entry.row_groups[index]
     offsets = (group.base_offset, group.end_offset)
     try:
@@ -160,11 +165,11 @@ def _chunk_piece(entry: ObjectEntry, index: int, footer: Footer, chunk: Range, w
 
 
 def leaf_indices(metadata: Any, names: Sequence[str]) -> list[int]:
-    """Return the leaf columns that pyarrow decodes for these names: the columns and all below them."""
+    """Return the leaf columns that pyarrow decodes for these names: the columns and all that are nested in them."""
     wanted = set(names)
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    return [index for index, path in enumerate(paths) if path in wanted or _leads_below(path, wanted)]
+    return [index for index, path in enumerate(paths) if path in wanted or _is_nested_in(path, wanted)]
 
 
-def _leads_below(path: str, names: set[str]) -> bool:
+def _is_nested_in(path: str, names: set[str]) -> bool:
     return any(path[:at] in names for at, letter in enumerate(path) if letter == ".")

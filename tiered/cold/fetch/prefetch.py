@@ -1,8 +1,8 @@
-"""Fetching ahead of a reader, across the borders of row groups and objects, as far as its reading suggests.
+"""Fetching ahead of a reader, across row groups and objects.
 
-A reader asks for units in a known order. While it decodes one, the next are under way. How many grows with what it
-has asked for: a reader that takes one batch and goes costs little more than that batch, and one that goes on soon has
-as much under way as memory allows.
+A reader takes units in a known order. While it decodes one, the next ones are fetched. Their number grows with each unit:
+a reader that takes one batch costs little more than that batch, and one that goes on soon has as many fetches under way as
+memory allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from .fetcher import Fetcher, Reserved
+from .fetcher import Fetcher, Reservation
 from .plan import Unit
 
 _FIRST_BYTES = 16 << 20
@@ -24,7 +24,7 @@ Loaded_co = TypeVar("Loaded_co", covariant=True)
 
 
 class Read(Protocol[Loaded_co]):
-    """A read of one object: its units in the order of the reader, and how one is loaded, on any thread."""
+    """A read of one object: its units in the reader's order, and a `load` that any thread may call."""
 
     @property
     def units(self) -> list[Unit]: ...
@@ -32,52 +32,52 @@ class Read(Protocol[Loaded_co]):
 
 
 class FetchAhead(Generic[Loaded_co]):
-    """What one reader has under way; leave the context to give the rest up.
+    """The fetches of one reader; leaving the context cancels the rest.
 
     Parameters
     ----------
     reads
-        The objects that will be read, in order; taken from as far ahead as is fetched.
+        The objects that will be read, in order; consumed as far ahead as fetching goes.
     eager
-        Whether the reader said to want all of it. Otherwise nothing is fetched ahead for its first unit.
+        Whether the reader announced to read everything. Otherwise nothing is fetched ahead of its first unit.
     """
 
     def __init__(self, fetcher: Fetcher, reads: Iterable[Read[Loaded_co]], *, eager: bool) -> None:
         self._fetcher = fetcher
         self._units = ((read, unit) for read in reads for unit in read.units)
         self._ahead: deque[tuple[Read[Loaded_co], Unit, Future[Loaded_co]]] = deque()
-        self._reserved = Reserved()
+        self._reserved = Reservation()
         self._window_bytes = _FIRST_BYTES if eager else 0
-        # Taken from the order, but not begun: it found no memory.
+        # The next unit in the order, if it was taken but not begun for lack of memory.
         self._next: tuple[Read[Loaded_co], Unit] | None = None
 
     def load(self, read: Read[Loaded_co], unit: Unit) -> Loaded_co:
-        """Return a unit's bytes, verified, and see to it that the next ones come.
+        """Return a unit's verified bytes, and begin to fetch the next units.
 
         Raises
         ------
         CorruptionError, ObjectNotFound, ColdStorageError
         """
-        future = self._taken(unit)
-        self._go_ahead()
+        future = self._take(unit)
+        self._fetch_ahead()
         self._window_bytes = 2 * self._window_bytes or _STEP_BYTES
         if future is None or future.cancel():
-            # Not begun: this thread does it sooner than a pool that is busy with other readers.
+            # No thread has begun it, and this one is sooner done than a pool that is busy with other readers.
             return read.load(unit)
         return future.result()
 
     def load_ready(self) -> tuple[Unit, Loaded_co] | None:
-        """Return the next unit in the order if it has come already; an error waits for its turn."""
+        """Return the next unit if it was fetched already; an error is raised later, by `load`."""
         if not self._ahead:
             return None
         read, unit, future = self._ahead[0]
-        # Cancelled by a store that was closed: who goes on reading fetches for itself, in its turn.
+        # A closed store cancels fetches; a reader that goes on fetches by itself in `load`.
         if not future.done() or future.cancelled() or future.exception() is not None:
             return None
         return unit, self.load(read, unit)
 
-    def _taken(self, unit: Unit) -> Future[Loaded_co] | None:
-        """Take a unit out of the order, and what the reader left out before it."""
+    def _take(self, unit: Unit) -> Future[Loaded_co] | None:
+        """Take a unit off the queue, and those before it, which the reader skipped."""
         while self._ahead:
             _, first, future = self._ahead.popleft()
             self._fetcher.release(self._reserved, first.bytes)
@@ -86,12 +86,12 @@ class FetchAhead(Generic[Loaded_co]):
             self._give_up(future)
         while self._next is not None or self._advance():
             assert self._next is not None
-            (_, item), self._next = self._next, None
-            if item is unit:
+            (_, next_unit), self._next = self._next, None
+            if next_unit is unit:
                 break
         return None
 
-    def _go_ahead(self) -> None:
+    def _fetch_ahead(self) -> None:
         while self._next is not None or self._advance():
             assert self._next is not None
             read, unit = self._next
@@ -121,7 +121,7 @@ class FetchAhead(Generic[Loaded_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Also for what Ctrl-C kept from getting under way.
+        # All of it, including reservations whose fetch Ctrl-C prevented.
         self._fetcher.release(self._reserved, self._reserved.bytes)
         while self._ahead:
             self._give_up(self._ahead.popleft()[2])

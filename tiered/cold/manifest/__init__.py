@@ -1,4 +1,4 @@
-"""What the bucket says of a store: its documents, the manifest of each partition, commits to it, leases.
+"""The documents of a store in its bucket, the manifest of each partition, commits to it, and leases.
 
 Other packages import `commit`, `keys`, `leases`, `partition_manifest`, `restore_intent`, `restores` and
 `store_documents`.

@@ -1,24 +1,25 @@
-"""Claims and commits: how the head of a partition changes, and how its committer learns what became of it.
+"""Claims and commits: changes of a partition's head by compare-and-swap, with outcomes that are always settled.
 
 One commit::
 
     load (or known) head ─▶ change ─▶ new pages uploaded ─▶ PUT head, If-Match: its ETag
                                                                │
         200 ───────────────────────────────────────────────────┴─▶ published
-        anything else: nothing is known. Read the head:
+        anything else: the outcome is unknown. Read the head:
             own commit id in it (or among the previous ones) ────▶ published
             its ETag unchanged ──────────────────────────────────▶ repeat the identical PUT
             a higher epoch ──────────────────────────────────────▶ Fenced: nothing more is changed
             another head of the own epoch ───────────────────────▶ change again, on that head
 
-A claim that came second takes the new head at once, with no wait between the look and the PUT, as often as it takes within
-`CLAIM_SECONDS`: whoever commits back to back would come first for ever otherwise. A commit waits before it tries again.
+A claim that lost a race tries again at once on the new head, for up to `CLAIM_SECONDS`. It does not wait between reading
+the head and the PUT: otherwise a process that commits back to back would win every race. A commit waits before each
+retry.
 
-A PUT whose answer was lost can land at any time, but only on the ETag it was planned on. So the next head
-that is published settles it, and until then `Committer.unsettled` says that it may still land. A 412 is no
-refusal either: SDKs repeat a request whose answer was lost, and meet their own success.
+A PUT whose answer was lost can land at any time, but only on the ETag that it was planned on. So the next published head
+settles it. Until then `Committer.unsettled` is true. A 412 does not prove a refusal: SDKs repeat a request whose answer
+was lost, and the repetition fails on their own success.
 
-Nothing here deletes; what an unpublished attempt left behind is for the sweep, which asks `survey` first.
+A commit deletes nothing. The sweep removes what unpublished attempts left behind, after `Committer.survey`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ FIRST_LINEAGE = 1
 """Epoch of the lineage that begins with the first head; only a restore begins another."""
 
 CLAIM_SECONDS = 60.0
-"""For how long a claim goes on where others' commits come first."""
+"""How long a claim retries while other committers win."""
 
 _BACKOFF_SECONDS_MAX = 5.0
 _CHECK_SECONDS = 5.0  # how old the last check of a claim may be
@@ -56,7 +57,7 @@ class _Doubt:
 
 
 class Committer:
-    """The one committer of a partition in this process; calls from several threads take turns.
+    """The one committer of a partition in this process; a lock serializes calls from several threads.
 
     Parameters
     ----------
@@ -106,14 +107,15 @@ class Committer:
 
     @property
     def known_head(self) -> Head | None:
-        """The head as it was last seen, without a look; None while a commit is under way."""
+        """The head as it was last read or written, without I/O; None while a commit is under way."""
         known = self._known
         return known.head if known else None
 
     def last_head(self) -> Head:
-        """Return the head as it was last seen under the claimed epoch; read only where it is not known.
+        """Return the last known head of the claimed epoch; read it only if none is known.
 
-        Another committer may have published since: what is planned on it is committed by compare-and-swap.
+        Another committer may have published since. A change that is planned on this head is still committed by
+        compare-and-swap.
 
         Raises
         ------
@@ -141,15 +143,15 @@ class Committer:
         lineage_epoch
             The lineage that the caller's local data belongs to; None if it knows none yet.
         begin_lineage
-            Begin a new lineage at the end offset: what a restore does. Also where there is no head yet, so that
-            whoever was about to publish the first one is fenced.
+            Begin a new lineage at the end offset, as a restore does. It also begins one if there is no head yet, so
+            that a process about to publish the first head is fenced.
         start_offset
             Where the log begins if there is no head yet.
         may_begin
-            Whether a missing head is one that was never published. Default: where no lineage is known.
+            Whether a missing head means that none was ever published. Default: true if `lineage_epoch` is None.
         check
-            Raises to give up. Called after a look at the head, and before anything is published; again where a lineage
-            has begun since, and every few seconds.
+            Raises to abandon the claim. Called between reading the head and publishing, again after a new lineage
+            appeared, and every few seconds.
 
         Raises
         ------
@@ -157,11 +159,11 @@ class Committer:
             A newer lineage than `lineage_epoch` has begun. Nothing was changed.
         ColdStorageError
             The head of a known lineage is missing (it must be rebuilt, never begun again), the head belongs
-            to another store, or the bucket fails; where ``retryable``, the claim can be repeated. Also where
-            others' commits came first for `CLAIM_SECONDS`.
+            to another store, or the bucket fails. If ``retryable``, the claim can be repeated; this includes a claim
+            that lost every race for `CLAIM_SECONDS`.
         """
-        # What begins a lineage after the check builds on our claim, or is seen in the next head. So no request has to
-        # lie between the look and the PUT, in which others could commit.
+        # A lineage that begins after the check either builds on this claim or shows in the next head. So no request is
+        # needed between reading the head and the PUT, and no other commit can slip in there.
         checked: tuple[object, float] | None = None
         first = lineage_epoch is None if may_begin is None else may_begin
 
@@ -201,7 +203,7 @@ class Committer:
     def commit(self, change: Callable[[Head], Head]) -> Head:
         """Publish what `change` makes of the head; return the published head.
 
-        `change` may be called several times, each time with the head as it is then.
+        `change` may be called several times, each time with the current head.
 
         Raises
         ------
@@ -225,12 +227,12 @@ class Committer:
     def publish_objects(
         self, entries: Iterable[ObjectEntry], schemas: Mapping[int, str] | None = None
     ) -> Head:
-        """Publish uploaded objects: they extend the log or replace what lies in their range.
+        """Publish uploaded objects: they extend the log or replace the objects in their range.
 
         Parameters
         ----------
         schemas
-            Schema id to schema text, for ids that the head may not know yet.
+            Schema id to schema text, for ids that the head may lack.
         """
         fresh = tuple(entries)
         try:
@@ -238,7 +240,7 @@ class Committer:
                 lambda head: add_objects(add_schemas(head, schemas or {}), fresh, self.partition)
             )
         finally:
-            # Also where the commit may still land: no survey is taken before that is settled.
+            # Safe even if the commit may still land: `survey` refuses until it is settled.
             self.release(entry.name for entry in fresh)
 
     def raise_start_offset(self, offset: int) -> Head:
@@ -246,13 +248,13 @@ class Committer:
         return self.commit(lambda head: raise_start_offset(head, offset))
 
     def settle(self) -> Head:
-        """Settle a commit of unknown outcome: afterwards it is in the head, or can never be."""
+        """Settle a commit of unknown outcome: afterwards the head contains it, or never will."""
         return self.commit(lambda head: head)
 
     def new_object_name(self, base_offset: int) -> str:
-        """Return a name for a data object that was never used and bears the claimed epoch.
+        """Return a new, unique name for a data object of the claimed epoch.
 
-        It is in flight, so no sweep touches it, until it was published or given up by `release`.
+        The name is in flight, so no sweep deletes its object, until it is published or given up by `release`.
         """
         name = str(ObjectName(base_offset, self.epoch, uuid4()))
         with self._lock:
@@ -260,12 +262,12 @@ class Committer:
         return name
 
     def release(self, names: Iterable[str]) -> None:
-        """Say that these names will never be published again: what bears them unnamed is an orphan."""
+        """Give up names that will not be published (again): an object of such a name that no head names is an orphan."""
         with self._lock:
             self._in_flight.difference_update(names)
 
     def survey(self) -> tuple[LoadedHead, frozenset[str]]:
-        """Read the head between two commits, with the names of the objects that are in flight at that moment.
+        """Read the head between two commits, and the names of the objects that are in flight at that moment.
 
         Raises
         ------
@@ -313,7 +315,7 @@ class Committer:
         return head
 
     def _publish(self, plan: Callable[[Head | None], Head], *, race_seconds: float = 0.0) -> Head:
-        """Publish what `plan` makes of the head; for `race_seconds`, others that come first cost neither attempt nor wait."""
+        """Publish what `plan` makes of the head; for `race_seconds`, a lost race costs neither an attempt nor a wait."""
         until = self._monotonic() + race_seconds
         base = self._known or self._load()
         proposal: Head | None = None
@@ -340,7 +342,7 @@ class Committer:
                 failure = error
             else:
                 if _holds(seen, proposal.commit_id):
-                    # `seen` may be a later head, of another committer even: the next commit starts from it.
+                    # `seen` may be a later head, even of another committer: the next commit starts from it.
                     self._known, self._last_commit_id = seen, proposal.commit_id
                     return proposal
                 if _etag(seen) != _etag(base):
@@ -376,12 +378,12 @@ class Committer:
 
     def _put(self, base: LoadedHead | None, proposal: Head) -> Head:
         store, key, data = self.partition.store, self.partition.keys.head, encode_head(proposal)
-        # Set first: an interrupt in the request leaves its outcome as unknown as a timeout does.
+        # Set before the request: an interrupt within it leaves its outcome unknown, like a timeout.
         self._known, self._doubt = None, _Doubt(_etag(base))
         if store.conditional_writes:
             etag = store.put(key, data, if_match=_etag(base), if_none_match=base is None)
         else:
-            # Exactly one tierer, by the operator's word; this catches a broken word, not a race.
+            # The operator promised exactly one tierer. This detects a broken promise, not a race.
             if _etag(self._load()) != _etag(base):
                 raise PreconditionFailed(f"{self._where} changed since it was read")
             etag = store.put(key, data)
@@ -410,8 +412,8 @@ def _holds(loaded: LoadedHead | None, commit_id: str) -> bool:
 
 
 def next_lineage(head: Head, now_us: int) -> Head:
-    """Return a head upon which a new lineage begins, at its end offset."""
-    # No clock of another host's takes it back to before what was published.
+    """Return a head on which a new lineage begins, at its end offset."""
+    # The clock of another host never dates a lineage before the last commit.
     epoch, began_us = head.epoch + 1, max(now_us, head.committed_us)
     origin = Origin(epoch, began_us, head.lineage_epoch, head.end_offset, head.start_offset)
     lineages = (*head.lineages, (epoch, head.end_offset))

@@ -21,7 +21,7 @@ from ...format.schema import check_topic_name, is_topic_name
 STORE_KEY = "store.json"
 TOPIC_FILE = "topic.json"
 HEAD_FILE = "head.json"
-LEASES_PREFIX = "leases/"  # of readers that hold a snapshot for long, see `lease`
+LEASES_PREFIX = "leases/"  # see `leases`
 
 _OBJECT_NAME = re.compile(r"([0-9]{20})-([0-9]{8,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.parquet")
 _PAGE_NAME = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.json\.zst")
@@ -64,15 +64,15 @@ def topic_folder(topic: str) -> str:
     Raises
     ------
     InvalidName
-        No topic has such a name: it could lead out of the bucket, or fall together with something else in it.
+        No topic may have such a name: it could leave the prefix or collide with other keys.
     """
     return f"{check_topic_name(topic)}/"
 
 
 def topic_of_folder(folder: str) -> str | None:
-    """Return the topic's name from the name of its folder (no slash); None for a folder of something else.
+    """Return the topic's name from the name of its folder (no slash); None for any other folder.
 
-    Whoever may write to the bucket names folders, and the name of a topic becomes that of a local directory.
+    Anyone who can write to the bucket can create folders, and a topic's name becomes the name of a local directory.
     """
     return folder if is_topic_name(folder) else None
 

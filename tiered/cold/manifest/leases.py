@@ -1,21 +1,21 @@
-"""Leases: a reader that holds a snapshot for long says so in the bucket, and the sweep leaves it what it names.
+"""Leases: objects by which a reader of a long snapshot keeps the sweep from deleting its objects.
 
-A lease is an object ``leases/<uuid>.json``: for how many ``seconds`` it holds from when it was last written, when it was
-taken, and by whom. A reader takes it, *then* takes its snapshot, renews it in time, and releases it. All times are
-the server's: it holds until so long after its modification time, and covers what became an orphan since
-``taken_seconds``, which is the modification time of its first writing. The sweep reads the leases after the
-clock that it goes by:
+A lease is an object ``leases/<uuid>.json``: how many ``seconds`` it lasts from its last write, when it was taken, and the
+holder. A reader takes a lease, *then* takes its snapshot, renews the lease in time, and releases it. All times are the
+server's. A lease lasts ``seconds`` from its modification time. It protects objects that became orphans since
+``taken_seconds``, the modification time of its first write. The sweep reads the leases after it has read its clock:
 
-- *Taken before that moment*: the sweep lists it, since listings are consistent. What the snapshot names was named then or
-  later, so it became an orphan no earlier than the lease was taken, and stays.
-- *Taken after it*: the snapshot is younger than the clock of the sweep, so what it names is no orphan that was due.
-- *The reader dies*: the lease ends by itself. *It is late*: from its own monotonic clock, started before each request,
-  it knows that the lease may have ended, and `renew` says so instead of bringing it back; objects may be gone.
-- *Renewed while the sweep looks*: a key is listed before it is read, so an older time meets the newer content at worst.
-- *A lease that does not decode* counts as one of the longest kind, of unknown beginning: nothing is deleted until it
-  must have ended. One that cannot be read ends the sweep: nothing is known (promise P10).
+- *Taken before that moment*: the sweep lists it, since listings are consistent. The manifest named the snapshot's objects
+  at that time or later, so they became orphans after the lease was taken, and stay.
+- *Taken after it*: the snapshot is younger than the sweep's clock, so none of its objects is a due orphan.
+- *The reader dies*: the lease ends by itself. *The reader is late*: its own monotonic clock, started before each request,
+  shows that the lease may have ended. Then `renew` raises and does not revive it; objects may be gone.
+- *Renewed during the sweep*: the sweep lists a key before it reads it, so at worst it combines an older time with newer
+  content.
+- *A lease that does not decode* counts as one of the longest kind with an unknown beginning: nothing is deleted until it
+  must have ended. A lease that cannot be read ends the sweep (promise P10).
 
-A reader without permission to write takes none, and has the grace alone.
+A reader without permission to write takes no lease; only the grace protects its snapshot.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from .keys import LEASES_PREFIX
 
 LEASE_SECONDS_MAX = 7 * 24 * 3600
 
-# Modification times are cut to seconds.
+# Servers truncate modification times to seconds.
 _CUT_SECONDS = 1.0
-# It goes on while this machine is suspended, as the server's does; `time.monotonic` of Linux stands still.
+# Like the server's clock, this one runs while the machine is suspended; `time.monotonic` stops on Linux.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def _awake_or_not() -> float:
+def _boot_seconds() -> float:
     return time.clock_gettime(_CLOCK)
 
 
 class Lease:
-    """A lease that this process holds. Not to be shared by threads.
+    """A lease that this process holds; not thread-safe.
 
     Attributes
     ----------
@@ -69,23 +69,23 @@ class Lease:
         *,
         seconds: float = 3600.0,
         holder: str = "",
-        monotonic: Callable[[], float] = _awake_or_not,
+        monotonic: Callable[[], float] = _boot_seconds,
     ) -> Lease:
-        """Take a lease; only a snapshot that is taken after it is covered by it.
+        """Take a lease; it protects only snapshots that are taken after it.
 
         Parameters
         ----------
         seconds
-            For how long it holds unless it is renewed, at most seven days.
+            How long it lasts unless it is renewed, at most seven days.
         holder
-            For people: host, process, job.
+            Host, process or job, as information for people.
 
         Raises
         ------
         ConfigError
-            It would hold for longer than is allowed, or not at all.
+            `seconds` is out of range.
         ColdStorageError
-            It was not taken, for want of permission perhaps.
+            It was not taken, for example without permission to write.
         """
         if not _CUT_SECONDS < seconds <= LEASE_SECONDS_MAX:
             raise ConfigError(f"a lease holds for 2 seconds to 7 days, not for {seconds} seconds")
@@ -96,17 +96,17 @@ class Lease:
 
     @property
     def left_seconds(self) -> float:
-        """For how long it still holds at least; not above zero once it may have ended."""
+        """How long it lasts at least from now; zero or less once it may have ended."""
         return self._begun + self._seconds - _CUT_SECONDS - self._monotonic()
 
     def renew(self) -> None:
-        """Let it hold for as long again, from now.
+        """Extend it: it lasts its full time again from now.
 
         Raises
         ------
         ColdStorageError
-            Retryable: it was not renewed, and holds for `left_seconds`. Else it may have ended: objects of the
-            snapshot may be gone.
+            Retryable: it was not renewed and lasts for `left_seconds`. Otherwise it may have ended, and objects of
+            the snapshot may be gone.
         """
         if self.left_seconds <= 0:
             raise ColdStorageError(
@@ -115,12 +115,12 @@ class Lease:
         self._write()
 
     def release(self) -> None:
-        """End it. What it covered goes once the grace has passed.
+        """End it. The objects that it protected go once their grace has passed.
 
         Raises
         ------
         ColdStorageError
-            It ends by itself.
+            The request failed; the lease ends by itself.
         """
         self._begun = float("-inf")
         self._store.delete([self._key])
@@ -133,13 +133,13 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LeaseTerms:
     taken_seconds: float
     seconds: float
 
 
 def is_lease(key: str) -> bool:
-    """Whether a key is that of a lease; a topic may be called like the folder, and has folders of its own in it."""
+    """Whether a key is that of a lease; a topic named ``leases`` has folders of its own under the same prefix."""
     name = key.removeprefix(LEASES_PREFIX).removesuffix(".json")
     try:
         return f"{LEASES_PREFIX}{UUID(name)}.json" == key
@@ -148,45 +148,45 @@ def is_lease(key: str) -> bool:
 
 
 def oldest_lease(store: ObjectStore, now_seconds: float) -> float | None:
-    """Return when the oldest lease was taken that holds at `now_seconds`; None where none does.
+    """Return when the oldest lease was taken that is valid at `now_seconds`; None if there is none.
 
     Parameters
     ----------
     now_seconds
-        The server's clock (Unix), looked at before.
+        The server's clock (Unix), read before this call.
 
     Raises
     ------
     ColdStorageError
-        Which leases there are is not known.
+        The leases cannot be listed or read.
     """
     taken = []
     for info in store.list(LEASES_PREFIX):
         if not is_lease(info.key) or now_seconds - info.modified_seconds > LEASE_SECONDS_MAX:
             continue
         try:
-            found = _decoded(store.get(info.key).data, info.key, info.modified_seconds)
+            terms = _decode(store.get(info.key).data, info.key, info.modified_seconds)
         except ObjectNotFound:
             continue  # released since
-        if now_seconds - info.modified_seconds <= found.seconds:
-            taken.append(found.taken_seconds)
+        if now_seconds - info.modified_seconds <= terms.seconds:
+            taken.append(terms.taken_seconds)
     return min(taken, default=None)
 
 
-def _decoded(data: bytes, where: str, modified_seconds: float) -> _Found:
+def _decode(data: bytes, where: str, modified_seconds: float) -> _LeaseTerms:
     try:
         values = decode_document(data, where=where)
         seconds, taken = float(values["seconds"]), values["taken_seconds"]
         if not 0 < seconds <= LEASE_SECONDS_MAX:
             raise ValueError(seconds)
-        return _Found(modified_seconds if taken is None else float(taken), seconds)
+        return _LeaseTerms(modified_seconds if taken is None else float(taken), seconds)
     except (CorruptionError, UnsupportedFormat, KeyError, TypeError, ValueError):
-        return _Found(0.0, LEASE_SECONDS_MAX)
+        return _LeaseTerms(0.0, LEASE_SECONDS_MAX)
 
 
 def server_seconds(store: ObjectStore) -> float:
-    """Return the server's clock, by the modification time of an object that is written for it."""
-    key = f"{PROBE_PREFIX}{uuid4()}"  # of its own: another one may ask at the same time
+    """Return the server's clock: the modification time of an object that is written for this purpose and deleted."""
+    key = f"{PROBE_PREFIX}{uuid4()}"  # unique: other processes may do the same at this time
     store.put(key, b"what time is it?")
     try:
         return store.stat(key).modified_seconds

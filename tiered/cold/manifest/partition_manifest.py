@@ -1,4 +1,4 @@
-"""One partition's manifest in the bucket: the head, read fresh, and its pages, read once."""
+"""The manifest of one partition: its head, read fresh, and its pages, read once and cached."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from uuid import UUID, uuid4
 from ...errors import CorruptionError, ObjectNotFound
 from ...format.manifest import Head, ObjectEntry, PageRef, covers
 from ...format.manifest_codec import decode_head, decode_page, encode_page
-from ..object_store.protocol import ObjectStore
-from ..object_store.second_look import sound
+from ..object_store.protocol import ObjectStore, object_url
+from ..object_store.rereads import reread_on_damage
 from .keys import PartitionKeys, page_name
 
 ENTRIES_CACHED_MAX = 1 << 15
-"""Entries of pages kept in memory, about 1 KB each and 0.3 KB for each row group."""
+"""Entries of pages cached in memory, about 1 KB each and 0.3 KB for each row group."""
 
 _PAGES_AT_ONCE = 8
 HEAD_TRUSTED_SECONDS = 600.0
@@ -26,19 +26,19 @@ HEAD_TRUSTED_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class LoadedHead:
-    """A head and the ETag under which exactly this head was read or written."""
+    """A head, and the ETag under which exactly this head was read or written."""
 
     head: Head
     etag: str
 
 
 class PartitionManifest:
-    """The manifest of one partition; safe to share among threads.
+    """The manifest of one partition; thread-safe.
 
     Attributes
     ----------
     store, keys
-        Where it lies; the key of an entry's object is ``keys.data(entry.name)``.
+        The bucket and the keys in it; the key of an entry's object is ``keys.data(entry.name)``.
     """
 
     def __init__(self, store: ObjectStore, topic_name: str, topic_id: UUID, partition: int) -> None:
@@ -52,95 +52,95 @@ class PartitionManifest:
         self._last: tuple[float, LoadedHead] | None = None
 
     @property
-    def remembered(self) -> LoadedHead | None:
-        """The head as it was last read, if that is not long ago.
+    def recent_head(self) -> LoadedHead | None:
+        """The head that was last read, if it is younger than `HEAD_TRUSTED_SECONDS`; otherwise None.
 
-        What it names below its end offset never changes, so it serves reads below that. Whether an object
-        is still there, and where the log begins and ends by now, only a fresh head says.
+        The records below its end offset never change, so reads below that offset can use it. Only a fresh head says
+        whether an object is still there, and where the log begins and ends now.
         """
         last = self._last
         return last[1] if last and time.monotonic() - last[0] < HEAD_TRUSTED_SECONDS else None
 
     @property
     def last_head(self) -> Head | None:
-        """The head as it was last read, however long ago: for figures."""
+        """The head that was last read, of any age; for figures."""
         last = self._last
         return last[1].head if last else None
 
     def load(self) -> LoadedHead | None:
-        """Read the head; None only where the bucket says, with authority, that there is none.
+        """Read the head; None only if the bucket answers, with authority, that there is none.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         try:
-            loaded = sound(self._read_head)
+            loaded = reread_on_damage(self._read_head)
         except ObjectNotFound:
             return None
         self._last = time.monotonic(), loaded
         return loaded
 
     def _read_head(self) -> LoadedHead:
-        found = self.store.get(self.keys.head)
+        stored = self.store.get(self.keys.head)
         where = self.where(self.keys.head)
-        head = decode_head(found.data, where=where)
+        head = decode_head(stored.data, where=where)
         if (head.topic_id, head.partition) != (self.topic_id, self.partition):
             raise CorruptionError(f"head of partition {head.partition} of topic {head.topic_id}", where=where)
-        return LoadedHead(head, found.etag)
+        return LoadedHead(head, stored.etag)
 
     def check_unpublished(self) -> LoadedHead | None:
-        """Make sure that a head which is not there never was: it is published before the first object is uploaded.
+        """Raise if a missing head was lost; return the head if it was published just now.
 
-        Returns the head if it was published just now.
+        The first head is published before the first object is uploaded, so objects without a head prove a loss.
 
         Raises
         ------
         CorruptionError
-            There are objects, so the head was lost.
+            There are objects and no head.
         UnsupportedFormat, ColdStorageError
         """
         if next(iter(self.store.list(self.keys.data_prefix)), None) is None:
             return None
-        found = self.load()
-        if found is None:
+        loaded = self.load()
+        if loaded is None:
             raise CorruptionError(
                 "head.json is missing beside the objects that it named", where=self.where(self.keys.head)
             )
-        return found
+        return loaded
 
     def where(self, key: str) -> str:
         """Return the URL of a key, for messages."""
-        return f"{self.store.url.rstrip('/')}/{key}"
+        return object_url(self.store, key)
 
     def entries(self, head: Head, start: int | None = None, end: int | None = None) -> list[ObjectEntry]:
         """Return the entries of `head` that overlap ``[start, end)``, oldest first.
 
-        Without bounds: everything from the start offset to the end offset. Entries wholly below the start
-        offset, which a page may still name, are left out.
+        The default bounds are the start offset and the end offset. A page may still name entries wholly below the start
+        offset; they are left out.
         """
         low = max(head.start_offset, head.start_offset if start is None else start)
         high = head.end_offset if end is None else end
         refs = [ref for ref in head.pages if ref.end_offset > low and ref.base_offset < high]
-        found = [entry for page in self.load_pages(refs) for entry in page]
-        found += head.inline
-        return [entry for entry in found if entry.end_offset > low and entry.base_offset < high]
+        entries = [entry for page in self.load_pages(refs) for entry in page]
+        entries += head.inline
+        return [entry for entry in entries if entry.end_offset > low and entry.base_offset < high]
 
     def entries_in_memory(self, head: Head) -> list[ObjectEntry] | None:
-        """Return what `entries` does of the whole head; None where a page would have to be fetched."""
+        """Return all `entries` of the head without I/O; None if a page is not cached."""
         with self._lock:
-            known = [self._pages.get(ref.name) for ref in head.pages if ref.end_offset > head.start_offset]
-        if any(page is None for page in known):
+            pages = [self._pages.get(ref.name) for ref in head.pages if ref.end_offset > head.start_offset]
+        if any(page is None for page in pages):
             return None
-        found = [entry for page in known if page is not None for entry in page[1]]
-        return [entry for entry in (*found, *head.inline) if entry.end_offset > head.start_offset]
+        entries = [entry for page in pages if page is not None for entry in page[1]]
+        return [entry for entry in (*entries, *head.inline) if entry.end_offset > head.start_offset]
 
     def covers(self, head: Head, segment_id: UUID, base_offset: int, end_offset: int) -> bool:
-        """Whether one entry of `head` has this segment's id and all of the range (promise P5)."""
+        """Whether one entry of `head` has this segment's id and covers the whole range (promise P5)."""
         return covers(self.entries(head, base_offset, end_offset), segment_id, base_offset, end_offset)
 
     def load_pages(self, refs: Sequence[PageRef]) -> list[tuple[ObjectEntry, ...]]:
-        """Return the entries of several pages, which are fetched at the same time; see `load_page`."""
+        """Return the entries of several pages, fetched concurrently; see `load_page`."""
         with self._lock:
             missing = sum(ref.name not in self._pages for ref in refs)
         if missing < 2:
@@ -149,29 +149,29 @@ class PartitionManifest:
             return list(threads.map(self.load_page, refs))
 
     def load_page(self, ref: PageRef) -> tuple[ObjectEntry, ...]:
-        """Return the entries of a page, verified; kept in memory, as pages never change.
+        """Return the verified entries of a page; pages never change, so they are cached in memory.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         with self._lock:
-            known = self._pages.get(ref.name)
-            if known is not None and known[0] == ref:
+            cached = self._pages.get(ref.name)
+            if cached is not None and cached[0] == ref:
                 self._pages.move_to_end(ref.name)
-                return known[1]
+                return cached[1]
         key = self.keys.page(ref.name)
-        entries = sound(lambda: decode_page(self.store.get(key).data, ref, where=self.where(key)))
-        self._remember(ref, entries)
+        entries = reread_on_damage(lambda: decode_page(self.store.get(key).data, ref, where=self.where(key)))
+        self._cache_page(ref, entries)
         return entries
 
     def save_page(self, entries: tuple[ObjectEntry, ...]) -> PageRef:
-        """Write a page under a name that was never used, read it back, and return its reference.
+        """Write a page under a new name, read it back, and return its reference.
 
         Raises
         ------
         CorruptionError
-            What the bucket returns is not what was written.
+            The bucket returns other bytes than were written.
         ColdStorageError
         """
         ref, data = encode_page(page_name(uuid4()), entries)
@@ -182,14 +182,14 @@ class PartitionManifest:
             if self.store.get(key).data != data:
                 raise CorruptionError("manifest page came back changed", where=self.where(key), position=0)
 
-        sound(compare)
-        self._remember(ref, entries)
+        reread_on_damage(compare)
+        self._cache_page(ref, entries)
         return ref
 
-    def _remember(self, ref: PageRef, entries: tuple[ObjectEntry, ...]) -> None:
+    def _cache_page(self, ref: PageRef, entries: tuple[ObjectEntry, ...]) -> None:
         with self._lock:
             self._pages[ref.name] = (ref, entries)
             self._pages.move_to_end(ref.name)
-            cached = sum(known.count for known, _ in self._pages.values())
+            cached = sum(page_ref.count for page_ref, _ in self._pages.values())
             while cached > ENTRIES_CACHED_MAX and len(self._pages) > 1:
                 cached -= self._pages.popitem(last=False)[1][0].count

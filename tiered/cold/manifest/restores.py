@@ -1,4 +1,4 @@
-"""Both sides of a restore's intent (`intent`): the restore that holds it, and a running store that pauses for it."""
+"""The two sides of a restore intent (`restore_intent`): the restore that holds it, and the store that pauses for it."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from ...errors import (
 )
 from .keys import STORE_KEY
 from .leases import server_seconds
-from .restore_intent import BELIEVED_SECONDS_MAX, LINEAGE, RESTORE, Intent, given_up, intent_of
+from .restore_intent import INTENT_SECONDS_MAX, LINEAGE, RESTORE, Intent, abandon_restore, intent_of
 from .store_documents import StoreDocuments
 
 log = logging.getLogger("tiered.cold")
 
 RENEW_SECONDS = 10.0
-"""How often a restore renews its intent at most."""
+"""The shortest time between two renewals of an intent."""
 
-LOOK_SECONDS = 5.0
-"""How often a running store looks for an intent at most, while it publishes."""
+POLL_SECONDS = 5.0
+"""The shortest time between two reads of the intent by a running store that publishes."""
 
-LOOK_AGAIN_SECONDS = 1.0
-"""The same while it pauses."""
+POLL_PAUSED_SECONDS = 1.0
+"""The same for a store that pauses."""
 
-_CUT_SECONDS = 1.0  # modification times are cut to seconds
+_CUT_SECONDS = 1.0  # servers truncate modification times to seconds
 
 
-class Restoring:
-    """The intent of one restore. Not to be shared by threads.
+class IntentHolder:
+    """The holder of the intent of one restore; not thread-safe.
 
     Parameters
     ----------
     restore_id
-        Of this restore, and of its repetitions in the same directory.
+        Identifies this restore and its repetitions in the same directory.
     holder
-        For people: user, host, process.
+        User, host and process, as information for people.
 
     Attributes
     ----------
     restore_id
         As above.
     lineage
-        The one that it began; 0 before `begin`.
+        The lineage of the restore; 0 before `begin`.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Restoring:
         self._written = 0.0
 
     def begin(self) -> int:
-        """Count one restore more, announce it, and return its lineage.
+        """Begin a new lineage, announce the restore, and return the lineage.
 
-        The store as it was before publishes no new topic from then on, and nothing at all as long as it believes the
-        intent; `finish` fences it.
+        From then on the previous store publishes no new topic, and nothing at all while the intent is valid. `finish`
+        fences that store.
 
         Raises
         ------
@@ -85,18 +85,18 @@ class Restoring:
             Another restore is under way; the message names it.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        others = Restores(monotonic=self._monotonic)
+        watch = IntentWatch(monotonic=self._monotonic)
 
         def change(current: dict[str, Any] | None, lineage: int) -> dict[str, Any]:
             if current is None:
                 raise ConfigError(f"there is no store at {self._bucket.store.url}; check the URL")
             intent = intent_of(current, lineage)
             if intent is not None and intent.under_way and intent.id != self.restore_id:
-                left = others.left_seconds(self._bucket, intent)
+                left = watch.left_seconds(self._bucket, intent)
                 if left > 0:
                     raise StoreLocked(
                         f"{self._bucket.store.url} is being restored by {intent.holder}: wait until that is done. If it was "
-                        f"cut short, repeat it where it was, which needs no wait, or begin this one in {left:.0f} s"
+                        f"cut short, repeat it in its directory, which needs no wait, or begin this one in {left:.0f} s"
                     )
             of = lineage if intent is None else intent.of
             begun = Intent(lineage + 1, of, self.restore_id, holder=self._holder)
@@ -108,67 +108,67 @@ class Restoring:
         return self.lineage
 
     def check(self) -> None:
-        """Make sure that this restore may go on, and renew its intent in time.
+        """Raise unless this restore may go on; renew its intent if that is due.
 
         Raises
         ------
         Fenced
-            Another restore began since, or the store went on, as the intent was not renewed in time.
+            Another restore has begun, or the intent was not renewed in time and the previous store went on.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         begun = self._monotonic()
         renew = begun - self._written >= RENEW_SECONDS
 
         def change(current: dict[str, Any] | None, lineage: int) -> dict[str, Any]:
-            found, intent = self._own(current, lineage)
+            document, intent = self._own(current, lineage)
             renewed = replace(intent, renewals=intent.renewals + 1)
-            return {**found, RESTORE: renewed.to_json()} if renew else found
+            return {**document, RESTORE: renewed.to_json()} if renew else document
 
         self._bucket.change_store(change)
         if renew:
             self._written = begun
 
     def finish(self) -> None:
-        """Make the lineage that of the store, which fences what the store was before.
+        """Remove the intent: the restored store is in charge, and the previous store is fenced.
 
         Raises
         ------
         Fenced
-            As `check`.
+            As in `check`.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
 
         def change(current: dict[str, Any] | None, lineage: int) -> dict[str, Any]:
             if current is not None and RESTORE not in current and lineage == self.lineage:
-                return current  # the answer of an attempt before was lost
-            found, _ = self._own(current, lineage)
-            return {name: value for name, value in found.items() if name != RESTORE}
+                return current  # an earlier attempt succeeded, and its answer was lost
+            document, _ = self._own(current, lineage)
+            return {name: value for name, value in document.items() if name != RESTORE}
 
         self._bucket.change_store(change)
 
     def give_up(self) -> None:
-        """Let the store go on that was to be fenced, at once; without an answer the intent runs out by itself."""
+        """Abandon the restore, so that the previous store goes on at once; if this fails, the intent expires by itself."""
 
         def change(current: dict[str, Any] | None, lineage: int) -> dict[str, Any]:
-            return given_up(*self._own(current, lineage))
+            return abandon_restore(*self._own(current, lineage))
 
         with suppress(Fenced, ColdStorageError, CorruptionError, UnsupportedFormat):
             self._bucket.change_store(change)
 
     def _own(self, current: dict[str, Any] | None, lineage: int) -> tuple[dict[str, Any], Intent]:
-        """Return the document and our intent in it."""
+        """Return the document and this restore's intent in it."""
         intent = None if current is None else intent_of(current, lineage)
         if current is None or intent is None or intent.id != self.restore_id:
             if intent is not None and not intent.under_way:
-                why = "the intent of this restore ran out, and the store went on where it was; repeat the restore"
+                why = "the intent of this restore expired, and the store went on where it was; repeat the restore"
             else:
                 why = "the store was restored elsewhere since"
             raise Fenced(f"{self._bucket.store.url}/{STORE_KEY} belongs to lineage {lineage}: {why}")
         return current, intent
 
 
-class Restores:
-    """Tells a running store whether it is being restored elsewhere. Thread-safe.
+class IntentWatch:
+    """A running store's watch for restores elsewhere; thread-safe.
 
     Parameters
     ----------
@@ -179,38 +179,40 @@ class Restores:
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()  # never held during a request
-        self._next_look = float("-inf")
-        self._told: str | None = None
+        self._next_poll = float("-inf")
+        self._message: str | None = None
         self._first_seen: tuple[Intent, float] | None = None
-        self._dead: Intent | None = None
+        self._expired: Intent | None = None
 
     def check(self, bucket: StoreDocuments) -> None:
-        """Raise as long as nothing may be published; asks the bucket at most every `LOOK_SECONDS`, by one GET.
+        """Raise while nothing may be published; reads the intent at most every `POLL_SECONDS`, by one GET.
 
-        A bucket that does not answer, or a damaged document, says nothing: the head says who may publish.
+        If the bucket does not answer, or the document is damaged, nothing is raised: the head decides who may publish.
 
         Raises
         ------
         RestoreUnderWay
         """
         with self._lock:
-            due = self._monotonic() >= self._next_look
+            due = self._monotonic() >= self._next_poll
             if due:
-                self._next_look = self._monotonic() + LOOK_SECONDS  # the others go by what is known meanwhile
+                self._next_poll = (
+                    self._monotonic() + POLL_SECONDS
+                )  # meanwhile other threads use the last message
         if due:
-            self._note(self._look(bucket))
-        if (told := self._told) is not None:
-            raise RestoreUnderWay(told)
+            self._set_message(self._read_message(bucket))
+        if (message := self._message) is not None:
+            raise RestoreUnderWay(message)
 
-    def looked(self) -> None:
-        """Take note that the document was read just now, and no intent was believed."""
-        self._note(None)
+    def clear(self) -> None:
+        """End the pause: the caller has just read the document, and it has no valid intent."""
+        self._set_message(None)
 
     def left_seconds(self, bucket: StoreDocuments, intent: Intent) -> float:
-        """Return for how long an intent is believed unless it is renewed; 0: no more.
+        """Return how long an intent is valid unless it is renewed; 0 if it has expired.
 
-        By the bucket's clock, which takes four requests to learn, once that has run out none any more. A clock that makes no sense is not asked
-        for more than `BELIEVED_SECONDS_MAX` of our own.
+        The bucket's clock decides, which takes four requests; an intent that is known to have expired takes none. If that
+        clock is implausible, the intent expires after `INTENT_SECONDS_MAX` of the local clock.
 
         Raises
         ------
@@ -218,38 +220,36 @@ class Restores:
         """
         now = self._monotonic()
         with self._lock:
-            if intent == self._dead:
+            if intent == self._expired:
                 return 0.0
             if self._first_seen is None or self._first_seen[0] != intent:
                 self._first_seen = intent, now
             seen_seconds = now - self._first_seen[1]
         modified = bucket.store.stat(STORE_KEY).modified_seconds
         age = server_seconds(bucket.store) - modified
-        left = min(
-            intent.seconds + _CUT_SECONDS - age, BELIEVED_SECONDS_MAX, BELIEVED_SECONDS_MAX - seen_seconds
-        )
-        if left > 0 and age >= -BELIEVED_SECONDS_MAX:
+        left = min(intent.seconds + _CUT_SECONDS - age, INTENT_SECONDS_MAX, INTENT_SECONDS_MAX - seen_seconds)
+        if left > 0 and age >= -INTENT_SECONDS_MAX:
             return left
         with self._lock:
-            self._dead = intent  # as long as it is not renewed
+            self._expired = intent  # a renewed intent is not equal to it
         return 0.0
 
-    def _look(self, bucket: StoreDocuments) -> str | None:
+    def _read_message(self, bucket: StoreDocuments) -> str | None:
         try:
             intent = bucket.read_intent()
             if intent is None or not intent.under_way:
                 return None
             left = self.left_seconds(bucket, intent)
         except (ColdStorageError, CorruptionError, UnsupportedFormat) as error:
-            log.info("whether the store is being restored elsewhere is not known: %s", error)
+            log.info("cannot read whether the store is being restored elsewhere: %s", error)
             return None
-        return intent.told(bucket.store.url, left) if left > 0 else None
+        return intent.message(bucket.store.url, left) if left > 0 else None
 
-    def _note(self, told: str | None) -> None:
+    def _set_message(self, message: str | None) -> None:
         with self._lock:
-            if told is not None and self._told is None:
-                log.warning("%s", told)
-            elif told is None and self._told is not None:
+            if message is not None and self._message is None:
+                log.warning("%s", message)
+            elif message is None and self._message is not None:
                 log.warning("no restore is under way any more")
-            self._told = told
-            self._next_look = self._monotonic() + (LOOK_SECONDS if told is None else LOOK_AGAIN_SECONDS)
+            self._message = message
+            self._next_poll = self._monotonic() + (POLL_SECONDS if message is None else POLL_PAUSED_SECONDS)

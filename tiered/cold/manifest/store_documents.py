@@ -1,4 +1,4 @@
-"""What belongs to a store as a whole in its bucket: ``store.json`` and one ``topic.json`` a topic id."""
+"""The documents of a store in its bucket: ``store.json``, and one ``topic.json`` for each topic id."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from ...errors import (
     TopicNotFound,
 )
 from ...format.document import decode_document, encode_document
-from ..object_store.protocol import ObjectStore
-from ..object_store.second_look import sound
+from ..object_store.protocol import ObjectStore, object_url
+from ..object_store.rereads import reread_on_damage
 from .keys import STORE_KEY, TOPIC_FILE, topic_folder, topic_key, topic_of_folder
-from .restore_intent import BELIEVED_SECONDS_MAX, LINEAGE, Intent, given_up, intent_of
+from .restore_intent import INTENT_SECONDS_MAX, LINEAGE, Intent, abandon_restore, intent_of
 
 log = logging.getLogger("tiered.cold")
 
 DELETED = "deleted_us"
 DELETED_IN_BUCKET = "the topic was deleted in the bucket"
-"""What is wrong with a topic that lives here and has a tombstone there."""
+"""The problem of a local topic that has a tombstone in the bucket."""
 
 DELETE_AGAIN = "read what you still need of it, then delete it here again: tiered delete {name}"
-"""What to do about that; ``name`` is to be filled in."""
+"""The remedy; fill in ``name``."""
 
 _ATTEMPTS = 5
 
-Believes = Callable[[Intent], float]
-"""For how many seconds more an intent is believed, unless it is renewed; 0: no more."""
+LeftSeconds = Callable[[Intent], float]
+"""Returns how long an intent is still valid unless it is renewed; 0 if it has expired."""
 
 
-def _always(_: Intent) -> float:
-    return BELIEVED_SECONDS_MAX
+def _always_valid(_: Intent) -> float:
+    return INTENT_SECONDS_MAX
 
 
 class StoreDocuments:
@@ -56,20 +56,22 @@ class StoreDocuments:
         self.store = store
         self._sleep = sleep
 
-    def claim_store(self, store_id: UUID, lineage: int = 1, *, believes: Believes = _always) -> int:
-        """Make this prefix the store's own, for ever; a repeat does nothing.
+    def claim_store(
+        self, store_id: UUID, lineage: int = 1, *, left_seconds: LeftSeconds = _always_valid
+    ) -> int:
+        """Make this prefix the store's own, permanently; a repeat does nothing.
 
-        A restore that was cut short, and whose intent is not believed any more, is given up: the store goes on.
+        A restore whose intent has expired is abandoned, and the store goes on.
 
         Parameters
         ----------
         lineage
-            How often the store was restored before it became what the caller has, counted from 1.
+            The number of restores behind the caller's store, counted from 1.
 
         Returns
         -------
         int
-            The lineage that the documents of the store bear. It is higher than `lineage` where a restore was given up.
+            The lineage in the documents of the store; higher than `lineage` if a restore was abandoned.
 
         Raises
         ------
@@ -97,21 +99,21 @@ class StoreDocuments:
                 return current
             if not intent.under_way:
                 return current
-            left = believes(intent)
+            left = left_seconds(intent)
             if left > 0:
-                raise RestoreUnderWay(intent.told(self.store.url, left))
+                raise RestoreUnderWay(intent.message(self.store.url, left))
             log.warning("the restore by %s was cut short, so this store goes on", intent.holder)
-            return given_up(current, intent)
+            return abandon_restore(current, intent)
 
         return max(lineage, self.change_store(change))
 
     def change_store(self, change: Callable[[dict[str, Any] | None, int], dict[str, Any]]) -> int:
-        """Compare and swap ``store.json``; return the lineage that it bears then.
+        """Compare and swap ``store.json``; return its new lineage.
 
         Parameters
         ----------
         change
-            Gets the document (None: there is none) and its lineage (0), and returns what it is to be; may be called
+            Takes the document and its lineage (None and 0 if there is none), and returns the new document; may be called
             several times.
 
         Raises
@@ -125,36 +127,36 @@ class StoreDocuments:
         return self._lineage(STORE_KEY, self.update(STORE_KEY, changed))
 
     def read_intent(self) -> Intent | None:
-        """Return what ``store.json`` says of a restore, by one GET; None where it says nothing.
+        """Read the restore intent in ``store.json`` by one GET; None if there is none.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        found = self._read(STORE_KEY)
-        return None if found is None else intent_of(found[0], self._lineage(STORE_KEY, found[0]))
+        stored = self._read(STORE_KEY)
+        return None if stored is None else intent_of(stored[0], self._lineage(STORE_KEY, stored[0]))
 
     def read_store_id(self) -> UUID | None:
-        """Return the id of the store that owns the prefix; None if nobody does.
+        """Read the id of the store that owns the prefix; None if no store does.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
-        found = self._read(STORE_KEY)
-        return None if found is None else self._id(found[0])
+        stored = self._read(STORE_KEY)
+        return None if stored is None else self._id(stored[0])
 
     def put_topic(self, topic: dict[str, Any], lineage: int = 1) -> None:
-        """Create or bring up to date the document of a topic, given as ``topic.json`` has it.
+        """Create or update the document of a topic, given as the content of ``topic.json``.
 
-        A topic only grows: partitions and schema versions are added, never taken away.
+        A topic only grows: partitions and schema versions are added, never removed.
 
         Raises
         ------
         TopicNotFound
             This topic was deleted.
         Fenced
-            The bucket knows more of the topic than the caller: another lineage went on with it.
+            The bucket's document has more partitions or schemas: another lineage went on with the topic.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         key = topic_key(topic["name"], UUID(topic["id"]))
@@ -173,12 +175,12 @@ class StoreDocuments:
         self.update(key, change)
 
     def adopt_topic(self, name: str, topic_id: UUID, lineage: int) -> dict[str, Any]:
-        """Make a topic that of a new lineage, unless it is deleted, and return its document.
+        """Give a topic a new lineage unless it is deleted, and return its document.
 
         Raises
         ------
         Fenced
-            A still newer lineage has it.
+            A newer lineage owns it.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         key = topic_key(name, topic_id)
@@ -186,7 +188,7 @@ class StoreDocuments:
         def change(current: dict[str, Any] | None) -> dict[str, Any]:
             if current is None:
                 raise CorruptionError(f"{TOPIC_FILE} vanished", where=self._where(key))
-            self._check_of(current, name, topic_id)
+            self._check_identity(current, name, topic_id)
             if DELETED in current:
                 return current
             self.check_lineage(key, current, lineage)
@@ -195,74 +197,73 @@ class StoreDocuments:
         return self.update(key, change)
 
     def topics(self) -> dict[str, dict[str, Any]]:
-        """Return the document of every topic by name, deleted ones left out: one listing a name.
+        """Read the documents of all topics that are not deleted, by name: one listing for each name.
 
         Raises
         ------
         CorruptionError
-            A document does not verify, or two topics of one name live.
+            A document fails verification, or two topics of one name are live.
         UnsupportedFormat, ColdStorageError
         """
-        found = {name: self.topic(name) for name in self.names()}
-        return {name: topic for name, topic in found.items() if topic is not None}
+        topics = ((name, self.topic(name)) for name in self.names())
+        return {name: topic for name, topic in topics if topic is not None}
 
     def topic(self, name: str) -> dict[str, Any] | None:
-        """Return the document of the topic of this name; None where there is none, or it was deleted.
+        """Read the document of the topic of this name; None if there is none or it was deleted.
 
         Raises
         ------
         CorruptionError
-            A document does not verify, or two topics of the name live.
+            A document fails verification, or two topics of the name are live.
         UnsupportedFormat, ColdStorageError
         """
-        found: dict[str, Any] | None = None
+        newest: dict[str, Any] | None = None
+        newest_lineage = 0
         for topic_id in self.topic_ids(name):
             topic = self.read_topic(name, topic_id)
             if topic is None or DELETED in topic:
                 continue
-            key = topic_key(name, topic_id)
-            known = self._lineage(key, found) if found else 0
-            lineage = self._lineage(key, topic)
-            if lineage < known:
-                continue  # announced by what the store was before a restore, too late
-            if found and lineage == known:
+            lineage = self._lineage(topic_key(name, topic_id), topic)
+            if lineage < newest_lineage:
+                continue  # announced too late, by the store before a restore
+            if newest and lineage == newest_lineage:
                 raise CorruptionError(
-                    f"two topics {name!r}: {found['id']} and {topic_id}", where=self._where(name)
+                    f"two topics {name!r}: {newest['id']} and {topic_id}", where=self._where(name)
                 )
-            found = topic
-        return found
+            newest, newest_lineage = topic, lineage
+        return newest
 
     def topic_ids(self, name: str) -> list[UUID]:
-        """Return the ids of all topics that ever had this name and have objects left."""
+        """List the ids of all topics that ever had this name and still have objects."""
         ids: list[UUID] = []
         for folder in self.store.folders(topic_folder(name)):
             try:
                 ids.append(UUID(folder))
             except ValueError:
-                continue  # not ours: a prefix may hold other things
+                continue  # not a topic: other things may lie under the prefix
         return ids
 
     def read_topic(self, name: str, topic_id: UUID) -> dict[str, Any] | None:
-        """Return one topic's document, a deleted one with ``deleted_us`` in it; None if there is none.
+        """Read one topic's document; None if there is none. That of a deleted topic has the field ``deleted_us``.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         key = topic_key(name, topic_id)
-        found = self._read(key)
-        if found is None:
+        stored = self._read(key)
+        if stored is None:
             return None
-        self._check_of(found[0], name, topic_id)
-        return found[0]
+        self._check_identity(stored[0], name, topic_id)
+        return stored[0]
 
     def check_may_write_tombstone(self, name: str, topic_id: UUID, lineage: int = 1) -> None:
-        """Raise what `tombstone` would find out, by one GET; nothing is written.
+        """Raise if `tombstone` would, by one GET; nothing is written.
 
         Raises
         ------
         Fenced
-            A newer lineage has the topic.
+            A newer lineage owns the topic.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         topic = self.read_topic(name, topic_id)
@@ -270,14 +271,14 @@ class StoreDocuments:
             self.check_lineage(topic_key(name, topic_id), topic, lineage)
 
     def tombstone(self, name: str, topic_id: UUID, *, deleted_us: int, lineage: int = 1) -> None:
-        """Mark a topic as deleted, before any object of it is; a repeat keeps the first time.
+        """Mark a topic as deleted, before any object of it is deleted; a repeat keeps the first time.
 
-        A topic that never reached the bucket gets a tombstone too, so that no late upload makes it live.
+        A topic that never reached the bucket gets a tombstone too, so that a late upload cannot revive it.
 
         Raises
         ------
         Fenced
-            A newer lineage has the topic.
+            A newer lineage owns the topic.
         CorruptionError, UnsupportedFormat, ColdStorageError
         """
         key = topic_key(name, topic_id)
@@ -292,11 +293,11 @@ class StoreDocuments:
         self.update(key, change)
 
     def names(self) -> list[str]:
-        """Return the names of all topics that have a folder, deleted ones too."""
+        """List the names of all topics that have a folder, including deleted ones."""
         return [name for folder in self.store.folders("") if (name := topic_of_folder(folder)) is not None]
 
     def _check_vacant(self) -> None:
-        # store.json is written before anything else: where it is missing beside topics, it was lost.
+        # store.json is written before anything else: if there are topics without it, it was lost.
         for name in self.names():
             if self.topic_ids(name):
                 raise CorruptionError(
@@ -304,13 +305,13 @@ class StoreDocuments:
                 )
 
     def update(self, key: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> dict[str, Any]:
-        """Compare and swap one document. A lost answer is settled by reading: equal content is success."""
+        """Compare and swap one document. After a lost answer it is read again: equal content is success."""
         failure: ColdStorageError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._sleep(0.1 * 2**attempt)
-            found = self._read(key)
-            current = found[0] if found else None
+            stored = self._read(key)
+            current = stored[0] if stored else None
             try:
                 wanted = change(None if current is None else dict(current))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -323,7 +324,7 @@ class StoreDocuments:
             try:
                 if self.store.conditional_writes:
                     self.store.put(
-                        key, data, if_match=found[1] if found else None, if_none_match=found is None
+                        key, data, if_match=stored[1] if stored else None, if_none_match=stored is None
                     )
                 else:
                     self.store.put(key, data)
@@ -336,16 +337,16 @@ class StoreDocuments:
         raise ColdStorageError(f"outcome unknown: {self._where(key)} ({failure})", retryable=True)
 
     def _read(self, key: str) -> tuple[dict[str, Any], str] | None:
-        def look() -> tuple[dict[str, Any], str]:
-            found = self.store.get(key)
-            return decode_document(found.data, where=self._where(key)), found.etag
+        def read() -> tuple[dict[str, Any], str]:
+            stored = self.store.get(key)
+            return decode_document(stored.data, where=self._where(key)), stored.etag
 
         try:
-            return sound(look)
+            return reread_on_damage(read)
         except ObjectNotFound:
             return None
 
-    def _check_of(self, values: dict[str, Any], name: str, topic_id: UUID) -> None:
+    def _check_identity(self, values: dict[str, Any], name: str, topic_id: UUID) -> None:
         if values.get("id") != str(topic_id) or values.get("name") != name:
             raise CorruptionError(
                 f"{TOPIC_FILE} is of another topic", where=self._where(topic_key(name, topic_id))
@@ -372,9 +373,9 @@ class StoreDocuments:
             )
 
     def _where(self, key: str) -> str:
-        return f"{self.store.url.rstrip('/')}/{key}"
+        return object_url(self.store, key)
 
 
 def _with_lineage(values: dict[str, Any], lineage: int) -> dict[str, Any]:
-    """Return a document of a lineage; the first one is not written, as nothing was restored."""
+    """Return `values` with a lineage; the first lineage is not written."""
     return {**values, LINEAGE: lineage} if lineage > 1 else values

@@ -1,5 +1,5 @@
-"""The seam to a bucket: one protocol, and a backend for each kind of URL.
+"""The protocol of a bucket, and a backend for each kind of URL.
 
 Other packages import `connect`, `file_store`, `options`, `probe`, `protocol`, `ranges`, `request_counters`,
-`second_look` and `throttle`.
+`rereads` and `throttle`.
 """

@@ -1,4 +1,4 @@
-"""From a URL to an object store."""
+"""The choice of an object store's backend by its URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .file_store import FileStore
 from .options import URLS, ColdOptions, check_url
 from .protocol import ObjectStore
 
-# botocore and fsspec take a quarter of the time of `import tiered`: each is imported by the first URL that needs it.
+# botocore and fsspec take a quarter of the time of `import tiered`, so each is imported only when a URL needs it.
 if TYPE_CHECKING:
     from .s3_store import S3Store
 
@@ -22,20 +22,20 @@ _READ_ONLY = {"http", "https", "data", "zip", "tar", "git", "github", "reference
 
 
 def open_object_store(url: str, options: ColdOptions | None = None) -> ObjectStore:
-    """Return the object store at `url`; nothing is contacted before its first call.
+    """Return the object store at `url`; it contacts no server before its first call.
 
     Parameters
     ----------
     url
         ``s3://bucket/prefix`` (``s3a://`` is the same), ``file:///absolute/directory``, ``memory://name``, or
-        any URL that fsspec has a driver for. Taken literally: ``%20`` is three characters.
+        any URL that fsspec has a driver for. It is taken literally: ``%20`` is three characters.
     options
-        How to reach it.
+        Credentials, timeouts and limits.
 
     Raises
     ------
     ConfigError
-        The URL is not one, or its driver is not installed; the message says what to write or to install.
+        The URL is not valid, or its driver is not installed; the message says what to write or to install.
     """
     options = options or ColdOptions()
     check_url(url)
@@ -66,11 +66,11 @@ def _open_s3(url: str, rest: str, options: ColdOptions) -> S3Store:
 
 
 def _check_s3_alone(scheme: str, options: ColdOptions) -> None:
-    """Refuse what would be silently left out, and is asked for by those who must have it."""
+    """Raise `ConfigError` for S3 settings that other backends would silently ignore."""
     for name, value, off in (("encryption", options.encryption, "off"), ("tags", options.tags, ())):
         if value != off:
             raise ConfigError(
-                f"cold.{name} is for s3:// alone, not for {scheme}://; leave it out and set the like of it on the bucket"
+                f"cold.{name} is for s3:// alone, not for {scheme}://; leave it out and set its equivalent on the bucket"
             )
 
 

@@ -1,15 +1,15 @@
-"""The object store in a local directory, with real compare-and-swap and the durability of a bucket.
+"""An object store in a local directory, with compare-and-swap and the durability of a bucket.
 
-Every change happens under one lock file per root: write and sync a temporary file, make the target's
-directories durable, rename, sync the directory. So an object is there whole or not at all, and a reader
-who finds one syncs its directory before believing it: what a killed writer renamed may not be durable yet.
+Each change holds the lock file of the root and has these steps: write and sync a temporary file, make the target's
+directories durable, rename, sync the directory. So an object is there whole or not at all. A file that a killed writer
+renamed may not be durable yet; a reader therefore syncs the directory before it returns an object.
 
     <root>/.tiered/lock            held for each change
-    <root>/.tiered/temporary/      unfinished files, each locked by its writer; the unlocked are leftovers
+    <root>/.tiered/temporary/      unfinished files, each locked by its writer; unlocked files are leftovers
     <root>/<key>                   objects
 
-The ETag is the file's modification time, inode and size. Each replacement is given a later time than what
-it replaces, so an ETag never returns to a key, whatever the resolution of the clock.
+The ETag is the file's modification time, inode and size. Each replacement gets a later time than the file that it
+replaces, so an ETag never returns to a key, whatever the resolution of the clock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from uuid import uuid4
 
 from ...errors import ColdStorageError, TieredError
@@ -33,17 +31,17 @@ from .keys import (
     Children,
     check_conditions,
     check_key,
+    check_precondition,
     check_prefix,
     check_range,
-    inhabited,
-    require,
-    too_large,
+    nonempty_folders,
+    oversize_error,
     walk,
 )
 from .options import ColdOptions
-from .os_errors import translated
+from .os_errors import translating
 from .protocol import GET_BYTES_MAX, Bytes, ObjectInfo, Upload, Versioned
-from .throttle import Brakes
+from .throttle import Throttle
 
 RESERVED = ".tiered"
 _KINDS = (OSError, TieredError)
@@ -56,10 +54,10 @@ class FileStore:
     Parameters
     ----------
     root
-        An absolute path on a local file system; created, durably and for its owner alone, by the first write. Files
-        and directories below follow its mode and group.
+        An absolute path on a local file system. The first write creates it, durably and accessible to its owner only.
+        Files and directories below take its mode and group.
     fs
-        What changes the disk; tests replace it to stop between two steps.
+        The file system calls that change the disk; tests replace it to stop between two steps.
     """
 
     conditional_writes = True
@@ -87,31 +85,31 @@ class FileStore:
     def get(self, key: str) -> Versioned:
         """See `ObjectStore.get`; the object is durable when this returns."""
         path = self._path(key)
-        with translated("get", key, self.url, _KINDS), _opened(path) as (fd, found):
-            if found.st_size > GET_BYTES_MAX:
-                raise too_large(f"{self.url}/{key}", found.st_size)
-            data = _read(fd, 0, found.st_size)
+        with translating("get", key, self.url, _KINDS), _open_object(path) as (fd, status):
+            if status.st_size > GET_BYTES_MAX:
+                raise oversize_error(f"{self.url}/{key}", status.st_size)
+            data = _read(fd, 0, status.st_size)
             self.fs.sync_directory(path.parent)
-            return Versioned(data, _etag(found))
+            return Versioned(data, _etag(status))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
         return self.get_ranges(key, [(start, length)])[0]
 
     def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """See `ObjectStore.get_ranges`; one after the other, the disk gains nothing from threads."""
+        """See `ObjectStore.get_ranges`; sequential, since threads gain nothing on a disk."""
         wanted = list(ranges)
         for start, length in wanted:
             check_range(start, length)
         if not any(length for _, length in wanted):
             return [b""] * len(wanted)
-        with translated("get", key, self.url, _KINDS), _opened(self._path(key)) as (fd, found):
+        with translating("get", key, self.url, _KINDS), _open_object(self._path(key)) as (fd, status):
             results = [_read(fd, start, length) for start, length in wanted]
         for (start, length), data in zip(wanted, results, strict=True):
             if len(data) != length:
                 raise ColdStorageError(
-                    f"cannot get {self.url}/{key}: asked for bytes {start}-{start + length - 1}, it has only "
-                    f"{found.st_size}"
+                    f"cannot get {self.url}/{key}: bytes {start}-{start + length - 1} were requested, it has only "
+                    f"{status.st_size}"
                 )
         return results
 
@@ -119,33 +117,33 @@ class FileStore:
         """See `ObjectStore.put`."""
         path = self._path(key)
         check_conditions(if_match, if_none_match)
-        with translated("put", key, self.url, _KINDS), self.new_file() as (fd, temporary):
+        with translating("put", key, self.url, _KINDS), self.new_file() as (fd, temporary):
             self.fs.write(fd, 0, [data])
             self.fs.sync(fd)
             return self.publish(fd, temporary, path, if_match, if_none_match).etag
 
     def upload(self, key: str) -> Upload:
-        """See `ObjectStore.upload`; an object that is there already is never replaced."""
+        """See `ObjectStore.upload`; an existing object is never replaced."""
         return _FileUpload(self, key, self._path(key))
 
     def stat(self, key: str) -> ObjectInfo:
         """See `ObjectStore.stat`."""
         path = self._path(key)
-        with translated("stat", key, self.url, _KINDS), _opened(path) as (_, found):
-            return _info(key, found)
+        with translating("stat", key, self.url, _KINDS), _open_object(path) as (_, status):
+            return _info(key, status)
 
     def folders(self, prefix: str) -> list[str]:
-        """See `ObjectStore.folders`; a directory without an object in it is none."""
-        return inhabited(check_prefix(prefix), self._children)
+        """See `ObjectStore.folders`; directories without objects do not count."""
+        return nonempty_folders(check_prefix(prefix), self._children)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
         return walk(check_prefix(prefix), self._children)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`; directories that become empty go too."""
+        """See `ObjectStore.delete`; directories that become empty are removed too."""
         paths = [self._path(key) for key in dict.fromkeys(keys)]
-        with translated("delete", f"({len(paths)} objects)", self.url, _KINDS):
+        with translating("delete", f"({len(paths)} objects)", self.url, _KINDS):
             present = [path for path in paths if path.is_file()]
             if not present:
                 return
@@ -156,12 +154,12 @@ class FileStore:
                 directories = {path.parent for path in present}
                 for directory in directories:
                     self.fs.sync_directory(directory)
-                # Only then: an empty one takes those above it along, which may be among these.
+                # Last, since an empty directory takes its empty parents along, which may be in this set.
                 for directory in directories:
                     self._remove_empty(directory)
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: no resource stays open between calls."""
 
     def _path(self, key: str) -> Path:
         if RESERVED in check_key(key).split("/"):
@@ -169,12 +167,12 @@ class FileStore:
         return self._root / key
 
     def _children(self, prefix: str) -> Children:
-        found: Children = []
-        with translated("list", prefix, self.url, _KINDS):
+        children: Children = []
+        with translating("list", prefix, self.url, _KINDS):
             try:
                 entries = os.scandir(self._root / prefix)
             except (FileNotFoundError, NotADirectoryError):
-                return found
+                return children
             with entries:
                 for entry in entries:
                     if entry.name == RESERVED:
@@ -183,8 +181,8 @@ class FileStore:
                         info = None if entry.is_dir() else _info(prefix + entry.name, entry.stat())
                     except FileNotFoundError:  # deleted since; a bucket would not list it either
                         continue
-                    found.append((entry.name, info))
-        return found
+                    children.append((entry.name, info))
+        return children
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -192,7 +190,7 @@ class FileStore:
             self._internal / "lock",
             f"{self.url}",
             wait_seconds=self.options.read_timeout_seconds,
-            nameless=True,  # a deletion makes room
+            nameless=True,  # a deletion must work on a full disk, too
         )
         try:
             yield
@@ -201,7 +199,7 @@ class FileStore:
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[int, Path]]:
-        """Yield a new temporary file, locked; it goes unless it was renamed."""
+        """Yield a new temporary file, locked; it is removed unless it was renamed."""
         self._make_internal(self._temporary)
         self._tidy()
         fd, path = self._create_locked()
@@ -220,7 +218,7 @@ class FileStore:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 return fd, path
-            # Another process tidied it away between its creation and its locking.
+            # Another process removed it as a leftover between its creation and its locking.
             self.fs.close(fd)
 
     def _make_internal(self, directory: Path) -> None:
@@ -228,13 +226,13 @@ class FileStore:
         self.fs.make_directory(directory)
 
     def _tidy(self) -> None:
-        """Remove, once, what killed writers left: a file that nobody has locked."""
+        """Remove, once, the files that killed writers left: those that no process has locked."""
         if self._tidied:
             return
         self._tidied = True
         for path in sorted(self._temporary.iterdir()):
             if path.is_symlink() or not path.is_file():
-                continue  # none of ours
+                continue  # not a temporary file of a store
             try:
                 fd = self.fs.open(path)
             except FileNotFoundError:
@@ -250,13 +248,13 @@ class FileStore:
     def publish(
         self, fd: int, temporary: Path, path: Path, if_match: str | None, if_none_match: bool
     ) -> ObjectInfo:
-        """Give a synced temporary file its name, if the condition holds, durably."""
+        """Rename a synced temporary file to its key, durably, if the condition holds."""
         with self._locked():
-            replaced = _look(path)
+            replaced = _stat_or_none(path)
             etag = _etag(replaced) if replaced else None
-            require(f"{self.url}/{path.relative_to(self._root)}", etag, if_match, if_none_match)
+            check_precondition(f"{self.url}/{path.relative_to(self._root)}", etag, if_match, if_none_match)
             self._make_directories(path.parent)
-            # It was written before the lock was had, or before this machine slept; ages count from now.
+            # Ages count from now. The file may have been written long before, while waiting for the lock.
             os.utime(fd)
             if replaced:
                 _date_after(fd, replaced)
@@ -265,13 +263,13 @@ class FileStore:
             return _info(str(path.relative_to(self._root)), os.fstat(fd))
 
     def _make_directories(self, directory: Path) -> None:
-        """Create `directory` and make every name on the way to it durable.
+        """Create `directory` and make the names of it and its parents durable.
 
-        One that exists already may have been made by a writer that was killed before it synced.
+        A directory that exists already may come from a writer that was killed before it synced.
         """
         self.fs.make_directory(directory)
         while directory != self._root.parent:
-            # By inode: another process may remove an empty directory and make it again.
+            # Remembered by inode: another process may remove an empty directory and create it again.
             name = (directory, directory.stat().st_ino)
             directory = directory.parent
             if name not in self._durable and os.access(directory, os.R_OK):
@@ -291,7 +289,7 @@ class FileStore:
             directory = directory.parent
 
 
-class _FileUpload:
+class _FileUpload(Upload):
     """See `Upload`."""
 
     def __init__(self, store: FileStore, key: str, path: Path) -> None:
@@ -300,7 +298,7 @@ class _FileUpload:
         self._path = path
         self._size = 0
         self._crc = 0
-        self._brakes = Brakes.shared(store.url, store.options.upload_bytes_per_second)
+        self._throttle = Throttle.shared(store.url, store.options.upload_bytes_per_second)
         self._open = ExitStack()
         with self._translated():
             self._fd, self._temporary = self._open.enter_context(store.new_file())
@@ -309,7 +307,7 @@ class _FileUpload:
     def write(self, data: Bytes) -> int:
         """See `Upload.write`."""
         self._check_open()
-        self._brakes.before_bytes(memoryview(data).nbytes)
+        self._throttle.before_bytes(memoryview(data).nbytes)
         with self._translated():
             written: int = self._store.fs.write(self._fd, self._size, [data])
         self._crc = crc32c(data, self._crc)
@@ -317,7 +315,7 @@ class _FileUpload:
         return written
 
     def commit(self) -> ObjectInfo:
-        """See `Upload.commit`; what is on the disk is read again before it gets its name."""
+        """See `Upload.commit`; the file is read again before it is renamed to its key."""
         self._check_open()
         try:
             with self._translated():
@@ -333,14 +331,6 @@ class _FileUpload:
         with self._translated():
             self._open.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
     def _verify(self) -> None:
         size, crc = 0, 0
         while data := _read(self._fd, size, _READ_BYTES):
@@ -353,7 +343,7 @@ class _FileUpload:
             )
 
     def _translated(self) -> AbstractContextManager[None]:
-        return translated("upload", self._key, self._store.url, _KINDS)
+        return translating("upload", self._key, self._store.url, _KINDS)
 
     def _check_open(self) -> None:
         if self._ended:
@@ -361,31 +351,31 @@ class _FileUpload:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
-    """Yield a descriptor and what it shows: one version of the object, whatever replaces it meanwhile."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would be waited for
+def _open_object(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+    """Yield a descriptor of one version of an object, and its status; a replacement does not affect them."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # non-blocking, in case it is a FIFO
     try:
-        found = os.fstat(fd)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
-        yield fd, found
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        yield fd, status
     finally:
         os.close(fd)
 
 
 def _read(fd: int, start: int, length: int) -> bytes:
     """Read up to `length` bytes, fewer only at the end of the file."""
-    pieces: list[bytes] = []
-    while length and (piece := os.pread(fd, length, start)):
-        pieces.append(piece)
-        start += len(piece)
-        length -= len(piece)
-    return b"".join(pieces)
+    chunks: list[bytes] = []
+    while length and (chunk := os.pread(fd, length, start)):
+        chunks.append(chunk)
+        start += len(chunk)
+        length -= len(chunk)
+    return b"".join(chunks)
 
 
-def _look(path: Path) -> os.stat_result | None:
+def _stat_or_none(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -393,7 +383,7 @@ def _look(path: Path) -> os.stat_result | None:
 
 
 def _date_after(fd: int, replaced: os.stat_result) -> None:
-    """Give an open file a later modification time than `replaced` has, however coarse the file system's."""
+    """Give an open file a later modification time than `replaced` has, at any resolution of the file system."""
     step_ns = 1
     while os.fstat(fd).st_mtime_ns <= replaced.st_mtime_ns:
         time_ns = replaced.st_mtime_ns + step_ns
@@ -401,9 +391,9 @@ def _date_after(fd: int, replaced: os.stat_result) -> None:
         step_ns *= 1000
 
 
-def _etag(found: os.stat_result) -> str:
-    return f"{found.st_mtime_ns:x}-{found.st_ino:x}-{found.st_size:x}"
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
 
 
-def _info(key: str, found: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, found.st_size, _etag(found), found.st_mtime)
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, _etag(status), status.st_mtime)

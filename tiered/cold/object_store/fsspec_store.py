@@ -1,8 +1,8 @@
-"""The object store on what fsspec has a driver for: ``memory://``, ``gs://``, ``abfs://`` and others.
+"""An object store on a driver of fsspec: ``memory://``, ``gs://``, ``abfs://`` and others.
 
-fsspec knows no conditional write. In memory one lock for the process makes it whole; elsewhere a `put`
-with a condition is refused, or, by the user's word that there is exactly one tierer
-(``conditional_writes = "off"``), checked by reading first.
+fsspec has no conditional writes. In memory, one lock for the process makes them atomic. Elsewhere a conditional `put` is
+refused, unless the user sets ``conditional_writes = "off"`` and so promises exactly one tierer: then the condition is
+checked by reading first.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import fsspec
 
 from ...errors import ColdStorageError, ConfigError, ObjectNotFound
 from ...format.checksum import crc32c
-from .keys import Children, check_conditions, check_key, check_prefix, check_range, inhabited, require, walk
+from .keys import (
+    Children,
+    check_conditions,
+    check_key,
+    check_precondition,
+    check_prefix,
+    check_range,
+    nonempty_folders,
+    walk,
+)
 from .options import ColdOptions
-from .os_errors import translated
+from .os_errors import translating
 from .protocol import Bytes, ObjectInfo, Upload, Versioned
-from .second_look import LOOKS
-from .throttle import Brakes
+from .rereads import READS_MAX
+from .throttle import Throttle
 
-_MEMORY = threading.RLock()  # guards the files that all stores in memory of a process share
+_MEMORY = threading.RLock()  # guards the files of ``memory://``, which all stores of a process share
 _READ_BYTES = 8 << 20
 _MODIFIED = ("last_modified", "LastModified", "updated", "mtime", "modified", "created")
 
@@ -37,16 +45,15 @@ _MODIFIED = ("last_modified", "LastModified", "updated", "mtime", "modified", "c
 class FsspecStore:
     """See `ObjectStore`.
 
-    The ETag of `get` and `put`, which conditions compare, is a hash of the content. `stat` and `list` give
-    the same one in memory, elsewhere the driver's own, which is not for conditions.
+    The ETag of `get` and `put` is a hash of the content; conditions compare it. `stat` and `list` return the same ETag in
+    memory, and the driver's own elsewhere, which conditions cannot use.
 
-    A missing bucket looks like a missing object in most drivers.
+    Most drivers report a missing bucket as a missing object.
 
     Parameters
     ----------
     url
-        As the user wrote it. Nothing is opened before the first call; ``memory://`` is empty in
-        another process.
+        As the user wrote it. The first call opens it; ``memory://`` is empty in another process.
     """
 
     def __init__(self, url: str, options: ColdOptions | None = None) -> None:
@@ -54,7 +61,7 @@ class FsspecStore:
         self._options = options or ColdOptions()
         self._by_process: dict[int, tuple[Any, str]] = {}
         self._in_memory = url.startswith("memory:")
-        # Where conditions are checked by reading: two threads of the one tierer.
+        # Serializes threads whose conditions are checked by reading first.
         self._reading_first = _MEMORY if self._in_memory else threading.RLock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -89,23 +96,23 @@ class FsspecStore:
         wanted = list(ranges)
         for start, length in wanted:
             check_range(start, length)
-        asked = [(start, length) for start, length in wanted if length]
-        starts, ends = [start for start, _ in asked], [start + length for start, length in asked]
+        nonempty = [(start, length) for start, length in wanted if length]
+        starts, ends = [start for start, _ in nonempty], [start + length for start, length in nonempty]
         answers: list[bytes] = []
         with self.doing("get", key):
-            if asked:
-                for answer in self.fs.cat_ranges([path] * len(asked), starts, ends):
+            if nonempty:
+                for answer in self.fs.cat_ranges([path] * len(nonempty), starts, ends):
                     if isinstance(answer, BaseException):
                         raise answer
                     answers.append(bytes(answer))
-        for (start, length), data in zip(asked, answers, strict=True):
+        for (start, length), data in zip(nonempty, answers, strict=True):
             if len(data) != length:
                 raise ColdStorageError(
-                    f"cannot get {self._url}/{key}: asked for {length} bytes at {start}, got {len(data)}; "
+                    f"cannot get {self._url}/{key}: {length} bytes at {start} were requested, got {len(data)}; "
                     "the object is shorter than expected"
                 )
-        found = iter(answers)
-        return [next(found) if length else b"" for _, length in wanted]
+        remaining = iter(answers)
+        return [next(remaining) if length else b"" for _, length in wanted]
 
     def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
         """See `ObjectStore.put`.
@@ -113,7 +120,7 @@ class FsspecStore:
         Raises
         ------
         ConfigError
-            A condition, on a backend that cannot keep it, without ``conditional_writes = "off"``.
+            A condition, on a backend without compare-and-swap and without ``conditional_writes = "off"``.
         """
         check_key(key)
         body = bytes(data)
@@ -124,7 +131,7 @@ class FsspecStore:
                     'set cold.conditional_writes = "off" and run exactly one tierer, or use s3:// or file://'
                 )
             with self._reading_first:
-                require(f"{self._url}/{key}", self.current(key), if_match, if_none_match)
+                check_precondition(f"{self._url}/{key}", self.current(key), if_match, if_none_match)
                 self._write(key, body)
         else:
             self._write(key, body)
@@ -141,15 +148,15 @@ class FsspecStore:
 
     def folders(self, prefix: str) -> list[str]:
         """See `ObjectStore.folders`."""
-        return inhabited(check_prefix(prefix), self._children)
+        return nonempty_folders(check_prefix(prefix), self._children)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
         return walk(check_prefix(prefix), self._children)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """See `ObjectStore.delete`; one that may not be deleted holds up no other."""
-        kept: list[ColdStorageError] = []
+        """See `ObjectStore.delete`; an object that may not be deleted does not stop the others."""
+        refusals: list[ColdStorageError] = []
         for key in dict.fromkeys(keys):
             try:
                 with self.doing("delete", check_key(key)):
@@ -158,9 +165,9 @@ class FsspecStore:
                 if error.retryable:
                     raise
                 if not isinstance(error.__cause__, (FileNotFoundError, KeyError)):
-                    kept.append(error)
-        if kept:
-            raise kept[0]
+                    refusals.append(error)
+        if refusals:
+            raise refusals[0]
 
     def close(self) -> None:
         """Drop this process's driver."""
@@ -177,7 +184,7 @@ class FsspecStore:
     def _connected(self) -> tuple[Any, str]:
         process = os.getpid()  # the drivers' event loops do not survive a fork
         if process not in self._by_process:
-            with translated("open", "", self._url):
+            with translating("open", "", self._url):
                 fs, root = fsspec.core.url_to_fs(
                     self._url,
                     use_listings_cache=False,
@@ -185,19 +192,19 @@ class FsspecStore:
                     **storage_options(self._url, self._options),
                 )
             if "s3" in fs.protocol:
-                fs.retries = 1  # besides the SDK's, which are ours
+                fs.retries = 1  # the SDK retries already
             self._by_process.setdefault(process, (fs, root.rstrip("/")))
         return self._by_process[process]
 
     @property
-    def brakes(self) -> Brakes:
+    def throttle(self) -> Throttle:
         options = self._options
-        return Brakes.shared(self._url, options.upload_bytes_per_second, options.requests_per_second)
+        return Throttle.shared(self._url, options.upload_bytes_per_second, options.requests_per_second)
 
     @contextmanager
     def doing(self, operation: str, key: str) -> Iterator[None]:
-        self.brakes.before_request(free=operation == "get")
-        with _MEMORY if self._in_memory else nullcontext(), translated(operation, key, self._url):
+        self.throttle.before_request(free=operation == "get")
+        with _MEMORY if self._in_memory else nullcontext(), translating(operation, key, self._url):
             yield
 
     def current(self, key: str) -> str | None:
@@ -231,10 +238,10 @@ class FsspecStore:
         with self.doing("list", prefix):
             self.fs.invalidate_cache()
             try:
-                found = self.fs.ls(folder, detail=True)
+                infos = self.fs.ls(folder, detail=True)
             except FileNotFoundError:
                 return children
-            for info in found:
+            for info in infos:
                 # Some drivers list the folder itself, as an empty object.
                 path = info["name"].rstrip("/")
                 name = path.rpartition("/")[2]
@@ -247,10 +254,11 @@ class FsspecStore:
 
 
 def storage_options(url: str, options: ColdOptions) -> dict[str, Any]:
-    """Return what an fsspec driver is to be given, so that it reaches the bucket as this package does.
+    """Return the options with which an fsspec driver reaches the bucket as this package does.
 
-    For ``s3://`` that is s3fs, with the endpoint, region, credentials, timeouts and attempts of `options`; without
-    keys its chain is botocore's, as ours is. Other drivers have their own chains and are given nothing.
+    For ``s3://`` the driver is s3fs: it gets the endpoint, region, credentials, timeouts and attempts of `options`.
+    Without keys it searches for credentials as this package does, since both use botocore. Other drivers have their own
+    search and get no options.
     """
     if url.partition("://")[0] not in ("s3", "s3a"):
         return {}
@@ -268,8 +276,8 @@ def storage_options(url: str, options: ColdOptions) -> dict[str, Any]:
     }
 
 
-class _SpooledUpload:
-    """See `Upload`: drivers differ in what a half-written object shows, a local file does not."""
+class _SpooledUpload(Upload):
+    """See `Upload`. The bytes go to a local file first, since drivers differ in how a half-written object shows."""
 
     def __init__(self, store: FsspecStore, key: str) -> None:
         self._store = store
@@ -277,22 +285,22 @@ class _SpooledUpload:
         self._crc = 0
         self._size = 0
         self._ended = False
-        with translated("upload", key, store.url):
+        with translating("upload", key, store.url):
             self._spool = tempfile.NamedTemporaryFile(prefix="tiered-upload-")  # noqa: SIM115 - open until abort
 
     def write(self, data: Bytes) -> int:
         """See `Upload.write`."""
         self._check_open()
-        # Not when the driver sends: nobody can look into that.
-        self._store.brakes.before_bytes(memoryview(data).nbytes)
-        with translated("upload", self._key, self._store.url):
+        # Here rather than while the driver sends, which cannot be throttled.
+        self._store.throttle.before_bytes(memoryview(data).nbytes)
+        with translating("upload", self._key, self._store.url):
             written = self._spool.write(data)
         self._crc = crc32c(data, self._crc)
         self._size += written
         return written
 
     def commit(self) -> ObjectInfo:
-        """See `Upload.commit`; where the driver reports no CRC32C the object is read again."""
+        """See `Upload.commit`; the object is read again if the driver reports no CRC32C."""
         self._check_open()
         try:
             with self._store.doing("upload", self._key):
@@ -310,24 +318,16 @@ class _SpooledUpload:
     def abort(self) -> None:
         """See `Upload.abort`; may be called twice, and after `commit`."""
         self._ended = True
-        # It writes what is left in its buffer, for which the disk may have no room; nobody wants it any more.
+        # Closing writes the rest of the buffer, which a full disk refuses; those bytes are not needed any more.
         with suppress(OSError):
             self._spool.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
 
     def _publish(self) -> None:
         path = self._store.path(self._key)
         if self._store.conditional_writes:
-            require(f"{self._store.url}/{self._key}", self._store.current(self._key), None, True)
+            check_precondition(f"{self._store.url}/{self._key}", self._store.current(self._key), None, True)
             self._spool.seek(0)
-            # Put in at once; put_file would show a growing object.
+            # In one step; put_file would show a growing object.
             self._store.fs.pipe_file(path, self._spool.read())
         else:
             self._store.fs.put_file(self._spool.name, path)
@@ -338,14 +338,14 @@ class _SpooledUpload:
             reported = self._store.info(self._key).get("crc32c")
         if reported:
             return bool(reported == base64.b64encode(self._crc.to_bytes(4, "big")).decode())
-        # Once more where it is not: the answer may have been changed on its way.
-        return any(self._reads_back() for _ in range(LOOKS))
+        # A mismatch is read again: the answer may have been damaged on its way.
+        return any(self._reads_back() for _ in range(READS_MAX))
 
     def _reads_back(self) -> bool:
         crc = 0
         for start in range(0, self._size, _READ_BYTES):
-            piece = self._store.get_range(self._key, start, min(_READ_BYTES, self._size - start))
-            crc = crc32c(piece, crc)
+            data = self._store.get_range(self._key, start, min(_READ_BYTES, self._size - start))
+            crc = crc32c(data, crc)
         return crc == self._crc
 
     def _check_open(self) -> None:
@@ -358,7 +358,7 @@ def _hash(data: bytes) -> str:
 
 
 def _modified_seconds(info: Any, where: str) -> float:
-    """Return when the object was written; drivers name it differently and give it in three types."""
+    """Return when the object was written; drivers use different names and three types for it."""
     for name in _MODIFIED:
         value = info.get(name)
         if isinstance(value, str):
@@ -367,5 +367,5 @@ def _modified_seconds(info: Any, where: str) -> float:
             return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
         if isinstance(value, (int, float)):
             return float(value)
-    # A guess would let the sweep take a new object for an old one.
-    raise ColdStorageError(f"{where}: this driver does not say when an object was written")
+    # Without a time the sweep could take a new object for an old one.
+    raise ColdStorageError(f"{where}: this driver does not report when an object was written")

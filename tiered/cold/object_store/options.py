@@ -1,4 +1,4 @@
-"""How to reach a bucket, apart from its URL: one value that every backend takes and that pickles."""
+"""The options of an object store beside its URL: one value that every backend takes and that can be pickled."""
 
 from __future__ import annotations
 
@@ -25,53 +25,52 @@ _TAG = re.compile(r"[\w\s+\-=.:/@]*")  # what S3 allows in keys and values of ta
 
 @dataclass(frozen=True, slots=True)
 class ColdOptions:
-    """Settings of an object store.
+    """The options of an object store.
 
-    Without keys, S3 credentials come from botocore's chain: the ``AWS_*`` environment, the shared config
-    and credentials files, then the role of the container or instance. Other clouds use the chain of
-    their fsspec driver; ``endpoint_url``, ``region``, ``storage_class``, encryption, tags and the keys concern
-    S3 alone.
+    Without keys, S3 credentials come from botocore's search: the ``AWS_*`` environment, the shared config and
+    credentials files, then the role of the container or instance. Other clouds use the search of their fsspec driver.
+    ``endpoint_url``, ``region``, ``storage_class``, encryption, tags and the keys concern S3 alone.
 
     Attributes
     ----------
     endpoint_url
-        Of an S3-compatible server; ``None`` is AWS, or what ``AWS_ENDPOINT_URL`` says.
+        URL of an S3-compatible server; ``None`` is AWS, or the value of ``AWS_ENDPOINT_URL``.
     storage_class
         For data objects. The head and the manifest's pages are small, read often and replaced, so they
         stay in the bucket's default class.
     encryption
         ``"AES256"`` (SSE-S3) or ``"aws:kms"`` (SSE-KMS) for every object that is written; a server that does not
-        confirm it is refused. ``"off"`` leaves it to the bucket.
+        confirm it is refused. ``"off"`` leaves encryption to the bucket.
     kms_key_id
         Id, ARN or alias of the key for ``"aws:kms"``; ``None`` is the account's key for S3.
     tags
-        Of data objects, as pairs of key and value, for rules and bills; the manifest's objects have none, so
-        that no rule by tag takes them.
+        Pairs of key and value for data objects, for lifecycle rules and bills. Objects of the manifest have none, so
+        no rule by tag applies to them.
     read_back
-        Whether a data object is read again after its upload, and its bytes compared, before it counts.
+        Whether each data object is read again and compared after its upload.
     conditional_writes
-        ``"off"`` checks the condition of a `put` by reading first. That is safe with exactly one tierer
-        and no more; it is for backends that have no compare-and-swap.
+        ``"off"`` checks the condition of a `put` by reading first. That is safe with exactly one tierer only; it is
+        meant for backends without compare-and-swap.
     access_key, secret_key, session_token
         Explicit credentials; never shown by ``repr``. A pickled store carries them.
     attempts
-        Requests made for one call, the first included, before a transient failure is raised.
+        Requests for one call, including the first, before a transient failure is raised.
     connect_timeout_seconds, read_timeout_seconds
-        For one attempt: to connect, and then to wait, in one step and in all, for what is sent to be taken and for
-        the answer. Against an endpoint that never answers, a call takes at most about ``attempts`` times their sum,
-        and ``2 ** attempts`` seconds of backoff. A ``credential_process`` of the shared config is ended after twice
-        the time to read.
+        For one attempt: the time to connect, and then the time to send and to wait for the answer, for each step and
+        in all. Against an endpoint that never answers, a call takes at most about ``attempts`` times their sum,
+        plus ``2 ** attempts`` seconds of backoff. A ``credential_process`` of the shared config is killed after twice
+        the read timeout.
     bytes_per_second_min
-        Each so many bytes that move, either way, give an attempt a second more. One that moves fewer ends as one that
-        is never answered. S3 alone.
+        The slowest transfer that is accepted: every so many bytes, in either direction, extend an attempt by a second.
+        A slower attempt times out. S3 alone.
     part_bytes
-        Uploads up to this size are one PUT, larger ones are sent in parts of this size.
+        Uploads up to this size are one PUT; larger ones are sent in parts of this size.
     upload_threads
-        Parts of one upload that are under way at a time; it holds at most one part more in memory.
+        Parts of one upload that are sent at a time; an upload holds at most one more part in memory.
     read_threads
         Ranges that are fetched at a time, over all calls of one store.
     upload_bytes_per_second, requests_per_second
-        Limits over all threads of the process; ``None`` is none. Ranged reads count as no request.
+        Limits over all threads of the process; ``None`` is no limit. Ranged reads do not count as requests.
     """
 
     endpoint_url: str | None = None
@@ -96,12 +95,12 @@ class ColdOptions:
     requests_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no backend could use.
+        """Check the values.
 
         Raises
         ------
         ConfigError
-            Names the option and what to write.
+            A value is not usable; the message names the option and what to write.
         """
         if self.conditional_writes not in ("on", "off"):
             raise ConfigError(f'cold.conditional_writes is "on" or "off", not {self.conditional_writes!r}')
@@ -132,9 +131,9 @@ class ColdOptions:
 
 
 def check_url(url: str) -> None:
-    """Raise `ConfigError` for what is no URL of an object store, and for one that seems to hold a secret.
+    """Raise `ConfigError` for a string that is not the URL of an object store, or that seems to contain a secret.
 
-    A secret is not repeated. Those of AWS may have slashes in them; the query is what a signed URL is signed by.
+    The message does not repeat a secret. Secrets of AWS may contain slashes; a signed URL has its signature in the query.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or not scheme:
@@ -144,7 +143,7 @@ def check_url(url: str) -> None:
     first, _, after = rest.partition("/")
     user, _, _ = first.rpartition("@")
     name, colon, word = first.partition(":")
-    # A host may have a port, except in S3, and the ARN of an access point has colons.
+    # A host may have a port, but not in S3; the ARN of an access point has colons.
     slashed = colon and "@" in after and (name != "arn" if s3 else not word.isdecimal())
     if ":" in user or (user and s3) or slashed:
         raise ConfigError(
@@ -157,7 +156,7 @@ def check_url(url: str) -> None:
 
 
 def check_encryption(encryption: str, kms_key_id: str | None) -> None:
-    """Raise `ConfigError` for an unknown way to encrypt, and for a key that nothing uses."""
+    """Raise `ConfigError` for an unknown kind of encryption, and for a key without effect."""
     if encryption not in ("off", "AES256", "aws:kms"):
         raise ConfigError(f'cold.encryption is "off", "AES256" or "aws:kms", not {encryption!r}')
     if kms_key_id is not None and encryption != "aws:kms":
@@ -184,7 +183,7 @@ def check_tags(tags: tuple[tuple[str, str], ...]) -> None:
 
 
 def endpoint_fault(url: str) -> str | None:
-    """Return what is wrong with the URL of a server, without repeating it: nobody can reach it, or it holds a secret."""
+    """Return why a server's URL is not usable, or that it contains a secret, without repeating it; None if it is valid."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

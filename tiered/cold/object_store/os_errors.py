@@ -1,4 +1,4 @@
-"""What the operating system and fsspec's drivers raise, as a `ColdStorageError` that says what to do."""
+"""The translation of errors of the operating system and of fsspec's drivers into `ColdStorageError`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ...errors import (
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _READS = {"get", "stat"}
-_OF_THE_DISK = (Backpressure, DiskFull, ReadOnly, StoreLocked)
-_WAITED_OUT = (Backpressure, DiskFull, StoreLocked, TimeoutError, ConnectionError)
-_PASSING = {
+_DISK_ERRORS = (Backpressure, DiskFull, ReadOnly, StoreLocked)
+_TRANSIENT = (Backpressure, DiskFull, StoreLocked, TimeoutError, ConnectionError)
+_TRANSIENT_ERRNOS = {
     errno.EAGAIN,
     errno.EBUSY,
     errno.EDQUOT,
@@ -35,25 +35,25 @@ _PASSING = {
 
 
 @contextmanager
-def translated(
+def translating(
     operation: str, key: str, url: str, kinds: tuple[type[Exception], ...] = (Exception,)
 ) -> Iterator[None]:
-    """Translate errors of `kinds`; those that callers of an object store know pass through."""
+    """Translate errors of `kinds` that the block raises; errors that callers of an object store expect pass through."""
     try:
         yield
     except ColdStorageError:
         raise
     except kinds as error:
-        if isinstance(error, TieredError) and not isinstance(error, _OF_THE_DISK):
+        if isinstance(error, TieredError) and not isinstance(error, _DISK_ERRORS):
             raise
         raise translate(error, operation, key, url) from error
 
 
 def translate(error: BaseException, operation: str, key: str, url: str) -> ColdStorageError:
-    """Return what `error` means to a caller of the object store; see `s3_errors.translate`."""
-    said = _said_by_s3(error, operation, key, url)
-    if said is not None:
-        return said
+    """Return the error for a caller of the object store; see `s3_errors.translate`."""
+    s3_error = _s3_error_in(error, operation, key, url)
+    if s3_error is not None:
+        return s3_error
     subject = f"cannot {operation} {url}/{key}".rstrip("/")
     text = " ".join((str(error) or type(error).__name__).split())
     status = _status(error)
@@ -63,15 +63,15 @@ def translate(error: BaseException, operation: str, key: str, url: str) -> ColdS
         return ColdStorageError(
             f"{subject}: {text}; check the permissions, or the credentials of this driver"
         )
-    if isinstance(error, _WAITED_OUT) or status in (408, 429):
+    if isinstance(error, _TRANSIENT) or status in (408, 429):
         return ColdStorageError(f"{subject}: {text}", retryable=True)
-    if isinstance(error, OSError) and error.errno in _PASSING:
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
         return ColdStorageError(f"{subject}: {text}", retryable=True)
     return ColdStorageError(f"{subject}: {text}", retryable=status >= 500)
 
 
-def _said_by_s3(error: BaseException | None, operation: str, key: str, url: str) -> ColdStorageError | None:
-    """Return the answer of S3 that s3fs made an error of the operating system of: it says more, and for certain."""
+def _s3_error_in(error: BaseException | None, operation: str, key: str, url: str) -> ColdStorageError | None:
+    """Return the translated answer of S3 behind an error of s3fs, if there is one: it is more precise."""
     if "botocore.exceptions" not in sys.modules:
         return None
     from botocore.exceptions import BotoCoreError, ClientError
@@ -88,7 +88,7 @@ def _said_by_s3(error: BaseException | None, operation: str, key: str, url: str)
 
 
 def _status(error: BaseException) -> int:
-    """Return the HTTP status that drivers keep under one of two names, 0 where there is none."""
+    """Return the HTTP status, which drivers keep under one of two names; 0 if there is none."""
     for name in ("status_code", "code"):
         value = getattr(error, name, None)
         if isinstance(value, int):

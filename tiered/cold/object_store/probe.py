@@ -1,4 +1,4 @@
-"""The proof, before anything is written, that a server's compare-and-swap is one."""
+"""The test of a server's compare-and-swap, made before the first write to a bucket."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from uuid import uuid4
 from ...errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from .protocol import PROBE_PREFIX, ObjectStore
 
-__all__ = ["Verdict", "check_conditional_writes"]
+__all__ = ["ProbeOutcome", "check_conditional_writes"]
 
 RACES = 3
 RACERS = 8
-_RACER_BYTES = 4096  # about what a head has
+_RACER_BYTES = 4096  # about the size of a head
 _START_SECONDS_MAX = 10.0
 _TRIES = 2
-# Their compare-and-swap is our own code; the contract suite races it.
-_OURS = ("file://", "memory://")
+# This package implements the compare-and-swap of these; the contract suite races it.
+_BUILT_IN = ("file://", "memory://")
 _INSTEAD = (
     'use a server with conditional writes, or set cold.conditional_writes = "off" and run exactly one tierer'
 )
 
 
 def check_conditional_writes(store: ObjectStore) -> None:
-    """Prove with small objects that the store's compare-and-swap is one, and delete them.
+    """Test the store's compare-and-swap with small objects, and delete them.
 
     Some S3-compatible servers accept ``If-Match`` and ``If-None-Match`` and ignore them. Others compare first and
-    write later, so that several writers at a time succeed. Two tierers would then overwrite each other's manifest
-    without an error, so this belongs before the first write to a bucket: once a bucket, as a server is asked some 60
-    times. A race with several winners refutes the server; one with a single winner proves nothing.
+    write later, so that several concurrent writers succeed. Two tierers would then overwrite each other's manifest
+    without an error. So this test precedes the first write to a bucket; it runs once a bucket, as it takes some 60
+    requests. A race with several winners refutes the server; a race with a single winner proves nothing.
 
     Raises
     ------
     ConfigError
-        A condition that does not hold was ignored, one that holds was refused, or a race had several winners.
+        The server ignored a condition that was false, refused one that was true, or a race had several winners.
     ColdStorageError
     """
     if not store.conditional_writes:
@@ -43,31 +43,31 @@ def check_conditional_writes(store: ObjectStore) -> None:
     probe = _Probe(store)
     try:
         probe.write_alone()
-        if not store.url.startswith(_OURS):
+        if not store.url.startswith(_BUILT_IN):
             for _ in range(RACES):
                 probe.write_in_races()
     except BaseException:
-        with suppress(ColdStorageError):  # what stays, the sweep deletes
+        with suppress(ColdStorageError):  # the sweep deletes those that stay
             store.delete(probe.keys)
         raise
     store.delete(probe.keys)
 
 
-class Verdict:
-    """What a look at a server came to, kept for the life of the process: each partition and pass wants to know."""
+class ProbeOutcome:
+    """The outcome of a test of a server, kept for the life of the process: each partition and pass needs it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._refusal: str | None = None
         self._passed = False
 
-    def ask(self, look: Callable[[], None]) -> None:
-        """Look, unless a look came to an end before.
+    def check(self, probe: Callable[[], None]) -> None:
+        """Run the test unless it has passed or failed before.
 
         Raises
         ------
         ConfigError
-            By this look or the one before. What passes, such as a server that is away, is not kept.
+            The test fails or has failed. Other errors, such as an unreachable server, are not kept.
         """
         with self._lock:
             if self._refusal is not None:
@@ -75,7 +75,7 @@ class Verdict:
             if self._passed:
                 return
             try:
-                look()
+                probe()
             except ConfigError as error:
                 self._refusal = str(error)
                 raise
@@ -83,20 +83,20 @@ class Verdict:
 
 
 class _Probe:
-    """Writes objects that nobody else writes. An ``etag`` of None stands for an object that is not there."""
+    """Writes to objects of its own. An ``etag`` of None stands for an object that is not there."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.keys: list[str] = []
         self._store = store
 
     def write_alone(self) -> None:
-        """Write with conditions that hold and with some that do not."""
+        """Write with conditions that are true and with some that are false."""
         key = self._new_key()
-        first = self._accepted(key, b"first", None)
-        second = self._accepted(key, b"second", first)
-        self._refused(key, None)
+        first = self._check_accepted(key, b"first", None)
+        second = self._check_accepted(key, b"second", first)
+        self._check_refused(key, None)
         if second != first:
-            self._refused(key, first)
+            self._check_refused(key, first)
 
     def write_in_races(self) -> None:
         """Let several writers create an object, and then replace it."""
@@ -106,31 +106,31 @@ class _Probe:
             self._race(key, etag)
 
     def _new_key(self) -> str:
-        # Names of this form are all that a policy for one store's keys lets through.
+        # An access policy for one store's keys allows only names of this form.
         self.keys.append(f"{PROBE_PREFIX}{uuid4()}")
         return self.keys[-1]
 
     def _put(self, key: str, data: bytes, etag: str | None) -> str:
         return self._store.put(key, data, if_match=etag, if_none_match=etag is None)
 
-    def _accepted(self, key: str, data: bytes, etag: str | None) -> str:
-        """Write where the condition holds; return the new ETag."""
+    def _check_accepted(self, key: str, data: bytes, etag: str | None) -> str:
+        """Write with a true condition; return the new ETag."""
         refusal: PreconditionFailed | None = None
         for _ in range(_TRIES):
             try:
                 return self._put(key, data, etag)
             except PreconditionFailed as error:
                 refusal = error
-            # The SDK repeats a request whose answer was lost, and then meets its own success.
+            # The SDK repeats a request whose answer was lost; the repetition fails on its own success.
             with suppress(ObjectNotFound):
-                found = self._store.get(key)
-                if found.data == data:
-                    return found.etag
-        what = "If-Match with the ETag that it gave itself" if etag else "If-None-Match where no object is"
+                stored = self._store.get(key)
+                if stored.data == data:
+                    return stored.etag
+        what = "If-Match with the ETag that it returned" if etag else "If-None-Match where there is no object"
         raise ConfigError(f"{self._store.url}: the server refuses {what}; {_INSTEAD}") from refusal
 
-    def _refused(self, key: str, etag: str | None) -> None:
-        """Write where the condition does not hold."""
+    def _check_refused(self, key: str, etag: str | None) -> None:
+        """Write with a false condition."""
         try:
             self._put(key, b"third", etag)
         except PreconditionFailed:
@@ -140,7 +140,7 @@ class _Probe:
         )
 
     def _race(self, key: str, etag: str | None) -> str | None:
-        """Let all write at the same time; return the ETag of the one that won, None where none did."""
+        """Let all racers write at the same time; return the winner's ETag, None if there is no winner."""
         start = Barrier(RACERS)
         won: list[tuple[bytes, str]] = []
         failed: list[Exception] = []
@@ -153,13 +153,13 @@ class _Probe:
             except PreconditionFailed:
                 pass
             except Exception as error:  # noqa: BLE001 - raised below, once all have ended
-                # Too many at once, or no answer: not a winner, whatever became of it.
+                # A throttled or lost request: not a winner, whatever its outcome.
                 if not isinstance(error, ColdStorageError) or not error.retryable:
                     failed.append(error)
 
-        # No bytes twice: an ETag may be their hash, and the condition would hold again.
+        # Each racer writes other bytes: an ETag may be their hash, and an old condition would become true again.
         written = [uuid4().bytes * (_RACER_BYTES // 16) for _ in range(RACERS)]
-        # Not of a pool: those take no work while the interpreter ends, when the last records are flushed.
+        # Not a pool: pools take no work while the interpreter ends, when the last records are flushed.
         racers = [Thread(target=write, args=(data,), name="tiered-probe") for data in written]
         started: list[Thread] = []
         try:
@@ -176,7 +176,7 @@ class _Probe:
         if not won:
             return None
         if len(won) > 1 or not self._holds(key, won[0][0]):
-            ended = f"{len(won)} succeeded" if len(won) > 1 else "one succeeded and another is what is there"
+            ended = f"{len(won)} succeeded" if len(won) > 1 else "one succeeded and another one is stored"
             raise ConfigError(
                 f"{self._store.url}: of {RACERS} writes of one object at the same time, each with the same "
                 f"{_header(etag)}, {ended}: the server compares and writes in two steps, so two writers would overwrite "

@@ -1,9 +1,8 @@
-"""The seam to the bucket: the one protocol through which objects are read and written.
+"""The protocol of an object store, through which all objects are read and written.
 
-Every backend passes the same contract suite (``tests/cold/object_store/contract.py``). Keys are relative to the
-store's prefix, use ``/`` and never start with one. Errors are `ColdStorageError` and its children
-`ObjectNotFound` (only on an authoritative 404, promise P10) and `PreconditionFailed`; nothing of
-botocore, fsspec or the operating system escapes.
+Every backend passes the same contract suite (``tests/cold/object_store/contract.py``). Keys are relative to the store's prefix, use
+``/`` and never start with it. Errors are `ColdStorageError` and its subclasses `ObjectNotFound` (only on an authoritative
+404, promise P10) and `PreconditionFailed`; no error of botocore, fsspec or the operating system escapes.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
-PROBE_PREFIX = "probe/"  # of objects that are written to learn something of the server, and deleted at once
+PROBE_PREFIX = "probe/"  # of objects that are written to test the server and deleted at once
 
 Bytes = bytes | bytearray | memoryview
 
-# Of an object that is read whole: a document, a head, a page. Each is decoded in memory, several times its size.
+# The largest object that is read whole: a document, a head, a page. Decoding takes several times its size.
 GET_BYTES_MAX = 1 << 28
 
 
@@ -25,8 +24,8 @@ GET_BYTES_MAX = 1 << 28
 class ObjectInfo:
     """One object as a listing or a HEAD shows it; ``modified_seconds`` is the server's clock (Unix).
 
-    ``crc`` is the CRC32C of all its bytes, as the server keeps it; None where it keeps none, and in listings.
-    ``storage_class`` is empty for the one that new objects get, and in listings.
+    ``crc`` is the CRC32C of all its bytes as the server stores it; None if it stores none, and in listings.
+    ``storage_class`` is empty for the class of new objects, and in listings.
     """
 
     key: str
@@ -39,40 +38,49 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A whole object and the ETag under which exactly these bytes were read."""
+    """A whole object, and the ETag under which exactly these bytes were read."""
 
     data: bytes
     etag: str
 
 
 class Upload(Protocol):
-    """A streaming write of one object; memory stays bounded to a few parts.
+    """A streaming write of one object that takes memory for a few parts only.
 
-    Nothing is visible under the key before `commit` returns. Leaving the context without `commit`
-    aborts. `write` copies what it must keep.
+    The object is not visible before `commit` returns. Leaving the context without `commit` aborts the upload. `write`
+    copies the data that it must keep.
     """
 
-    def write(self, data: Bytes) -> int: ...
-    def commit(self) -> ObjectInfo:
-        """Finish, check what arrived (size and CRC32C as the server reports them) and return it."""
+    def write(self, data: Bytes) -> int:
+        """Take `data`; return its number of bytes."""
         ...
 
-    def abort(self) -> None: ...
-    def __enter__(self) -> Upload: ...
+    def commit(self) -> ObjectInfo:
+        """Finish, check the size and CRC32C that the server reports, and return the object."""
+        ...
+
+    def abort(self) -> None:
+        """Discard the upload; may be called twice, and after `commit`."""
+        ...
+
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.abort()
 
 
 class ObjectStore(Protocol):
-    """What the cold tier needs of a bucket.
+    """A bucket, or a prefix of one, as the cold tier uses it.
 
     Attributes
     ----------
     url
         For messages: ``s3://bucket/prefix``; never holds credentials.
     conditional_writes
-        Whether `put` honours ``if_match`` and ``if_none_match``.
+        Whether `put` obeys ``if_match`` and ``if_none_match`` atomically.
     """
 
     @property
@@ -81,7 +89,7 @@ class ObjectStore(Protocol):
     def conditional_writes(self) -> bool: ...
 
     def get(self, key: str) -> Versioned:
-        """Read a small object whole, with its ETag; one above `GET_BYTES_MAX` is a `CorruptionError`."""
+        """Read a small object whole, with its ETag; an object above `GET_BYTES_MAX` raises `CorruptionError`."""
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -95,13 +103,13 @@ class ObjectStore(Protocol):
     def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
         """Write a small object in one request with a checksum; return its ETag.
 
-        Raises `PreconditionFailed` where the condition does not hold. An unknown outcome (timeout,
-        5xx after retries) is ``ColdStorageError(retryable=True)``: the caller finds out by reading.
+        Raises `PreconditionFailed` if the condition is false. An unknown outcome (timeout, 5xx after retries) raises
+        ``ColdStorageError(retryable=True)``: the caller reads the object to learn the outcome.
         """
         ...
 
     def upload(self, key: str) -> Upload:
-        """Start a streaming write of an immutable object under a never-reused key."""
+        """Begin a streaming write of an immutable object under a key that is never reused."""
         ...
 
     def stat(self, key: str) -> ObjectInfo: ...
@@ -115,10 +123,15 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete; a key that is not there is no error."""
+        """Delete objects; a missing one is no error."""
         ...
 
     def close(self) -> None: ...
+
+
+def object_url(store: ObjectStore, key: str) -> str:
+    """Return the URL of an object, for messages."""
+    return f"{store.url.rstrip('/')}/{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +145,12 @@ class UnfinishedUpload:
 
 @runtime_checkable
 class KeepsUnfinished(Protocol):
-    """What a backend has beside `ObjectStore` where uploads that were cut short stay, unseen, and cost storage."""
+    """An `ObjectStore` in which unfinished uploads stay, invisible in listings, and cost storage."""
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
         """Every unfinished upload below ``prefix``, which ends in ``/``, in key order."""
         ...
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Drop an unfinished upload and its parts; one that is gone is no error."""
+        """Abort an unfinished upload and delete its parts; a missing one is no error."""
         ...

@@ -1,4 +1,4 @@
-"""Byte ranges of objects: merging them before a fetch, and a file made of what was fetched."""
+"""Byte ranges of objects: merging them before a fetch, and a sparse file of fetched ranges."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from copy import copy
 
-Range = tuple[int, int]
+Span = tuple[int, int]
 """Start and length."""
 
 
-def coalesce(ranges: list[Range], gap_bytes: int) -> list[Range]:
-    """Merge ``(start, length)`` ranges that are at most `gap_bytes` apart, in order."""
-    merged: list[Range] = []
-    for start, length in sorted(ranges):
+def coalesce(spans: list[Span], gap_bytes: int) -> list[Span]:
+    """Merge spans that are at most `gap_bytes` apart, in order."""
+    merged: list[Span] = []
+    for start, length in sorted(spans):
         if merged and start - sum(merged[-1]) <= gap_bytes:
             merged[-1] = (merged[-1][0], max(sum(merged[-1]), start + length) - merged[-1][0])
         else:
@@ -22,39 +22,39 @@ def coalesce(ranges: list[Range], gap_bytes: int) -> list[Range]:
 
 
 class SparseFile:
-    """A seekable file of which only some ranges are there; reading elsewhere is an error.
+    """A seekable file that contains only some ranges; reading elsewhere raises `OSError`.
 
-    It has one position, so each thread that reads needs one of its own: `reopen`.
+    It has one position, so each reading thread needs a file of its own; see `reopen`.
     """
 
     closed = False
 
-    def __init__(self, size: int, parts: Sequence[tuple[Range, bytes | memoryview]]) -> None:
+    def __init__(self, size: int, parts: Sequence[tuple[Span, bytes | memoryview]]) -> None:
         self._size = size
         self._parts = sorted(((span, memoryview(data)) for span, data in parts), key=lambda part: part[0])
         self._starts = [span[0] for span, _ in self._parts]
         self.at = 0
 
     def reopen(self) -> SparseFile:
-        """Return another file of the same bytes, with a position of its own."""
+        """Return another file over the same bytes, with its own position."""
         other = copy(self)
         other.at = 0
         return other
 
     def slice(self, start: int, length: int) -> memoryview:
-        """Return bytes that lie in one part.
+        """Return bytes that lie within one range.
 
         Raises
         ------
         OSError
-            They were not fetched.
+            No range contains them.
         """
         index = bisect_right(self._starts, start) - 1
         if index >= 0:
             (first, size), data = self._parts[index]
             if start + length <= first + size:
                 return data[start - first : start - first + length]
-        raise OSError(f"bytes {start} to {start + length} lie outside of what was fetched")
+        raise OSError(f"bytes {start} to {start + length} were not fetched")
 
     def read(self, length: int = -1) -> memoryview:
         """Return the next bytes, as every file object does."""
@@ -85,8 +85,8 @@ class SparseFile:
         return True
 
     def flush(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Mark as closed; pyarrow asks."""
+        """Mark as closed, which pyarrow checks."""
         self.closed = True

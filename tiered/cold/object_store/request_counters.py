@@ -1,4 +1,4 @@
-"""What was asked of a bucket so far: requests by operation, errors by kind, refusals, bytes both ways."""
+"""Counters of the requests to a bucket: requests by operation, errors by kind, throttling, bytes in both directions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class BucketCounts:
     Attributes
     ----------
     requests
-        By S3 operation (``PutObject``, ``UploadPart``, ``GetObject``, …), repetitions included.
+        Requests by S3 operation (``PutObject``, ``UploadPart``, ``GetObject``, …), including repetitions.
     errors
-        Requests that failed, by what the server or the SDK called it (``SlowDown``, ``ReadTimeoutError``, …).
+        Failed requests, by the error code of the server or the SDK (``SlowDown``, ``ReadTimeoutError``, …).
     failures
-        The same by operation and kind, ``("PutObject", "SlowDown")``.
+        Failed requests by operation and code, such as ``("PutObject", "SlowDown")``.
     throttled
-        Requests that the server refused as too many; they are among the errors.
+        Requests that the server refused as too many; the errors include them.
     bytes_up, bytes_down
-        Bytes of bodies sent, repetitions included, and of objects received.
+        Bytes of bodies sent, including repetitions, and of objects received.
     """
 
     requests: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class BucketCounts:
     failures: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def __add__(self, other: BucketCounts) -> BucketCounts:
-        """Return both together."""
+        """Return the sums."""
         return BucketCounts(
             dict(Counter(self.requests) + Counter(other.requests)),
             dict(Counter(self.errors) + Counter(other.errors)),
@@ -45,7 +45,7 @@ class BucketCounts:
         )
 
     def __sub__(self, before: BucketCounts) -> BucketCounts:
-        """Return what was added since `before`."""
+        """Return the counts since `before`."""
         return BucketCounts(
             dict(Counter(self.requests) - Counter(before.requests)),
             dict(Counter(self.errors) - Counter(before.errors)),
@@ -56,8 +56,8 @@ class BucketCounts:
         )
 
 
-class Counters:
-    """Thread-safe; `counts` is a consistent copy."""
+class RequestCounters:
+    """Thread-safe counters; `counts` is a consistent copy."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class Counters:
 
     @property
     def counts(self) -> BucketCounts:
-        """What was counted so far."""
+        """The counts so far."""
         with self._lock:
             return BucketCounts(
                 dict(self._requests),

@@ -1,4 +1,4 @@
-"""Requests to one bucket: connections per process, verified reads, every error translated."""
+"""The client of one S3 bucket: connections per process, verified reads, translated errors."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from botocore.loaders import create_loader
 
 from ...errors import ColdStorageError, ConfigError, CorruptionError
 from ...format.checksum import crc32c
-from .keys import too_large
+from .keys import oversize_error
 from .options import NO_ADDRESS, ColdOptions, endpoint_fault
 from .protocol import GET_BYTES_MAX, Bytes
-from .request_counters import Counters
+from .request_counters import RequestCounters
 from .s3_deadline import make_patient
 from .s3_errors import RAISED, is_throttle, refuses_keys, status_of, translate
-from .throttle import Brakes, PacedBody
+from .throttle import PacedBody, Throttle
 
 _DESCRIPTIONS = create_loader()
-# Where there are none, a search for credentials waits for services that do not answer.
+# Without credentials, a search for them waits for services that do not answer.
 _SEARCH_AGAIN_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1
 _ERROR_BYTES_MAX = 64 << 10
@@ -45,7 +45,7 @@ def encode_crc(value: int) -> str:
 
 
 def whole_crc_of(answer: Any) -> int | None:
-    """Return the CRC32C of the whole object from an answer; None where it has none, or one of parts' checksums."""
+    """Return the CRC32C of the whole object from an answer; None if it has none, or only a composite checksum."""
     declared = str(answer.get("ChecksumCRC32C", ""))
     if "-" in declared or answer.get("ChecksumType") == "COMPOSITE":
         return None
@@ -56,7 +56,7 @@ def whole_crc_of(answer: Any) -> int | None:
 
 
 def checksum(data: Bytes) -> dict[str, str]:
-    """Return the arguments that make the server verify `data` before it keeps it."""
+    """Return the arguments that make the server verify `data` before it stores it."""
     return {"ChecksumAlgorithm": "CRC32C", "ChecksumCRC32C": encode_crc(crc32c(data))}
 
 
@@ -64,20 +64,20 @@ def checksum(data: Bytes) -> dict[str, str]:
 class _Connections:
     client: Any
     pool: ThreadPoolExecutor
-    brakes: Brakes
+    throttle: Throttle
     made: float = field(default_factory=time.monotonic)
     refused: bool = False
-    """Its keys are no longer valid, or it found none, and there may be others now."""
+    """The server refused its keys, or it found none; a new search may find others."""
 
 
 class S3Client:
-    """One bucket, one prefix. Connections are made at the first request of each process.
+    """The client of one prefix of one bucket. Each process connects at its first request.
 
-    The SDK repeats a failed request (mode ``standard``), a PUT too. So the answer to a conditional write
-    can be 412 although the write before it, whose answer was lost, succeeded; only the content tells.
+    The SDK repeats a failed request (mode ``standard``), also a PUT. So a conditional write can be answered with 412
+    although an earlier attempt, whose answer was lost, succeeded. Only the content of the object shows that.
 
-    Each request, a repetition too, is counted and waits for the brakes (`throttle`): the SDK's backoff is
-    of one call, theirs of all threads.
+    Each request, including repetitions, is counted and waits for the throttle. The SDK's backoff concerns one call, the
+    throttle all threads.
     """
 
     def __init__(self, bucket: str, prefix: str, options: ColdOptions) -> None:
@@ -86,17 +86,17 @@ class S3Client:
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self.options = options
         self._by_process: dict[int, _Connections] = {}
-        self._counters: dict[int, Counters] = {}
+        self._counters: dict[int, RequestCounters] = {}
 
     @property
-    def counters(self) -> Counters:
-        """What this process asked of the bucket, over all connections."""
-        return self._counters.setdefault(os.getpid(), Counters())
+    def counters(self) -> RequestCounters:
+        """Counters of this process's requests, over all connections."""
+        return self._counters.setdefault(os.getpid(), RequestCounters())
 
     @property
-    def brakes(self) -> Brakes:
-        """What slows requests down, shared with others that use this bucket in this process."""
-        return self._connected().brakes
+    def throttle(self) -> Throttle:
+        """The throttle, shared by all users of this bucket in this process."""
+        return self._connected().throttle
 
     @property
     def pool(self) -> ThreadPoolExecutor:
@@ -104,7 +104,7 @@ class S3Client:
         return self._connected().pool
 
     def call(self, operation: str, key: str, method: str, **arguments: Any) -> Any:
-        """Make one request (with the SDK's retries) and return its answer, or raise what it means."""
+        """Make one request (with the SDK's retries) and return its answer; raise translated errors."""
         try:
             return self._request(method, arguments)
         except RAISED as error:
@@ -113,8 +113,8 @@ class S3Client:
     def head(self, operation: str, key: str) -> Any:
         """Return the answer to a HEAD of `key`, checksum included.
 
-        A HEAD has no body, so its 404 cannot say whether the object or the bucket is missing, nor its 400 or 403
-        what is wrong with the keys. The GET that is then sent can: its answer is raised.
+        A HEAD has no body, so a 404 does not say whether the object or the bucket is missing, and a 400 or 403 does not
+        say why the keys are refused. Then a GET is sent, whose error does say so.
         """
         arguments = {"Key": self.prefix + key, "ChecksumMode": "ENABLED"}
         try:
@@ -135,8 +135,8 @@ class S3Client:
     def read(self, key: str, span: tuple[int, int] | None = None) -> tuple[bytes, str]:
         """Return an object, or ``(start, length)`` of it, verified, and its ETag.
 
-        The SDK's retries end where the body begins, so a body that breaks off is asked for again here, and so is an
-        answer with an error in the place of the body. In all it takes hardly longer than any other call.
+        The SDK retries only until the body begins. So this method retries when a body breaks off, or contains an error
+        instead of the object. All attempts together take about as long as those of any other call.
         """
         options = self.options
         until = time.monotonic() + options.attempts * (
@@ -162,18 +162,18 @@ class S3Client:
             connections.client.close()
 
     def encryption(self) -> dict[str, str]:
-        """Return the arguments that ask for encryption at rest."""
-        asked, key = self.options.encryption, self.options.kms_key_id
-        if asked == "off":
+        """Return the arguments that request encryption at rest."""
+        encryption, key = self.options.encryption, self.options.kms_key_id
+        if encryption == "off":
             return {}
-        return {"ServerSideEncryption": asked, **({"SSEKMSKeyId": key} if key else {})}
+        return {"ServerSideEncryption": encryption, **({"SSEKMSKeyId": key} if key else {})}
 
     def check_encrypted(self, answer: Any, where: str) -> None:
-        """Raise unless the server says that it encrypted as asked: some accept the header and ignore it."""
-        asked, said = self.options.encryption, answer.get("ServerSideEncryption")
-        if asked not in ("off", said):
+        """Raise unless the server confirms the requested encryption: some servers accept the header and ignore it."""
+        requested, confirmed = self.options.encryption, answer.get("ServerSideEncryption")
+        if requested not in ("off", confirmed):
             raise ColdStorageError(
-                f"{where} was stored with encryption {said or 'off'}, not {asked}: {self._endpoint()} ignores "
+                f"{where} was stored with encryption {confirmed or 'off'}, not {requested}: {self._endpoint()} ignores "
                 'cold.encryption; set it to "off" and encrypt the disks there, or use a server that has it'
             )
 
@@ -182,15 +182,15 @@ class S3Client:
         if span is not None:
             arguments["Range"] = f"bytes={span[0]}-{span[0] + span[1] - 1}"
         answer = self.call("get", key, "get_object", **arguments)
-        declared = str(answer.get("ChecksumCRC32C", "-"))  # a dash marks the checksum of parts' checksums
+        declared = str(answer.get("ChecksumCRC32C", "-"))  # a dash marks a composite checksum
         whole = span is None and "-" not in declared and answer.get("ChecksumType") != "COMPOSITE"
         answered = str(answer.get("ContentRange", ""))
         with answer["Body"] as body:
             right = span is None or answered.startswith(f"bytes {span[0]}-{span[0] + span[1] - 1}/")
             if span is None and (size := int(answer.get("ContentLength", 0))) > GET_BYTES_MAX:
-                raise too_large(f"{self.url}/{key}", size)
+                raise oversize_error(f"{self.url}/{key}", size)
             try:
-                # Of what was not asked for, no more than an error has.
+                # Of a wrong range, read no more than an error message takes.
                 data: bytes = body.read() if right else body.read(_ERROR_BYTES_MAX)
             except RAISED as error:
                 raise self._translate(error, "get", key) from _BodyBrokeError(str(error))
@@ -204,17 +204,17 @@ class S3Client:
             message = f"cannot get {where}: the body ended after {len(data)} of {span[1]} bytes"
             raise ColdStorageError(message, retryable=True) from _BodyBrokeError(message)
         if whole and declared != encode_crc(crc32c(data)):
-            raise CorruptionError("what was read does not fit the object's CRC32C", where=where)
+            raise CorruptionError("the bytes that were read do not match the object's CRC32C", where=where)
         return data, etag_of(answer, where)
 
     def _check_no_error(self, key: str, data: bytes) -> None:
-        """Raise where a server, or a proxy, answered 200 and put the error into the body."""
-        found = _ERROR_BODY.match(data)
-        if found is None:
+        """Raise if a server or a proxy answered 200 with an error in the body."""
+        match = _ERROR_BODY.match(data)
+        if match is None:
             return
-        code = found[1].decode()
+        code = match[1].decode()
         if is_throttle(code, 200):
-            self.brakes.pace.slow_down()
+            self.throttle.pace.slow_down()
         raise ColdStorageError(
             f"cannot get {self.url}/{key}: {self._endpoint()} answered 200 with the error {code} in the body; it may pass",
             retryable=True,
@@ -222,19 +222,19 @@ class S3Client:
 
     def _other_range(self, key: str, span: tuple[int, int], answered: str) -> ColdStorageError:
         return ColdStorageError(
-            f"cannot get {self.url}/{key}: asked for bytes {span[0]}-{span[0] + span[1] - 1}, {self._endpoint()} "
+            f"cannot get {self.url}/{key}: bytes {span[0]}-{span[0] + span[1] - 1} were requested, {self._endpoint()} "
             f"answered {answered or 'without a range'!r}; the object is shorter than expected or the server ignores ranges"
         )
 
     def _request(self, method: str, arguments: dict[str, Any]) -> Any:
         connections = self._connected()
         if "Body" in arguments:
-            arguments = {**arguments, "Body": connections.brakes.paced(arguments["Body"])}
+            arguments = {**arguments, "Body": connections.throttle.paced(arguments["Body"])}
         try:
             return getattr(connections.client, method)(Bucket=self.bucket, **arguments)
         except RAISED as error:
-            sought = time.monotonic() - connections.made >= _SEARCH_AGAIN_SECONDS
-            if refuses_keys(error) or (sought and isinstance(error, boto.NoCredentialsError)):
+            may_search = time.monotonic() - connections.made >= _SEARCH_AGAIN_SECONDS
+            if refuses_keys(error) or (may_search and isinstance(error, boto.NoCredentialsError)):
                 connections.refused = True
             raise
 
@@ -249,46 +249,46 @@ class S3Client:
         process = os.getpid()  # sockets and threads do not survive a fork
         connections = self._by_process.get(process)
         if connections is None:
-            # Two threads may both connect; setdefault lets one of them win, with no lock to inherit held.
+            # Two threads may both connect; setdefault keeps one of them. A lock could be held at a fork.
             connections = self._by_process.setdefault(process, self._connect())
         elif connections.refused:
-            # A client reads files of keys once. The old one is not closed: other threads may be using it.
+            # A client reads credential files only once. The old one is not closed: other threads may be using it.
             connections = self._by_process[process] = self._connect()
         return connections
 
     def _connect(self) -> _Connections:
         options = self.options
         place = f"{options.endpoint_url} {self.bucket}"
-        brakes = Brakes.shared(place, options.upload_bytes_per_second, options.requests_per_second)
+        throttle = Throttle.shared(place, options.upload_bytes_per_second, options.requests_per_second)
         try:
             client = _make_client(options)
         except RAISED as error:
             if type(error) is ValueError:
-                # The SDK's text repeats the URL, which may hold a password.
+                # The SDK's message repeats the URL, which may contain a password.
                 raise ConfigError(f"{_ENDPOINT} {NO_ADDRESS}") from None
             raise self._translate(error, "reach", "") from error
-        _Hooks(brakes, self.counters).register(client)
+        _Hooks(throttle, self.counters).register(client)
         pool = ThreadPoolExecutor(options.read_threads, thread_name_prefix="tiered-s3-read")
-        return _Connections(client, pool, brakes)
+        return _Connections(client, pool, throttle)
 
 
 @dataclass(frozen=True, slots=True)
 class _Hooks:
-    """What the SDK calls around each request that it sends, repetitions included."""
+    """The functions that the SDK calls around each request that it sends, including repetitions."""
 
-    brakes: Brakes
-    counters: Counters
+    throttle: Throttle
+    counters: RequestCounters
 
     def register(self, client: Any) -> None:
         events = client.meta.events
-        # Before it is signed: a signature grows old.
+        # Before the request is signed, since a signature expires.
         events.register_first("request-created.s3", self.created)
         events.register("before-send.s3", self.sending)
         events.register("response-received.s3", self.answered)
         events.register_first("needs-retry.s3.HeadBucket", self.redirected)
 
     def created(self, request: Any, **_: Any) -> None:
-        self.brakes.before_request(free="Range" in request.headers)
+        self.throttle.before_request(free="Range" in request.headers)
 
     def sending(self, request: Any, event_name: str, **_: Any) -> None:
         self.counters.sent(event_name.rpartition(".")[2], int(request.headers.get("Content-Length") or 0))
@@ -296,7 +296,7 @@ class _Hooks:
             request.body.begin()
 
     def redirected(self, request_dict: Any, **_: Any) -> None:
-        # The SDK asks by HeadBucket for the region that a redirect means, and again where that is redirected too.
+        # The SDK asks by HeadBucket for the region of a redirect; without this, endlessly if that is redirected too.
         request_dict["context"]["s3_redirect"]["redirected"] = True
 
     def answered(self, parsed_response: Any, exception: Exception | None, event_name: str, **_: Any) -> None:
@@ -311,19 +311,19 @@ class _Hooks:
         throttled = is_throttle(code, status)
         self.counters.failed(operation, code, throttled=throttled)
         if throttled:
-            self.brakes.pace.slow_down()
+            self.throttle.pace.slow_down()
 
 
 class _BodyBrokeError(Exception):
-    """Marks, as a cause, that an answer began well and its body did not end well."""
+    """Marks, as a cause, an answer whose body broke off."""
 
 
 class _ErrorInBodyError(_BodyBrokeError):
-    """Marks, as a cause, that an answer of status 200 has an error in the place of its body."""
+    """Marks, as a cause, an answer of status 200 with an error instead of a body."""
 
 
 def etag_of(answer: Any, where: str, *, retryable: bool = False) -> str:
-    """Return the answer's ETag; without one no write could ever be conditional."""
+    """Return the answer's ETag; raise without one, since no write could be conditional."""
     etag = answer.get("ETag")
     if not etag:
         raise ColdStorageError(
@@ -338,19 +338,19 @@ def _make_client(options: ColdOptions) -> Any:
         retries={"mode": "standard", "total_max_attempts": options.attempts},
         connect_timeout=options.connect_timeout_seconds,
         read_timeout=options.read_timeout_seconds,
-        # Reads come from the threads that fetch ahead and from this pool.
+        # Both the threads that fetch ahead and the pool of this client read.
         max_pool_connections=2 * options.read_threads + 2 * options.upload_threads,
-        # Checksums are computed here: botocore's default is another algorithm, and chunked bodies that
-        # some S3-compatible servers do not read.
+        # This package computes the checksums: botocore would use another algorithm, and chunked bodies that some
+        # S3-compatible servers cannot read.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    # A session of its own, as sessions are not safe to use from several threads. boto3's sessions cannot
-    # share what was read of S3's description, which takes four fifths of the time to connect.
+    # One session a client, as sessions are not thread-safe. They share the description of S3, whose loading takes four
+    # fifths of the time to connect; boto3's sessions cannot.
     session = botocore.session.Session()
     session.register_component("data_loader", _DESCRIPTIONS)
     if options.region is not None:
-        session.set_config_variable("region", options.region)  # for the services that give credentials, too
+        session.set_config_variable("region", options.region)  # also for the services that issue credentials
     if options.access_key is None:
         session.register_component(
             "credential_provider", _Credentials(session, 2 * options.read_timeout_seconds)
@@ -364,7 +364,7 @@ def _make_client(options: ColdOptions) -> Any:
         aws_session_token=options.session_token,
         config=config,
     )
-    # Every message of the SDK would show a password in it.
+    # Every message of the SDK would show a password in the URL.
     fault = endpoint_fault(client.meta.endpoint_url)
     if fault is not None:
         raise ConfigError(f"{_ENDPOINT} {fault}")
@@ -373,7 +373,7 @@ def _make_client(options: ColdOptions) -> Any:
 
 
 class _CredentialProcess(subprocess.Popen[bytes]):
-    """A ``credential_process`` of the user's configuration, which the SDK would wait for without an end."""
+    """A ``credential_process`` of the user's configuration with a time limit, which the SDK lacks."""
 
     def __init__(self, command: list[str], *, seconds_max: float, **options: Any) -> None:
         super().__init__(command, **options)
@@ -390,7 +390,7 @@ class _CredentialProcess(subprocess.Popen[bytes]):
 
 
 class _Credentials:
-    """The SDK's search for credentials: a ``credential_process`` ends, and whatever else fails is an error of theirs."""
+    """The SDK's search for credentials, with a time limit for processes and all failures as credential errors."""
 
     def __init__(self, session: botocore.session.Session, process_seconds_max: float) -> None:
         self._session = session
@@ -398,45 +398,49 @@ class _Credentials:
         with _credential_errors("the chain"):
             chain = session.get_component("credential_provider")
             chain.insert_after(ProcessProvider.METHOD, self._process(session.get_config_variable("profile")))
-            chain.remove(ProcessProvider.METHOD)  # the first of that name, which is the SDK's own
+            chain.remove(ProcessProvider.METHOD)  # removes the first of that name: the SDK's own
             self._providers = chain.providers
         for provider in self._providers:
-            # Of a role; it makes those of its source_profile itself.
+            # A role's provider creates the providers of its source_profile itself.
             builder = getattr(provider, "_profile_provider_builder", None)
             if builder is not None:
                 builder._create_process_provider = self._process
 
     def load_credentials(self) -> Any:
-        """Return the first that are found; None where there are none."""
+        """Return the credentials of the first provider that has some; None if none has."""
         for provider in self._providers:
             with _credential_errors(provider.METHOD):
-                found = provider.load()
-            if found is not None:
-                # Those that expire are renewed here, in the midst of a request.
-                found.get_frozen_credentials = partial(_frozen, found.get_frozen_credentials, provider.METHOD)
-                return found
+                credentials = provider.load()
+            if credentials is not None:
+                # This call renews expiring credentials, within a request.
+                credentials.get_frozen_credentials = partial(
+                    _freeze, credentials.get_frozen_credentials, provider.METHOD
+                )
+                return credentials
         return None
 
     def _process(self, profile: str | None) -> ProcessProvider:
         return ProcessProvider(profile or "default", lambda: self._session.full_config, popen=self._popen)
 
 
-def _frozen(freeze: Callable[[], Any], provider: str) -> Any:
+def _freeze(freeze: Callable[[], Any], provider: str) -> Any:
     with _credential_errors(provider):
-        found = freeze()
-        if not all(isinstance(part, str) for part in (found.access_key, found.secret_key, found.token or "")):
-            raise TypeError("a key or token that is no text")
-    return found
+        frozen = freeze()
+        if not all(
+            isinstance(part, str) for part in (frozen.access_key, frozen.secret_key, frozen.token or "")
+        ):
+            raise TypeError("a key or token is not text")
+    return frozen
 
 
 @contextmanager
 def _credential_errors(provider: str) -> Iterator[None]:
-    """Raise what the SDK stumbles over, such as a file or what a process prints, as its error of credentials."""
+    """Raise unexpected errors, such as of a malformed file or output of a process, as credential errors of the SDK."""
     try:
         yield
     except Exception as error:
-        told = isinstance(error, boto.BotoCoreError | boto.ClientError)
-        if told and not isinstance(error, boto.InvalidConfigError):
+        from_sdk = isinstance(error, boto.BotoCoreError | boto.ClientError)
+        if from_sdk and not isinstance(error, boto.InvalidConfigError):
             raise
-        reason = str(error) if told else f"{type(error).__name__}: {error}"
+        reason = str(error) if from_sdk else f"{type(error).__name__}: {error}"
         raise boto.CredentialRetrievalError(provider=provider, error_msg=reason) from error

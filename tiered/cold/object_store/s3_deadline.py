@@ -1,9 +1,9 @@
-"""How long one request to S3 may take in all: a base, and what its bytes take at a floor rate.
+"""The time limit of one request to S3: a base, and time for its bytes at a minimum rate.
 
-The SDK's timeouts are of one step, as those of sockets are: a byte a second is in time for each of them, and an answer of
-a few KiB then takes an hour. Here every request has a budget of seconds, which the waits of its connection use up, and
-the bytes that move, either way, fill again. What is spent between two waits does not count: a limit of our own to
-the bytes that are sent, or a processor that is busy.
+The SDK's timeouts, like those of sockets, limit a single step: with one byte a second every step is in time, and an
+answer of a few KiB takes an hour. So every request has a budget of seconds. Waits of its connection use it up, and the
+bytes that move, in either direction, refill it. Time between two waits does not count: the throttle of this process, or a
+busy processor.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from .protocol import Bytes
 log = logging.getLogger("tiered.cold")
 
 _SEND_BYTES = 256 << 10
-# S3 puts an object of many parts together for minutes, and sends a blank now and then.
+# S3 assembles an object of many parts for minutes, and sends a blank now and then.
 _COMPLETE_SECONDS = 600.0
 
 
 class TooSlow(TimeoutError):
-    """Bytes moved, and fewer than the floor rate wants."""
+    """Bytes moved more slowly than the minimum rate."""
 
 
 class Budget:
-    """The seconds that are left to the request of a connection.
+    """The remaining seconds of a connection's request.
 
     Parameters
     ----------
     seconds
-        To begin with, and of one step at most.
+        The budget at the beginning, and the limit of one step.
     bytes_per_second_min
-        So many bytes give a second more.
+        This many bytes add a second.
     clock
-        Monotonic seconds.
+        Returns monotonic seconds.
     """
 
     def __init__(
@@ -73,21 +73,21 @@ class Budget:
         return min(self._seconds, self._left)
 
     def spend(self, step: Callable[[], int]) -> int:
-        """Do a step, which returns the bytes that it moved; see `step_seconds`.
+        """Run a step, which returns the number of bytes that it moved; see `step_seconds`.
 
         Raises
         ------
         TooSlow
-            It used up what was left.
+            The step used up the budget.
         TimeoutError
-            Nothing moved for as long as one step may take.
+            Nothing moved for the time of one whole step.
         """
         begun, whole = self._clock(), self._left >= self._seconds
         try:
             moved = step()
         except TimeoutError as error:
             if whole:
-                raise  # silence, which is no matter of rates
+                raise  # no byte moved, so this is not about rates
             raise self._too_slow() from error
         self._left += moved / self._rate - (self._clock() - begun)
         return moved
@@ -97,7 +97,7 @@ class Budget:
 
 
 class PatientSocket:
-    """A connected socket, TLS or not, whose steps have a `Budget`; timeouts that others set on it do not hold."""
+    """A connected socket, with or without TLS, whose steps have a `Budget`; it ignores other timeouts."""
 
     def __init__(self, sock: socket.socket, budget: Budget) -> None:
         self._sock = sock
@@ -108,10 +108,10 @@ class PatientSocket:
         return getattr(self._sock, name)
 
     def settimeout(self, _: float | None) -> None:
-        """Leave it to the budget."""
+        """Do nothing: the budget sets the timeout."""
 
     def step(self, work: Callable[[], int]) -> int:
-        """Do what waits for the other side."""
+        """Run a step that waits for the peer."""
         timeout = self._budget.step_seconds
         if timeout != self._timeout:  # a system call
             self._sock.settimeout(timeout)
@@ -122,11 +122,11 @@ class PatientSocket:
         """Send all of `data`."""
         view = memoryview(data).cast("B")
         while view:
-            piece = view[:_SEND_BYTES]
-            view = view[self.step(lambda piece=piece: self._sock.send(piece, flags)) :]  # type: ignore[misc]
+            part = view[:_SEND_BYTES]
+            view = view[self.step(lambda part=part: self._sock.send(part, flags)) :]  # type: ignore[misc]
 
     def makefile(self, mode: str = "rb", buffering: int | None = None) -> io.IOBase:
-        """Return a file that reads from the socket, which is closed once both are."""
+        """Return a file that reads from the socket; the socket closes once both are closed."""
         if mode != "rb":
             raise ValueError(f"mode {mode!r}: answers are read as bytes")
         raw = _PatientFile(self, self._sock.makefile("rb", buffering=0))
@@ -153,17 +153,17 @@ class _PatientFile(io.RawIOBase):
 
 
 def make_patient(client: Any, seconds: float, bytes_per_second_min: float) -> None:
-    """Give each request of a client of the SDK, each attempt alone, a `Budget`."""
+    """Give each attempt of each request of an SDK client a `Budget`."""
     pools = {
         "http": _pool(AWSHTTPConnectionPool, AWSHTTPConnection, seconds, bytes_per_second_min),
         "https": _pool(AWSHTTPSConnectionPool, AWSHTTPSConnection, seconds, bytes_per_second_min),
     }
     try:
-        # The managers of connections, and of those through proxies, have this very dictionary.
+        # The managers of direct and proxied connections share this dictionary.
         client._endpoint.http_session._pool_classes_by_scheme.update(pools)
     except AttributeError:
         log.warning(
-            "this release of botocore cannot be told how slow is too slow; only its own timeouts hold"
+            "this release of botocore takes no minimum rate for transfers; only its own timeouts apply"
         )
 
 

@@ -1,8 +1,8 @@
-"""What an S3 endpoint or botocore says, as a `ColdStorageError` that says what to do.
+"""The translation of errors of S3 endpoints and botocore into `ColdStorageError`.
 
-Promise P10 is decided here: only the code ``NoSuchKey`` means that an object is not there (and, where that is refused with
-``AccessDenied``, a whole listing of its name: `s3`). A 404 without it may come from a missing bucket, a proxy or a server that
-is starting.
+Promise P10 depends on this module: only the code ``NoSuchKey`` means that an object is missing. (If a server answers
+``AccessDenied`` instead, `s3_store` lists the name.) A 404 without that code may come from a missing bucket, a proxy or
+a server that is starting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
 from .s3_deadline import TooSlow
 
-# Everything that a botocore call, or reading a body it returned, raises on purpose, and what its parsers let out.
+# Everything that a botocore call, or reading its body, raises on purpose, and errors that escape its parsers.
 RAISED = (boto.BotoCoreError, boto.ClientError, ResponseParserError, HTTPError, OSError, ValueError)
 
 _WRITES = {"put", "upload"}
@@ -26,7 +26,7 @@ _CHAIN = (
     "credentials files (AWS_PROFILE), and the role of the container or instance"
 )
 _SWITCH_OFF = (
-    'it seems to know no conditional writes: set cold.conditional_writes = "off" and run exactly one tierer, '
+    'it seems to have no conditional writes: set cold.conditional_writes = "off" and run exactly one tierer, '
     "or use a server that has them"
 )
 _CREDENTIALS = {
@@ -41,7 +41,7 @@ _CREDENTIALS = {
     "SignatureDoesNotMatch": "the secret key does not fit the access key",
     "TokenRefreshRequired": "the session has expired: renew it",
 }
-# A HEAD that is refused has no body to say why.
+# "403" stands for a refused HEAD, which has no body with a code.
 _KEYS = {
     "403",
     "ExpiredToken",
@@ -53,10 +53,10 @@ _KEYS = {
 }
 _REGION = {"PermanentRedirect", "IllegalLocationConstraintException", "TemporaryRedirect"}
 _TRANSIENT = {
-    "BadDigest",  # the bytes were damaged on their way; the server kept nothing
+    "BadDigest",  # the bytes were damaged on their way; the server stored nothing
     "IncompleteBody",
     "InternalError",
-    "NoSuchUpload",  # somebody aborted it: the upload is repeated under another name
+    "NoSuchUpload",  # it was aborted: the upload is repeated under another name
     "OperationAborted",
     "RequestLimitExceeded",
     "RequestTimeout",
@@ -91,7 +91,7 @@ _NO_CREDENTIALS = (
     boto.MetadataRetrievalError,
     boto.ProfileNotFound,
 )
-# Of services other than S3, asked for the credentials of a role.
+# Operations of other services, which issue the credentials of a role.
 _ROLES = {"AssumeRole", "AssumeRoleWithWebIdentity", "GetRoleCredentials"}
 _NETWORK = (
     boto.ConnectionError,
@@ -109,12 +109,12 @@ _NETWORK = (
 def translate(
     error: BaseException, operation: str, key: str, url: str, *, endpoint: str = "the S3 endpoint"
 ) -> ColdStorageError:
-    """Return what `error` means to a caller of the object store.
+    """Return the error for a caller of the object store.
 
     Parameters
     ----------
     error
-        Raised by botocore, or by reading a body that it returned.
+        Raised by botocore, or while reading a body that it returned.
     operation
         Method of the object store: ``get``, ``put``, ``upload``, ``stat``, ``list``, ``folders``, ``delete``.
     key, url
@@ -124,7 +124,7 @@ def translate(
     """
     subject = f"cannot {operation} {url}/{key}".rstrip("/")
     if isinstance(error, boto.ClientError):
-        return _answered(error, operation, subject, url, endpoint)
+        return _translate_answer(error, operation, subject, url, endpoint)
     text = _one_line(str(error) or type(error).__name__)
     if isinstance(error, _NO_CREDENTIALS):
         return ColdStorageError(f"{subject}: no credentials: {text}; {_CHAIN}")
@@ -137,7 +137,7 @@ def translate(
     slow = _too_slow(error)
     if slow is not None:
         return ColdStorageError(
-            f"{subject}: {endpoint} was too slow ({slow}); check it and the line, or lower cold.bytes_per_second_min",
+            f"{subject}: {endpoint} was too slow ({slow}); check it and the network, or lower cold.bytes_per_second_min",
             retryable=True,
         )
     if isinstance(error, _NETWORK):
@@ -149,21 +149,21 @@ def translate(
 
 
 def status_of(error: BaseException | None) -> int:
-    """Return the HTTP status of an answer, 0 where there was none."""
+    """Return the HTTP status of an answer; 0 if there was none."""
     if not isinstance(error, boto.ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def refuses_keys(error: BaseException) -> bool:
-    """Whether the keys may not, or no longer, be valid, or could not be renewed."""
+    """Whether the keys may be invalid or expired, or could not be renewed."""
     return isinstance(error, boto.CredentialRetrievalError) or (
         isinstance(error, boto.ClientError) and str(error.response.get("Error", {}).get("Code", "")) in _KEYS
     )
 
 
 def is_denied(error: BaseException | None) -> bool:
-    """Whether an answer says that this request is not allowed, by these keys or by a policy."""
+    """Whether an answer says that these keys, or a policy, do not allow the request."""
     return (
         isinstance(error, boto.ClientError) and error.response.get("Error", {}).get("Code") == "AccessDenied"
     )
@@ -175,26 +175,26 @@ def is_throttle(code: str, status: int) -> bool:
 
 
 def _too_slow(error: BaseException | None) -> TooSlow | None:
-    """Return what ended a request that moved too few bytes; the SDK wraps it in errors of its own."""
+    """Return the `TooSlow` that ended a request, if it is wrapped in an error of the SDK."""
     while error is not None and not isinstance(error, TooSlow):
         error = error.__cause__ or error.__context__
     return error
 
 
-def _answered(
+def _translate_answer(
     error: boto.ClientError, operation: str, subject: str, url: str, endpoint: str
 ) -> ColdStorageError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = _one_line(str(error.response.get("Error", {}).get("Message", "")))
     status = status_of(error)
-    said = f"answered {status} {code}".rstrip() + (f" ({message})" if message else "")
+    answer = f"answered {status} {code}".rstrip() + (f" ({message})" if message else "")
     transient = code in _TRANSIENT or status in (408, 429) or (status >= 500 and status != 501)
     if error.operation_name in _ROLES:
-        said = f"no credentials: {error.operation_name} {said}"
-        return ColdStorageError(f"{subject}: {said}; {_CHAIN}", retryable=transient)
-    said = f"{endpoint} {said}"
+        answer = f"no credentials: {error.operation_name} {answer}"
+        return ColdStorageError(f"{subject}: {answer}; {_CHAIN}", retryable=transient)
+    answer = f"{endpoint} {answer}"
     if code == "NoSuchKey" and operation in _OF_OBJECTS:
-        # A conditional write of an object that is gone: the condition is what failed.
+        # The condition of a write fails if its object is gone.
         kind = PreconditionFailed if operation in _WRITES else ObjectNotFound
         return kind(f"{subject}: there is no such object")
     if code == "NoSuchBucket":
@@ -203,39 +203,39 @@ def _answered(
             f"{subject}: bucket {bucket} does not exist: create it or correct cold.url ({endpoint})"
         )
     if status == 412 or code in ("PreconditionFailed", "ConditionalRequestConflict"):
-        return PreconditionFailed(f"{subject}: the object is in another state than expected ({said})")
+        return PreconditionFailed(f"{subject}: the object is in another state than expected ({answer})")
     if transient:
-        return ColdStorageError(f"{subject}: {said}; it may pass", retryable=True)
+        return ColdStorageError(f"{subject}: {answer}; it may pass", retryable=True)
     if code == "InvalidObjectState":
         return ColdStorageError(
-            f"{subject}: {said}; it was moved to an archive class: restore it there, and let no lifecycle rule move objects"
+            f"{subject}: {answer}; it was moved to an archive class: restore it there, and let no lifecycle rule move objects"
         )
     if status == 407:
-        return ColdStorageError(f"{subject}: {said}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
+        return ColdStorageError(f"{subject}: {answer}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
     if code in _CREDENTIALS or status in (401, 403):
         hint = _CREDENTIALS.get(code, "it refuses these credentials")
         if code == "AccessDenied" and operation in ("get", "stat"):
             hint += " (without s3:ListBucket, S3 says so of an object that is not there)"
-        return ColdStorageError(f"{subject}: {said}; {hint}; {_CHAIN}")
+        return ColdStorageError(f"{subject}: {answer}; {hint}; {_CHAIN}")
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     redirected = 300 <= status < 400
     if code in _REGION or (redirected and "x-amz-bucket-region" in headers):
-        return ColdStorageError(f"{subject}: {said}; the bucket is in another region: set cold.region")
+        return ColdStorageError(f"{subject}: {answer}; the bucket is in another region: set cold.region")
     if redirected:
         target = headers.get("location", "another address")
         return ColdStorageError(
-            f"{subject}: {said}, a redirect to {target}: check http or https and the port in cold.endpoint_url"
+            f"{subject}: {answer}, a redirect to {target}: check http or https and the port in cold.endpoint_url"
         )
     if code == "InvalidRange" or status == 416:
-        return ColdStorageError(f"{subject}: {said}; the object is shorter than expected")
+        return ColdStorageError(f"{subject}: {answer}; the object is shorter than expected")
     if operation in _WRITES and (status in (405, 501) or (status == 400 and _CONDITION.search(message))):
-        return ColdStorageError(f"{subject}: {said}; {_SWITCH_OFF}")
+        return ColdStorageError(f"{subject}: {answer}; {_SWITCH_OFF}")
     if status == 404:
         return ColdStorageError(
-            f"{subject}: {said}, which names neither object nor bucket; check cold.endpoint_url",
+            f"{subject}: {answer}, which names neither object nor bucket; check cold.endpoint_url",
             retryable=True,
         )
-    return ColdStorageError(f"{subject}: {said}")
+    return ColdStorageError(f"{subject}: {answer}")
 
 
 def _one_line(text: str) -> str:

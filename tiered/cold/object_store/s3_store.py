@@ -1,4 +1,4 @@
-"""The object store on S3 and S3-compatible servers."""
+"""An object store on S3 and S3-compatible servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import uuid4
 from botocore.exceptions import ClientError
 
 from ...errors import ColdStorageError, ObjectNotFound, PreconditionFailed
-from .keys import check_conditions, check_key, check_prefix, check_range, is_key, require
+from .keys import check_conditions, check_key, check_precondition, check_prefix, check_range, is_key
 from .options import ColdOptions
 from .protocol import PROBE_PREFIX, Bytes, ObjectInfo, UnfinishedUpload, Upload, Versioned
 from .request_counters import BucketCounts
@@ -23,21 +23,21 @@ _DELETE_KEYS_MAX = 1000  # of one DeleteObjects request
 
 
 class S3Store:
-    """See `ObjectStore`. Safe to use from several threads, after a fork, and on the other side of a pickle.
+    """See `ObjectStore`. It can be used from several threads, after a fork and after unpickling.
 
     Parameters
     ----------
     bucket, prefix
-        Where the objects are; the prefix neither begins nor ends in a slash and may be empty.
+        The prefix neither begins nor ends with a slash and may be empty.
     """
 
     def __init__(self, bucket: str, prefix: str = "", options: ColdOptions | None = None) -> None:
         self._options = options or ColdOptions()
         self._prefix = prefix
         self._client = S3Client(bucket, prefix, self._options)
-        # Only where conditions are checked by reading: two threads of the one tierer.
+        # Serializes threads whose conditions are checked by reading first.
         self._reading_first = threading.Lock()
-        # Whether If-Match takes an ETag with its quotes; None as long as nobody knows.
+        # Whether If-Match takes an ETag with its quotes; None while unknown.
         self._quotes: bool | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -53,12 +53,12 @@ class S3Store:
 
     @property
     def conditional_writes(self) -> bool:
-        """Whether `put` leaves its condition to the server, atomically."""
+        """Whether the server checks the condition of `put`, atomically."""
         return self._options.conditional_writes == "on"
 
     @property
     def counts(self) -> BucketCounts:
-        """What this process has asked of the bucket through this store so far."""
+        """Counts of this process's requests through this store so far."""
         return self._client.counters.counts
 
     def get(self, key: str) -> Versioned:
@@ -67,10 +67,10 @@ class S3Store:
         Raises
         ------
         CorruptionError
-            What arrived does not fit the CRC32C that the server keeps, in every attempt.
+            In every attempt, the bytes did not match the CRC32C that the server stores.
         """
         check_key(key)
-        with self._absence_told(key):
+        with self._confirm_absence(key):
             return Versioned(*self._client.read(key))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -79,11 +79,11 @@ class S3Store:
         check_range(start, length)
         if length == 0:
             return b""
-        with self._absence_told(key):
+        with self._confirm_absence(key):
             return self._client.read(key, (start, length))[0]
 
     def get_ranges(self, key: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """See `ObjectStore.get_ranges`; the first failure cancels what has not begun."""
+        """See `ObjectStore.get_ranges`; the first failure cancels reads that have not begun."""
         wanted = list(ranges)
         if len(wanted) <= 1:
             return [self.get_range(key, start, length) for start, length in wanted]
@@ -92,8 +92,8 @@ class S3Store:
     def put(self, key: str, data: Bytes, *, if_match: str | None = None, if_none_match: bool = False) -> str:
         """See `ObjectStore.put`.
 
-        The SDK repeats a request whose answer was lost, so `PreconditionFailed` can follow one's own
-        success: compare what the object holds before believing it.
+        The SDK repeats a request whose answer was lost, so `PreconditionFailed` can follow the caller's own success:
+        compare the content of the object before relying on it.
         """
         check_key(key)
         if not check_conditions(if_match, if_none_match):
@@ -102,42 +102,42 @@ class S3Store:
             return self._replace(key, data, if_match) if if_match else self._put(key, data, IfNoneMatch="*")
         with self._reading_first:
             try:
-                found: str | None = self.stat(key).etag
+                etag: str | None = self.stat(key).etag
             except ObjectNotFound:
-                found = None
-            require(f"{self.url}/{key}", found, if_match, if_none_match)
+                etag = None
+            check_precondition(f"{self.url}/{key}", etag, if_match, if_none_match)
             return self._put(key, data)
 
     def upload(self, key: str) -> Upload:
-        """See `ObjectStore.upload`; an object that is there already is never replaced."""
+        """See `ObjectStore.upload`; an existing object is never replaced."""
         return S3Upload(self._client, check_key(key), exclusive=self.conditional_writes)
 
     def stat(self, key: str) -> ObjectInfo:
         """See `ObjectStore.stat`."""
         check_key(key)
-        with self._absence_told(key):
+        with self._confirm_absence(key):
             answer = self._client.head("stat", key)
         etag = etag_of(answer, f"{self.url}/{key}")
         modified = answer["LastModified"].timestamp()
-        # Servers leave the usual one out.
-        found = answer.get("StorageClass", "STANDARD")
-        moved = "" if found == self._options.storage_class else found
+        # Servers omit the standard class.
+        storage_class = answer.get("StorageClass", "STANDARD")
+        moved = "" if storage_class == self._options.storage_class else storage_class
         return ObjectInfo(key, answer["ContentLength"], etag, modified, whole_crc_of(answer), moved)
 
     def folders(self, prefix: str) -> list[str]:
         """See `ObjectStore.folders`."""
         check_prefix(prefix)
         start = len(self._client.prefix + prefix)
-        # Some servers show a folder again on the next page.
+        # A set, since some servers list a folder again on the next page.
         return sorted(
             {
-                found["Prefix"][start:-1]
-                for found in self._listed("folders", prefix, "CommonPrefixes", "Prefix", Delimiter="/")
+                row["Prefix"][start:-1]
+                for row in self._rows("folders", prefix, "CommonPrefixes", "Prefix", Delimiter="/")
             }
         )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; a page of 1000 at a time."""
+        """See `ObjectStore.list`; in pages of 1000."""
         return self._list(check_prefix(prefix))
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -146,7 +146,7 @@ class S3Store:
         Raises
         ------
         ColdStorageError
-            Some of the keys could not be deleted; those before and after them may have been.
+            Some of the keys could not be deleted; the others may have been.
         """
         names = [self._client.prefix + key for key in dict.fromkeys(map(check_key, keys))]
         undeleted: list[dict[str, str]] = []
@@ -162,7 +162,7 @@ class S3Store:
         self._raise_undeleted(undeleted)
 
     def unfinished_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """See `KeepsUnfinished.unfinished_uploads`; a server that knows no such request has none."""
+        """See `KeepsUnfinished.unfinished_uploads`; a server without this request has no such uploads."""
         check_prefix(prefix)
         try:
             yield from self._unfinished(prefix)
@@ -191,11 +191,11 @@ class S3Store:
         self._client.close()
 
     @contextmanager
-    def _absence_told(self, key: str) -> Iterator[None]:
-        """Raise `ObjectNotFound` where a server refuses to say that an object is not there, and lists none.
+    def _confirm_absence(self, key: str) -> Iterator[None]:
+        """Raise `ObjectNotFound` if the server denies access to an object that it does not list.
 
-        S3 answers 403 for it to who may not list all of the bucket. A listing of this name alone is as
-        authoritative as a 404 (promise P10), and is within the prefix that a policy allows.
+        For a missing object S3 answers 403 to a caller who may not list the whole bucket. A listing of this name alone is
+        as authoritative as a 404 (promise P10), and a policy for the prefix allows it.
         """
         try:
             yield
@@ -203,7 +203,7 @@ class S3Store:
             if not is_denied(error.__cause__):
                 raise
             try:
-                names = [found["Key"] for found in self._listed("get", key, "Contents", "Key")]
+                names = [row["Key"] for row in self._rows("get", key, "Contents", "Key")]
             except ColdStorageError:
                 raise error from error.__cause__
             if self._client.prefix + key in names:
@@ -225,17 +225,17 @@ class S3Store:
             **condition,
         )
         self._client.check_encrypted(answer, f"{self.url}/{key}")
-        # It took effect: where this answer alone was spoilt, the caller finds out by reading.
+        # The write took effect. If only this answer lacks the ETag, the caller learns the outcome by reading.
         return etag_of(answer, f"cannot put {self.url}/{key}", retryable=True)
 
     def _replace(self, key: str, data: Bytes, etag: str) -> str:
-        """Write where the object has this ETag, which is sent in the form that the server takes."""
+        """Write if the object has this ETag, which is sent in the form that the server takes."""
         if self._quotes is False:
             return self._put(key, data, IfMatch=_bare(etag))
         try:
             new = self._put(key, data, IfMatch=etag)
         except PreconditionFailed:
-            # Only before the first success: any other refusal means what it says.
+            # Only before the first success; after it, a refusal is a refusal.
             if self._quotes or not self._refuses_quotes(key, etag):
                 raise
             self._quotes = False
@@ -244,9 +244,9 @@ class S3Store:
         return new
 
     def _refuses_quotes(self, key: str, etag: str) -> bool:
-        """Whether the server refused the ETag that the object has, and compares one without quotes, as Ceph RGW does.
+        """Whether the server refused the object's own ETag and compares ETags without quotes, as Ceph RGW does.
 
-        False where that cannot be found out: then the refusal stands.
+        False if that cannot be determined: then the refusal stands.
         """
         try:
             return _bare(etag) != etag and self.stat(key).etag == etag and self._compares_bare()
@@ -254,7 +254,7 @@ class S3Store:
             return False
 
     def _compares_bare(self) -> bool:
-        """Try it on an object of its own: a condition that a server cannot read it might leave out."""
+        """Whether the server honours a condition without quotes, tested on a probe: it might ignore it."""
         probe = f"{PROBE_PREFIX}{uuid4()}"
         try:
             first = _bare(self._put(probe, b"first"))
@@ -265,28 +265,26 @@ class S3Store:
                 return True
             return False
         finally:
-            with suppress(ColdStorageError):  # the sweep deletes what stays
+            with suppress(ColdStorageError):  # the sweep deletes a probe that stays
                 self.delete([probe])
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         start = len(self._client.prefix)
-        for found in self._listed("list", prefix, "Contents", "Key", "Size", "LastModified"):
-            key = found["Key"][start:]
-            # Others put what has an empty name there; consoles do, to show a folder.
+        for row in self._rows("list", prefix, "Contents", "Key", "Size", "LastModified"):
+            key = row["Key"][start:]
+            # Consoles create objects with an empty name to show a folder.
             if is_key(key):
-                yield ObjectInfo(key, found["Size"], found.get("ETag", ""), found["LastModified"].timestamp())
+                yield ObjectInfo(key, row["Size"], row.get("ETag", ""), row["LastModified"].timestamp())
 
     def _unfinished(self, prefix: str) -> Iterator[UnfinishedUpload]:
         start = len(self._client.prefix)
         arguments: dict[str, Any] = {"Prefix": self._client.prefix + prefix}
         while True:
             page = self._client.call("list uploads of", prefix, "list_multipart_uploads", **arguments)
-            for found in page.get("Uploads", ()):
-                whole = found.keys() >= {"Key", "UploadId", "Initiated"}
-                if whole and found["Key"].startswith(arguments["Prefix"]) and is_key(found["Key"][start:]):
-                    yield UnfinishedUpload(
-                        found["Key"][start:], found["UploadId"], found["Initiated"].timestamp()
-                    )
+            for row in page.get("Uploads", ()):
+                whole = row.keys() >= {"Key", "UploadId", "Initiated"}
+                if whole and row["Key"].startswith(arguments["Prefix"]) and is_key(row["Key"][start:]):
+                    yield UnfinishedUpload(row["Key"][start:], row["UploadId"], row["Initiated"].timestamp())
             following = (page.get("NextKeyMarker"), page.get("NextUploadIdMarker"))
             if not page.get("IsTruncated"):
                 return
@@ -296,30 +294,30 @@ class S3Store:
                 )
             arguments |= {"KeyMarker": following[0], "UploadIdMarker": following[1] or ""}
 
-    def _listed(
-        self, operation: str, prefix: str, rows: str, name: str, *others: str, **arguments: Any
+    def _rows(
+        self, operation: str, prefix: str, element: str, name: str, *others: str, **arguments: Any
     ) -> Iterator[Any]:
-        """Yield the rows of a listing, each with the fields of these names, the first of which begins with the prefix.
+        """Yield the rows of a listing, checked: each has these fields, and the first field begins with the prefix.
 
-        What is listed may be deleted, so nothing is taken from a server or proxy that answers another question.
+        Objects that are listed may be deleted, so a listing of another prefix, or an incomplete row, is refused.
         """
-        asked = self._client.prefix + prefix
+        full_prefix = self._client.prefix + prefix
         for page in self._pages(operation, prefix, **arguments):
-            for found in page.get(rows, ()):
-                if not found.keys() >= {name, *others} or not found[name].startswith(asked):
+            for row in page.get(element, ()):
+                if not row.keys() >= {name, *others} or not row[name].startswith(full_prefix):
                     raise ColdStorageError(
-                        f"cannot {operation} {self.url}/{prefix}: the server listed what was not asked for, or not whole: "
-                        f"{found.get(name)!r}",
+                        f"cannot {operation} {self.url}/{prefix}: the server listed another prefix, or an incomplete row: "
+                        f"{row.get(name)!r}",
                         retryable=True,
                     )
-                yield found
+                yield row
 
     def _pages(self, operation: str, prefix: str, **arguments: Any) -> Iterator[Any]:
         arguments["Prefix"] = self._client.prefix + prefix
         while True:
             page = self._client.call(operation, prefix, "list_objects_v2", **arguments)
             if "IsTruncated" not in page:
-                # An empty body parses as a listing of nothing.
+                # An empty body parses as an empty listing.
                 raise ColdStorageError(
                     f"cannot {operation} {self.url}/{prefix}: the server's answer is not a listing",
                     retryable=True,
@@ -335,14 +333,14 @@ class S3Store:
             arguments["ContinuationToken"] = token
 
     def _raise_undeleted(self, errors: Iterable[dict[str, str]]) -> None:
-        failed = [item for item in errors if item.get("Code") != "NoSuchKey"]
+        failed = [error for error in errors if error.get("Code") != "NoSuchKey"]
         if not failed:
             return
         first = ClientError({"Error": failed[0]}, "DeleteObjects")
         key = failed[0].get("Key", "")[len(self._client.prefix) :]
-        error = translate(first, "delete", key, self.url)
-        error.args = (f"{error.args[0]} ({len(failed)} objects were not deleted)",)
-        raise error
+        translated = translate(first, "delete", key, self.url)
+        translated.args = (f"{translated.args[0]} ({len(failed)} objects were not deleted)",)
+        raise translated
 
 
 def _bare(etag: str) -> str:

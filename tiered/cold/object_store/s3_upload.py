@@ -1,4 +1,4 @@
-"""A streaming upload to S3: one PUT, or parts, each verified by the server and then as a whole."""
+"""A streaming upload to S3: one PUT, or parts that the server verifies one by one and then as a whole."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 from ...errors import ColdStorageError, PreconditionFailed
 from ...format.checksum import crc32c
 from .options import PARTS_MAX
-from .protocol import Bytes, ObjectInfo
+from .protocol import Bytes, ObjectInfo, Upload
+from .rereads import READS_MAX
 from .s3_client import S3Client, checksum, encode_crc, etag_of
-from .second_look import LOOKS
 
 logger = logging.getLogger("tiered.cold.s3_upload")
 
 Part = tuple[int, str, int, int]  # number, ETag, CRC32C, size
 
 
-class S3Upload:
-    """See `Upload`. Holds ``upload_threads`` parts under way and one that fills.
+class S3Upload(Upload):
+    """See `Upload`. In memory are ``upload_threads`` parts that are being sent, and one that is filled.
 
-    A process that dies here leaves an unfinished multipart upload: no listing of objects shows it, it costs
-    storage until the sweep or a lifecycle rule (``AbortIncompleteMultipartUpload``) removes it.
+    A process that dies here leaves an unfinished multipart upload: listings do not show it, and it costs storage until
+    the sweep or a lifecycle rule (``AbortIncompleteMultipartUpload``) removes it.
     """
 
     def __init__(self, client: S3Client, key: str, *, exclusive: bool) -> None:
@@ -46,7 +45,7 @@ class S3Upload:
         self._ended = False
 
     def write(self, data: Bytes) -> int:
-        """Take `data`; blocks while the parts before it are on their way."""
+        """Take `data`; blocks while earlier parts are being sent."""
         self._check_open()
         view = memoryview(data)
         if not view.nbytes:
@@ -56,7 +55,7 @@ class S3Upload:
         self._size += len(view)
         position = 0
         while position < len(view):
-            # A full buffer leaves only when more follows: an upload of exactly one part is one PUT.
+            # A full buffer is sent only when more follows: an upload of exactly one part is one PUT.
             if len(self._buffer) == self._part_bytes:
                 self._send()
             taken = view[position : position + self._part_bytes - len(self._buffer)]
@@ -69,21 +68,21 @@ class S3Upload:
         self._check_open()
         info: ObjectInfo | None = None
         try:
-            parts = self._sent()
+            parts = self._finish_parts()
             try:
-                info = self._proven(self._publish(parts))
+                info = self._object_in(self._publish(parts))
             except ColdStorageError as error:
-                info = self._landed(error, parts)
+                info = self._object_despite(error, parts)
                 if info is None:
                     raise
         except BaseException:
             self.abort()
             raise
         self._release()
-        return info or self._verified(parts)
+        return info or self._verify(parts)
 
     def abort(self) -> None:
-        """Drop what was written; may be called twice, and after `commit`."""
+        """Discard the upload; may be called twice, and after `commit`."""
         if self._ended:
             return
         upload_id = self._upload_id
@@ -94,26 +93,21 @@ class S3Upload:
             self._call("abort_multipart_upload", UploadId=upload_id)
         except ColdStorageError as error:
             logger.warning(
-                "parts of %s/%s stay until a lifecycle rule: %s", self._client.url, self._key, error
+                "parts of %s/%s stay until a sweep or a lifecycle rule: %s",
+                self._client.url,
+                self._key,
+                error,
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
     def _send(self) -> None:
-        """Hand the buffer to a thread, as soon as one is free."""
+        """Hand the buffer to a thread, once one is free."""
         if self._threads is None:
             options = self._client.options
             answer = self._call(
                 "create_multipart_upload",
                 ChecksumAlgorithm="CRC32C",
                 ChecksumType="COMPOSITE",
-                **self._kept_how(),
+                **self._storage_arguments(),
             )
             self._upload_id = answer.get("UploadId") or None
             if self._upload_id is None:
@@ -149,18 +143,18 @@ class S3Upload:
         finally:
             self._slots.release()
 
-    def _sent(self) -> list[Part]:
+    def _finish_parts(self) -> list[Part]:
         """Send the rest of a multipart upload and wait for every part."""
         if self._upload_id is not None and self._buffer:
             self._send()
         return [part.result() for part in self._parts]
 
     def _publish(self, parts: list[Part]) -> Any:
-        """Make the object; return the answer to a single PUT, None where there were parts."""
+        """Create the object; return the answer to a single PUT, or None if there were parts."""
         if not parts:
             body = self._buffer
             return self._call(
-                "put_object", Body=body, **checksum(body), **self._kept_how(), **self._exclusive
+                "put_object", Body=body, **checksum(body), **self._storage_arguments(), **self._exclusive
             )
         listed = [
             {"PartNumber": number, "ETag": etag, "ChecksumCRC32C": encode_crc(crc)}
@@ -174,11 +168,11 @@ class S3Upload:
         )
         return None
 
-    def _proven(self, answer: Any) -> ObjectInfo | None:
-        """Return the object where the answer to its PUT says what arrived: one request less, of two.
+    def _object_in(self, answer: Any) -> ObjectInfo | None:
+        """Return the object if the answer to its PUT proves what arrived, which saves a request.
 
-        A server that keeps checksums compares, and answers with the checksum of what it keeps: a HEAD would
-        read the same field. One that says nothing is asked.
+        A server that stores checksums answers with the checksum of the stored object: a HEAD would return the same
+        field. Without it the caller sends a HEAD.
         """
         if answer is None or self._client.options.read_back:
             return None
@@ -191,24 +185,24 @@ class S3Upload:
         return ObjectInfo(self._key, self._size, etag_of(answer, where, retryable=True), modified)
 
     def _expected(self, parts: list[Part]) -> set[str]:
-        """Return the checksums that prove these bytes: of the whole, and of the parts' checksums."""
+        """Return the two checksums that prove these bytes: of the whole object, and of its parts' checksums."""
         composite = crc32c(b"".join(crc.to_bytes(4, "big") for _, _, crc, _ in parts))
         return {encode_crc(self._crc), *([encode_crc(composite)] if parts else [])}
 
-    def _landed(self, error: ColdStorageError, parts: list[Part]) -> ObjectInfo | None:
-        """Return the object if a request whose answer was lost did succeed.
+    def _object_despite(self, error: ColdStorageError, parts: list[Part]) -> ObjectInfo | None:
+        """Return the object if the request succeeded although its answer was lost.
 
-        The key is never used twice, so an object with this size and checksum is this upload's.
+        Keys are unique, so an object with this size and checksum is from this upload.
         """
         if not (error.retryable or isinstance(error, PreconditionFailed)):
             return None
         try:
-            return self._verified(parts)
+            return self._verify(parts)
         except ColdStorageError:
             return None
 
-    def _verified(self, parts: list[Part]) -> ObjectInfo:
-        """Return the object as the server reports it, or raise if that is not what was written."""
+    def _verify(self, parts: list[Part]) -> ObjectInfo:
+        """Return the object as the server reports it; raise if that differs from what was written."""
         where = f"{self._client.url}/{self._key}"
         answer = self._client.head("upload", self._key)
         if answer["ContentLength"] != self._size:
@@ -231,24 +225,24 @@ class S3Upload:
         )
 
     def _reads_back(self, parts: list[Part]) -> bool:
-        """Whether the server gives back the bytes of every part; several are read at a time."""
-        pieces = [(crc, size) for _, _, crc, size in parts] or [(self._crc, self._size)]
-        ends = accumulate(size for _, size in pieces)
+        """Whether the server returns the bytes of every part; several are read at a time."""
+        checks = [(crc, size) for _, _, crc, size in parts] or [(self._crc, self._size)]
+        ends = accumulate(size for _, size in checks)
 
-        def same(piece: tuple[tuple[int, int], int]) -> bool:
-            (crc, size), end = piece
-            # Once more where it is not: the answer may have been changed on its way.
+        def same(part: tuple[tuple[int, int], int]) -> bool:
+            (crc, size), end = part
+            # A mismatch is read again: the answer may have been damaged on its way.
             return not size or any(
-                crc32c(self._client.read(self._key, (end - size, size))[0]) == crc for _ in range(LOOKS)
+                crc32c(self._client.read(self._key, (end - size, size))[0]) == crc for _ in range(READS_MAX)
             )
 
-        return all(self._client.pool.map(same, zip(pieces, ends, strict=True)))
+        return all(self._client.pool.map(same, zip(checks, ends, strict=True)))
 
-    def _kept_how(self) -> dict[str, str]:
-        """Return the arguments that say how the object is to be kept."""
+    def _storage_arguments(self) -> dict[str, str]:
+        """Return the arguments for the object's encryption, storage class and tags."""
         options = self._client.options
         arguments = self._client.encryption()
-        # Left out where it is the default: some S3-compatible servers know no storage classes.
+        # The default is omitted: some S3-compatible servers have no storage classes.
         if options.storage_class != "STANDARD":
             arguments["StorageClass"] = options.storage_class
         if options.tags:
@@ -264,7 +258,7 @@ class S3Upload:
         self._ended = True
         self._buffer = bytearray()
         if self._threads is not None:
-            # A part still on its way could arrive after the abort, and stay.
+            # A part that is still being sent could arrive after the abort, and stay.
             self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _check_open(self) -> None:

@@ -1,12 +1,12 @@
-"""How fast requests go to a bucket: by the user's limits, and slower for as long as the server says so.
+"""The throttle of requests to a bucket: the user's limits, and a slower pace after the server refuses requests.
 
-Three brakes, each shared by all threads of the process that use one bucket with the same limits:
+It has three parts, shared by all threads of the process that use one bucket with the same limits:
 
-- a token bucket for the bytes that are sent, paid while a body is on its way, so that one large object is smooth;
-- a token bucket for requests, the SDK's repetitions included;
-- `AdaptivePace`: after a 503 requests are spaced out, all threads together, and come closer again with time.
+- a token bucket for the bytes that are sent, taken while a body is sent, so that a large object is sent evenly;
+- a token bucket for requests, including the SDK's repetitions;
+- `AdaptivePace`: after a 503 it spaces out the requests of all threads, and less so over time.
 
-Ranged reads pay for no request: they are what scans wait for, and the limits are for what passes do.
+Ranged reads take no token: scans wait for them, and the limits are meant for passes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from .protocol import Bytes
 
 
 class TokenBucket:
-    """Let so many tokens a second through, on average, for all threads together.
+    """A token bucket: it lets a number of tokens a second through, on average, for all threads together.
 
     Parameters
     ----------
     per_second
-        Tokens gained each second.
+        Tokens added each second.
     burst
-        Tokens that can be saved up while nothing is taken; default one second's worth.
+        The most tokens that accumulate while none are taken; the default is those of one second.
     clock, sleep
-        Monotonic seconds, and what waits for some.
+        Returns monotonic seconds; waits for some.
 
     Attributes
     ----------
     taken
-        Tokens that were taken so far.
+        Tokens taken so far.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class TokenBucket:
         self.taken = 0.0
 
     def take(self, tokens: float) -> None:
-        """Return when `tokens` may be used.
+        """Wait until `tokens` may be used.
 
-        More than ``burst`` can be taken at once: the bucket goes into debt, which this caller waits out and
-        later callers wait out after it, so large requests are delayed and never refused.
+        More than ``burst`` can be taken at once: the bucket goes into debt, for which this caller and later ones wait. So
+        large requests are delayed, and never refused.
         """
         with self._lock:
             now = self._clock()
@@ -74,22 +74,22 @@ class TokenBucket:
 
 
 class AdaptivePace:
-    """Space requests out after the server said that they are too many, for all threads together.
+    """A request rate for all threads together that falls when the server refuses requests as too many.
 
-    A refusal halves the rate, once a second at most: what was on its way when the server began to refuse is one
-    burst. Without another one the rate doubles every five seconds, and after a minute there is no limit. So a
-    server that refuses above some rate is met a little below it, and one refusal alone costs little.
+    A refusal halves the rate, at most once a second, since the requests that were under way count as one burst. Without
+    another refusal the rate doubles every five seconds, and after a minute there is no limit. So the rate settles just
+    below the one that the server refuses, and a single refusal costs little.
 
     Parameters
     ----------
     clock, sleep
-        Monotonic seconds, and what waits for some.
+        Returns monotonic seconds; waits for some.
     """
 
     RATE_MIN = 1.0
     """Requests a second that are always allowed."""
     RATE_FIRST = 16.0
-    """The rate that a first refusal halves, where fewer requests were sent: then others crowd the server."""
+    """The rate that a first refusal halves if fewer requests were sent: then other clients load the server."""
     DOUBLES_AFTER_SECONDS = 5.0
     FREE_AFTER_SECONDS = 60.0
 
@@ -109,12 +109,12 @@ class AdaptivePace:
 
     @property
     def rate(self) -> float | None:
-        """Requests a second that are let through now; None without a limit."""
+        """The current limit in requests a second; None if there is none."""
         with self._lock:
             return self._rate(self._clock())
 
     def wait(self) -> None:
-        """Return when the next request may be sent."""
+        """Wait until the next request may be sent."""
         with self._lock:
             now = self._clock()
             self._measure(now)
@@ -127,7 +127,7 @@ class AdaptivePace:
             self._sleep(turn - now)
 
     def slow_down(self) -> None:
-        """Note that the server refused a request for being one too many."""
+        """Halve the rate, since the server refused a request as one too many."""
         with self._lock:
             now = self._clock()
             if self._slowed_at is not None and now - self._slowed_at < 1:
@@ -144,7 +144,7 @@ class AdaptivePace:
         return self._slow_rate * float(2 ** ((now - self._slowed_at) / self.DOUBLES_AFTER_SECONDS))
 
     def _measure(self, now: float) -> None:
-        """Count requests by the second, this one and the one before."""
+        """Count requests in this second and the one before."""
         second = int(now)
         if second != self._second:
             self._count_before = self._count if second == self._second + 1 else 0
@@ -152,13 +152,13 @@ class AdaptivePace:
         self._count += 1
 
 
-class Brakes:
-    """All that slows the requests to one bucket down; see the module.
+class Throttle:
+    """The throttle of one bucket; see the module.
 
     Attributes
     ----------
     pace
-        What a 503 changes.
+        The pace after a 503.
     """
 
     def __init__(
@@ -170,57 +170,57 @@ class Brakes:
 
     @classmethod
     def shared(
-        cls, place: str, bytes_per_second: float | None = None, requests_per_second: float | None = None
-    ) -> Brakes:
-        """Return the brakes that every user of a bucket, named by `place`, has in common in this process."""
-        # By process, as a lock that is held at a fork stays held in the child for ever.
-        key = (os.getpid(), place, bytes_per_second, requests_per_second)
+        cls, bucket: str, bytes_per_second: float | None = None, requests_per_second: float | None = None
+    ) -> Throttle:
+        """Return the throttle that all users of `bucket` share in this process."""
+        # By process: a lock that is held at a fork stays held in the child for ever.
+        key = (os.getpid(), bucket, bytes_per_second, requests_per_second)
         return _shared.get(key) or _shared.setdefault(key, cls(bytes_per_second, requests_per_second))
 
     @staticmethod
     def change_limits(
         before: tuple[float | None, float | None], after: tuple[float | None, float | None]
     ) -> None:
-        """Give all buckets of this process that have one pair of limits, bytes and requests, another."""
-        for key in [item for item in _shared if item[0] == os.getpid() and item[2:] == before]:
-            brakes = _shared.pop(key)
-            fresh = Brakes(*after)
-            brakes.bytes, brakes.requests = fresh.bytes, fresh.requests
-            _shared[key[0], key[1], after[0], after[1]] = brakes
+        """Replace a pair of limits, bytes and requests, for all buckets of this process that have it."""
+        for key in [key for key in _shared if key[0] == os.getpid() and key[2:] == before]:
+            throttle = _shared.pop(key)
+            fresh = Throttle(*after)
+            throttle.bytes, throttle.requests = fresh.bytes, fresh.requests
+            _shared[key[0], key[1], after[0], after[1]] = throttle
 
     @staticmethod
     def bytes_taken() -> float:
-        """Return how many bytes were let through in this process, where they are limited; also within requests."""
+        """Return how many limited bytes this process has sent, including those of requests under way."""
         return sum(
-            brakes.bytes.taken
-            for key, brakes in list(_shared.items())
-            if key[0] == os.getpid() and brakes.bytes
+            throttle.bytes.taken
+            for key, throttle in list(_shared.items())
+            if key[0] == os.getpid() and throttle.bytes
         )
 
     def before_request(self, *, free: bool = False) -> None:
-        """Wait until a request may go out; ``free`` ones wait for a server that refuses alone."""
-        requests = self.requests  # the limits may change meanwhile
+        """Wait until a request may be sent; a ``free`` one takes no token and obeys only the pace."""
+        requests = self.requests  # `change_limits` may replace it meanwhile
         if requests is not None and not free:
             requests.take(1)
         self.pace.wait()
 
     def before_bytes(self, count: int) -> None:
-        """Wait until so many bytes may go out."""
+        """Wait until so many bytes may be sent."""
         limit = self.bytes
         if limit is not None:
             limit.take(count)
 
     def paced(self, data: Bytes) -> Bytes | PacedBody:
-        """Return a request's body that pays for its bytes while it is sent."""
+        """Return a request's body that takes tokens for its bytes while it is sent."""
         limit = self.bytes
         return data if limit is None else PacedBody(data, limit)
 
 
 class PacedBody:
-    """A request's body, as a file, that waits for the tokens of each piece once `begin` was called.
+    """A request's body, as a file, whose reads take tokens once `begin` was called.
 
-    The SDK reads a body to sign it, goes back to its start, and then sends it in small pieces (16 KiB): only the
-    latter is paid for.
+    The SDK reads a body to sign it, goes back to its start, and then sends it in small reads (16 KiB). Only sending takes
+    tokens.
     """
 
     def __init__(self, data: Bytes, bucket: TokenBucket) -> None:
@@ -233,21 +233,21 @@ class PacedBody:
         return len(self._view)
 
     def begin(self) -> None:
-        """Say that what is read from now on is sent."""
+        """Take tokens from now on: the following reads are sent."""
         self._sending = True
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, once they are paid for."""
+        """Return the next bytes, once they may be sent."""
         left = len(self._view) - self._position
         count = left if size is None or size < 0 else min(size, left)
         if self._sending:
             self._bucket.take(count)
-        piece = bytes(self._view[self._position : self._position + count])
+        data = bytes(self._view[self._position : self._position + count])
         self._position += count
-        return piece
+        return data
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a position; the SDK does before it signs, and before it sends again."""
+        """Go to a position; the SDK does so before it signs, and before it sends again."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._view)}[whence]
         self._position = base + position
         self._sending = False
@@ -258,4 +258,4 @@ class PacedBody:
         return self._position
 
 
-_shared: dict[tuple[int, str, float | None, float | None], Brakes] = {}
+_shared: dict[tuple[int, str, float | None, float | None], Throttle] = {}

@@ -1,4 +1,4 @@
-"""A segment as one Parquet object: layout, footer, writing, inspection.
+"""A segment as one Parquet object: layout, footer, writer, memory of its pages.
 
 Other packages import `footer`, `layout`, `page_memory` and `writer`.
 """

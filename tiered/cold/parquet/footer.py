@@ -1,4 +1,4 @@
-"""The end of an object, parsed: Parquet's metadata and our checksums in it."""
+"""The footer of an object: Parquet's metadata, and the checksums of this package in it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,22 @@ from ..object_store.ranges import SparseFile
 from .layout import EXTENTS_KEY, plain_schema, read_extents
 
 FOOTERS_BYTES_MAX = 64 * 1024 * 1024
-_LET_GO_SECONDS = 1.0
+_RELEASE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A verified and parsed tail: Parquet's metadata, and the pieces that the column chunks consist of."""
+    """A verified and parsed footer.
+
+    Attributes
+    ----------
+    metadata
+        Parquet's metadata.
+    extents
+        Position, length and CRC32C of the consecutive extents that make up the column chunks.
+    bytes
+        Encoded size.
+    """
 
     metadata: Any
     schema: pa.Schema
@@ -33,12 +43,12 @@ class Footer:
     bytes: int
 
     def extents_of(self, start: int, length: int) -> Iterator[tuple[int, int, int]]:
-        """Yield position, length and CRC32C of the pieces that make up exactly this range.
+        """Yield position, length and CRC32C of the extents that make up exactly this range.
 
         Raises
         ------
         ValueError
-            The pieces do not add up to it.
+            No extents make it up.
         """
         at, end = start, start + length
         index = bisect_left(self.extents, (start, 0, 0))
@@ -50,45 +60,45 @@ class Footer:
             raise ValueError(f"no checksum for bytes {start} to {end}")
 
 
-class _Nothing(SparseFile):
-    """A file of which nothing was fetched; it notes when it is asked for bytes."""
+class _EmptyFile(SparseFile):
+    """A file without fetched ranges that records whether it was read."""
 
-    asked = False
+    was_read = False
 
-    def slice(self, start: int, length: int) -> memoryview:  # noqa: ARG002 — as its base has it
-        # Not an error of Python: its traceback, kept inside of Arrow, would keep the reader alive for ever.
-        self.asked = True
+    def slice(self, start: int, length: int) -> memoryview:  # noqa: ARG002 — the signature of its base
+        # No exception: Arrow would keep its traceback, and so the reader, alive for ever.
+        self.was_read = True
         return memoryview(b"")
 
 
 def _check_chunks(metadata: Any) -> None:
-    """Raise what Arrow makes of column chunks that contradict themselves.
+    """Raise Arrow's error for contradictory column chunks.
 
-    Asking `metadata` for such a chunk ends the process, as the bindings expect no exception there. A read does
-    raise, and with pre-buffering it looks at all chunks before it asks the file for the first byte.
+    Arrow's bindings expect no error when `metadata` is asked for such a chunk, and end the process. A read does raise.
+    With pre-buffering it checks all chunks before it reads the first byte of the file.
     """
-    error, asked, gone = _try_chunks(metadata)
-    # A thread of Arrow's that lets go of the file while the interpreter ends would end the process.
-    gone.wait(_LET_GO_SECONDS)
-    if error is not None and not asked:
+    error, was_read, released = _try_chunks(metadata)
+    # A thread of Arrow that releases the file while the interpreter ends would kill the process.
+    released.wait(_RELEASE_SECONDS)
+    if error is not None and not was_read:
         raise error
 
 
 def _try_chunks(metadata: Any) -> tuple[Exception | None, bool, threading.Event]:
-    """Read all chunks of nothing: return the error, whether bytes were asked for, and what tells that Arrow is done."""
-    nothing, gone = _Nothing(1 << 62, []), threading.Event()
-    weakref.finalize(nothing, gone.set)
+    """Read all chunks from an empty file; return the error, whether it was read, and an event for its release by Arrow."""
+    file, released = _EmptyFile(1 << 62, []), threading.Event()
+    weakref.finalize(file, released.set)
     try:
-        file = pq.ParquetFile(pa.PythonFile(nothing, "r"), metadata=metadata, pre_buffer=True)
-        file.reader.read_row_groups(list(range(metadata.num_row_groups)), use_threads=False)
+        source = pq.ParquetFile(pa.PythonFile(file, "r"), metadata=metadata, pre_buffer=True)
+        source.reader.read_row_groups(list(range(metadata.num_row_groups)), use_threads=False)
     except (pa.ArrowException, OSError) as error:
-        # Its traceback would keep the file.
-        return error.with_traceback(None), nothing.asked, gone
-    return None, nothing.asked, gone
+        # The traceback would keep the file alive.
+        return error.with_traceback(None), file.was_read, released
+    return None, file.was_read, released
 
 
 class FooterCache:
-    """Parsed footers of recently read objects, bounded by their encoded size; safe among threads."""
+    """A cache of parsed footers of recently read objects, bounded by their encoded size; thread-safe."""
 
     def __init__(self, bytes_max: int = FOOTERS_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -97,15 +107,15 @@ class FooterCache:
         self._lock = threading.Lock()
 
     def get(self, key: str, tail_crc: int) -> Footer | None:
-        """Return the footer of an object, if it is known."""
+        """Return the footer of an object, or None."""
         with self._lock:
-            found = self._footers.get((key, tail_crc))
-            if found is not None:
+            footer = self._footers.get((key, tail_crc))
+            if footer is not None:
                 self._footers.move_to_end((key, tail_crc))
-            return found
+            return footer
 
     def put(self, key: str, tail_crc: int, footer: Footer) -> None:
-        """Keep a footer; the least recently used ones make room."""
+        """Cache a footer; evict the least recently used ones."""
         with self._lock:
             old = self._footers.pop((key, tail_crc), None)
             self._footers[key, tail_crc] = footer
@@ -123,7 +133,7 @@ def parse_footer(tail: memoryview, *, where: str, position: int | None = None) -
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail))
-        # Before anything is read by it: Arrow sets memory aside for as many rows as it says.
+        # Checked before any read: Arrow allocates memory for the number of rows in the metadata.
         for index in range(metadata.num_row_groups):
             if not 0 <= metadata.row_group(index).num_rows <= GROUP_RECORDS_MAX:
                 raise ValueError(f"row group {index} has {metadata.row_group(index).num_rows} rows")
@@ -133,6 +143,6 @@ def parse_footer(tail: memoryview, *, where: str, position: int | None = None) -
         return Footer(metadata, schema, read_extents(packed), len(tail))
     except MemoryError:
         raise
-    # The bindings promise no narrower class for what Thrift cannot read.
+    # The bindings document no narrower class for malformed Thrift.
     except Exception as error:  # noqa: BLE001
         raise CorruptionError(f"footer does not decode ({error})", where=where, position=position) from None

@@ -1,4 +1,4 @@
-"""What a Parquet object of this package has in common for writer and reader: metadata, schema, layout."""
+"""The layout of an object, as writer and reader share it: schema, metadata, facts and manifest entry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAGIC = b"PAR1"
 
 EXTENT = struct.Struct("<II")
 _FIELD_ID = b"PARQUET:field_id"
-# What is the same for all segments of one object.
+# The facts that all segments of one object share.
 _SHARED = ("store_id", "topic_id", "partition", "schema_id")
 _SYSTEM_FIELDS = (pa.field("offset", pa.int64()), pa.field("timestamp", TIMESTAMP))
 
@@ -52,7 +52,7 @@ def column_chunks(metadata: Any, row_group: int) -> list[tuple[int, int]]:
 
 
 def read_extents(packed: bytes) -> list[tuple[int, int, int]]:
-    """Return ``(position, length, crc)`` of each piece from the unpacked value of ``tiered.crc32c``."""
+    """Return ``(position, length, crc)`` of each extent from the decoded value of ``tiered.crc32c``."""
     position = len(MAGIC)
     extents = []
     for length, crc in EXTENT.iter_unpack(packed):
@@ -63,7 +63,7 @@ def read_extents(packed: bytes) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """What an object says of itself."""
+    """The facts in an object's footer."""
 
     facts: SegmentFacts
     sealed: bool
@@ -73,7 +73,7 @@ class ObjectFacts:
 
     @property
     def segments(self) -> tuple[SegmentFacts, ...]:
-        """The facts of each segment in the object, one after the other."""
+        """The facts of each segment in the object, in order."""
         return self.merged or (self.facts,)
 
 
@@ -82,8 +82,8 @@ def about_object(facts: SegmentFacts, segments: Sequence[SegmentFacts], *, seale
     about = {"version": OBJECT_VERSION, "sealed": sealed, "facts": facts.to_json()}
     if segments:
         about["segments"] = [
-            {name: value for name, value in item.to_json().items() if name not in _SHARED}
-            for item in segments
+            {name: value for name, value in segment.to_json().items() if name not in _SHARED}
+            for segment in segments
         ]
     return about
 
@@ -125,12 +125,12 @@ def make_entry(
     )
 
 
-def as_in_manifest(found: ObjectEntry, entry: ObjectEntry) -> ObjectEntry:
-    """Return the entry that an object was `found` to have, without what the manifest's `entry` need not say, or it cannot.
+def as_in_manifest(rebuilt: ObjectEntry, entry: ObjectEntry) -> ObjectEntry:
+    """Return an entry `rebuilt` from an object, made comparable with the manifest's `entry` of the object.
 
-    An object does not know in which storage class it is; an early release that rewrites a manifest drops `end_hash`.
+    An object does not know its storage class. The manifest may lack `end_hash`, since early releases drop it.
     """
-    return replace(found, storage_class=entry.storage_class, end_hash=entry.end_hash and found.end_hash)
+    return replace(rebuilt, storage_class=entry.storage_class, end_hash=entry.end_hash and rebuilt.end_hash)
 
 
 def facts_of(metadata: Any, *, where: str) -> ObjectFacts:
@@ -150,11 +150,11 @@ def facts_of(metadata: Any, *, where: str) -> ObjectFacts:
             )
         facts = SegmentFacts.from_json(about["facts"])
         shared = {name: about["facts"][name] for name in _SHARED}
-        merged = tuple(SegmentFacts.from_json({**item, **shared}) for item in about.get("segments", ()))
+        merged = tuple(SegmentFacts.from_json({**segment, **shared}) for segment in about.get("segments", ()))
         schema = metadata.schema.to_arrow_schema()
         return ObjectFacts(facts, about["sealed"] is True, plain_schema(schema), merged)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
-        raise CorruptionError(f"object does not say what it holds ({error!r})", where=where) from None
+        raise CorruptionError(f"the object's facts do not decode ({error!r})", where=where) from None
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -173,7 +173,7 @@ def _without_ids(kind: pa.DataType) -> pa.DataType:
 
 
 def with_field_ids(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` with a Parquet field id on every field, also the nested ones."""
+    """Return `schema` with a Parquet field id on every field, including nested ones."""
     ids = count(3)
     reserved = {"offset": 1, "timestamp": 2}
     return pa.schema([_numbered(field, ids, reserved.get(field.name)) for field in schema])

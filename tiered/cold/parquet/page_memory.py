@@ -1,18 +1,19 @@
-"""What a row group takes in memory, reckoned from its pages before anything of it is decoded.
+"""The memory that a row group takes, computed from its pages before any of them is decoded.
 
-Arrow sets memory aside by what page headers and levels say, and a dictionary repeats a value as often as its indices say:
-34 kB can become gigabytes under checksums that are right. No writer makes a row group of more than some 80 MiB of
-values, so what would take more than the limits here is no row group of a store.
+Arrow allocates memory by the numbers in page headers and levels, and a dictionary repeats a value as often as its indices
+say. So 34 kB with right checksums can become gigabytes. No row group of a store has more than some 80 MiB of values; a row
+group above the limits here is refused.
 
-A page is a header in Thrift's compact protocol, and so many bytes::
+A page is a header in Thrift's compact protocol, followed by its bytes::
 
-    1: type                    0 data page, 2 dictionary page; no writer of ours makes another
+    1: type                    0 data page, 2 dictionary page; this package writes no others
     2: uncompressed_page_size
-    3: compressed_page_size    of what follows the header
-    5: data_page_header        1: num_values, nulls and empty lists included; 2: encoding
+    3: compressed_page_size    bytes after the header
+    5: data_page_header        1: num_values, including nulls and empty lists; 2: encoding
     7: dictionary_page_header  1: num_values; 2: encoding
 
-Who reads the same bytes in another way reckons something else, so whatever Arrow does not write is refused.
+A reader that parses the same bytes differently would compute another size. So everything that Arrow does not write is
+refused.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ import zstandard
 from ...format.arrow_layouts import decoded, has, leaves
 
 VALUES_BYTES_MAX = 256 * 1024 * 1024
-"""Of values, as Arrow lays them out, and of the pages that they come from."""
+"""Limit of the values, as Arrow lays them out, and of their pages."""
 
 ELEMENTS_BYTES_MAX = 1280 * 1024 * 1024
-"""Of what is within lists and maps: a slot for each element, null or not, and four bytes of levels. Records of 32 MiB fit,
-of booleans too."""
+"""Limit of the elements of lists and maps: a slot for each element, null or not, and four bytes of levels. Records of
+32 MiB fit, even of booleans."""
 
 _AT_ONCE_BYTES = 128 * 1024 * 1024
 _LEVELS_BYTES = 4
-_OURS = "parquet-cpp-arrow"
+_WRITER = "parquet-cpp-arrow"
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _DELTA_BINARY_PACKED, _RLE_DICTIONARY = 0, 2, 3, 5, 8
 _BY_DICTIONARY = {_PLAIN_DICTIONARY, _RLE_DICTIONARY}
-# Others than these take less room than the values that they stand for, and by no bound.
+# Other encodings can be smaller than their values by any factor.
 _ENCODINGS = {_PLAIN, _RLE, _DELTA_BINARY_PACKED} | _BY_DICTIONARY
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 _DECIMAL_BYTES = 16
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
-# Of Thrift's compact protocol.
+# Types of Thrift's compact protocol.
 _TRUE, _FALSE, _I32, _I64, _BINARY, _STRUCT = 1, 2, 5, 6, 8, 12
 _FIELDS_MAX = 16
 _LENGTH = struct.Struct("<I").unpack_from
@@ -55,21 +56,21 @@ _DEPTH_MAX = 3
 Fields = dict[int, Any]
 
 Slice = Callable[[int, int], memoryview]
-"""Returns so many bytes at a position of the object; OSError where they were not fetched."""
+"""Returns a number of bytes at a position of the object; raises OSError if they were not fetched."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoned:
-    """How to decode a row group.
+class DecodePlan:
+    """The plan to decode a row group.
 
     Attributes
     ----------
     dictionaries
-        Paths of the leaf columns to leave as dictionaries: how much text they stand for is known only then.
+        Paths of the leaf columns to leave as dictionaries at first, since only then the size of their text is known.
     values_bytes
-        What the rest takes.
+        Memory of the other columns.
     rows_at_once
-        So many rows, and their levels, take a bounded part of the memory.
+        The number of rows whose levels take a bounded amount of memory.
     """
 
     dictionaries: tuple[str, ...]
@@ -79,12 +80,12 @@ class Reckoned:
 
 @dataclass(slots=True)
 class _Chunk:
-    """The pages of one column chunk, added up.
+    """The sums over the pages of one column chunk.
 
     Attributes
     ----------
     dictionary
-        What its page has after the header, and that page's values and size before compression.
+        The bytes of the dictionary page after its header, its number of values, and its size before compression.
     """
 
     values: int = 0
@@ -93,23 +94,23 @@ class _Chunk:
     dictionary: tuple[memoryview, int, int] | None = None
 
 
-def reckon(metadata: Any, row_group: int, leaf_indices: Sequence[int], file: Slice) -> Reckoned:
-    """Reckon what some leaf columns of a row group take.
+def plan_decode(metadata: Any, row_group: int, leaf_indices: Sequence[int], file: Slice) -> DecodePlan:
+    """Compute the memory of some leaf columns of a row group, and plan how to decode them.
 
     Parameters
     ----------
     metadata
-        Of the object; contradictions in its column chunks have been looked for.
+        The object's metadata; its column chunks were checked for contradictions.
 
     Raises
     ------
     ValueError
-        More than a row group can have, or pages that no writer of ours makes.
+        The memory exceeds a limit, or this package does not write such pages.
     OSError
-        Pages lie where nothing was fetched.
+        The pages were not fetched.
     """
-    if not str(metadata.created_by).startswith(_OURS):
-        # For some writers Arrow reads on behind the end of a chunk.
+    if not str(metadata.created_by).startswith(_WRITER):
+        # For files of some writers Arrow reads beyond the end of a chunk.
         raise ValueError(f"it was written by {str(metadata.created_by)[:60]!r}")
     group = metadata.row_group(row_group)
     rows = group.num_rows
@@ -118,23 +119,23 @@ def reckon(metadata: Any, row_group: int, leaf_indices: Sequence[int], file: Sli
     bounded: list[str] = []
     for index in leaf_indices:
         column, chunk = metadata.schema.column(index), group.column(index)
-        start, end = _place(chunk)
-        found = _add_up(file(start, end - start))
+        start, end = _page_range(chunk)
+        sums = _sum_pages(file(start, end - start))
         width = _width(column)
         if column.max_repetition_level:
             each = width + _LEVELS_BYTES
-            elements_bytes += max(0, found.values - rows) * each
-            levels_bytes += min(found.values, rows) * each
+            elements_bytes += max(0, sums.values - rows) * each
+            levels_bytes += min(sums.values, rows) * each
         else:
-            values_bytes += found.values * width
-        values_bytes += found.plain_bytes
-        if column.physical_type == "BYTE_ARRAY" and found.values_by_dictionary:
-            # To leave the values of a plain column so is the faster way; where others follow, it is slower by far.
+            values_bytes += sums.values * width
+        values_bytes += sums.plain_bytes
+        if column.physical_type == "BYTE_ARRAY" and sums.values_by_dictionary:
+            # Dictionaries are the fastest way for a flat column without plain values, and by far the slowest with them.
             flat = column.max_repetition_level == 0 and column.max_definition_level <= 1
-            if flat and found.values == found.values_by_dictionary:
+            if flat and sums.values == sums.values_by_dictionary:
                 dictionaries.append(column.path)
             else:
-                text_bytes_max += _text_bytes_max(found, chunk.compression)
+                text_bytes_max += _text_bytes_max(sums, chunk.compression)
                 bounded.append(column.path)
         if values_bytes > VALUES_BYTES_MAX or elements_bytes > ELEMENTS_BYTES_MAX:
             raise ValueError(f"its {rows} rows would take {values_bytes + elements_bytes} bytes and more")
@@ -143,33 +144,33 @@ def reckon(metadata: Any, row_group: int, leaf_indices: Sequence[int], file: Sli
     else:
         values_bytes += text_bytes_max
     at_once = rows if levels_bytes <= _AT_ONCE_BYTES else max(1, rows * _AT_ONCE_BYTES // levels_bytes)
-    return Reckoned(tuple(dictionaries), values_bytes, at_once)
+    return DecodePlan(tuple(dictionaries), values_bytes, at_once)
 
 
 def decode(
-    source: Any, row_group: int, names: Sequence[str], reckoned: Reckoned, schema: pa.Schema
+    source: Any, row_group: int, names: Sequence[str], plan: DecodePlan, schema: pa.Schema
 ) -> pa.Table:
-    """Read some columns of a row group.
+    """Decode some columns of a row group.
 
     Parameters
     ----------
     source
-        A `ParquetFile` that leaves ``reckoned.dictionaries`` as they are.
+        A `ParquetFile` that leaves ``plan.dictionaries`` as dictionaries.
     schema
-        Of the object, without dictionaries.
+        The object's schema, without dictionaries.
 
     Raises
     ------
     ValueError
-        Dictionaries stand for more text than a row group can have.
+        The text of dictionaries exceeds the limit.
     pyarrow.ArrowException, OSError
     """
-    if reckoned.rows_at_once >= source.metadata.row_group(row_group).num_rows:
+    if plan.rows_at_once >= source.metadata.row_group(row_group).num_rows:
         table = source.read_row_group(row_group, columns=names, use_threads=False)
     else:
-        batches = source.iter_batches(reckoned.rows_at_once, [row_group], columns=names, use_threads=False)
+        batches = source.iter_batches(plan.rows_at_once, [row_group], columns=names, use_threads=False)
         table = pa.Table.from_batches(list(batches))
-    left = VALUES_BYTES_MAX - reckoned.values_bytes
+    left = VALUES_BYTES_MAX - plan.values_bytes
     for at, (name, column) in enumerate(zip(table.schema.names, table.columns, strict=True)):
         if not has(column.type, pt.is_dictionary):
             continue
@@ -188,7 +189,7 @@ def decode(
 
 
 def check_elements(metadata: Any, row_group: int) -> None:
-    """Raise `ValueError` for a row group just written that `reckon` would refuse for what its lists hold."""
+    """Raise `ValueError` for a new row group whose lists have more elements than `plan_decode` accepts."""
     group, total = metadata.row_group(row_group), 0
     for index in range(group.num_columns):
         column = metadata.schema.column(index)
@@ -208,8 +209,8 @@ def _text_bytes(array: pa.DictionaryArray) -> int:
     return int(pc.sum(lengths.take(array.indices), min_count=0).as_py())
 
 
-def _place(chunk: Any) -> tuple[int, int]:
-    """Return where the pages of a chunk begin and end."""
+def _page_range(chunk: Any) -> tuple[int, int]:
+    """Return the start and the end of a chunk's pages."""
     start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
     if dictionary is not None:
         if not 0 < dictionary < start:
@@ -218,18 +219,19 @@ def _place(chunk: Any) -> tuple[int, int]:
     return start, start + chunk.total_compressed_size
 
 
-def _add_up(data: memoryview) -> _Chunk:
-    found, at, end = _Chunk(), 0, len(data)
+def _sum_pages(data: memoryview) -> _Chunk:
+    sums, at, end = _Chunk(), 0, len(data)
     while at < end:
         header, body = _struct(data, at, 0)
         try:
-            at = _add_page(found, header, data, body)
+            at = _add_page(sums, header, data, body)
         except (KeyError, TypeError):
             raise ValueError("a page header lacks a field") from None
-    return found
+    return sums
 
 
-def _add_page(found: _Chunk, header: Fields, data: memoryview, body: int) -> int:
+def _add_page(sums: _Chunk, header: Fields, data: memoryview, body: int) -> int:
+    """Add a page to the sums, and return its end."""
     raw: int = header[2]
     stored: int = header[3]
     if not (0 <= stored <= len(data) - body and 0 <= raw <= VALUES_BYTES_MAX):
@@ -238,35 +240,35 @@ def _add_page(found: _Chunk, header: Fields, data: memoryview, body: int) -> int
     count, encoding = about[1], about[2]
     if count < 0:
         raise ValueError(f"a page of {count} values")
-    if kind == _DICTIONARY_PAGE and found.dictionary is None and not found.values:
+    if kind == _DICTIONARY_PAGE and sums.dictionary is None and not sums.values:
         if encoding not in (_PLAIN, _PLAIN_DICTIONARY):
             raise ValueError(f"a dictionary in encoding {encoding}")
-        found.dictionary = data[body : body + stored], count, raw
-        found.plain_bytes += raw
+        sums.dictionary = data[body : body + stored], count, raw
+        sums.plain_bytes += raw
     elif kind == _DATA_PAGE:
         if encoding not in _ENCODINGS:
             raise ValueError(f"values in encoding {encoding}")
-        found.values += count
+        sums.values += count
         if encoding in _BY_DICTIONARY:
-            found.values_by_dictionary += count
+            sums.values_by_dictionary += count
         else:
-            found.plain_bytes += raw
+            sums.plain_bytes += raw
     else:
         raise ValueError(f"a page of type {kind}")
     return body + stored
 
 
-def _text_bytes_max(found: _Chunk, compression: str) -> int:
-    """Return what the values by dictionary take at most: as if each were the longest."""
-    if found.dictionary is None or compression != "ZSTD":
+def _text_bytes_max(sums: _Chunk, compression: str) -> int:
+    """Return the most memory that values by dictionary take: as if each were the longest."""
+    if sums.dictionary is None or compression != "ZSTD":
         raise ValueError("values of a dictionary that is not there")
-    page, count, raw = found.dictionary
-    return _longest(_unpacked(page, raw), count) * found.values_by_dictionary
+    page, count, raw = sums.dictionary
+    return _longest(_decompress(page, raw), count) * sums.values_by_dictionary
 
 
-def _unpacked(page: memoryview, raw: int) -> bytes:
+def _decompress(page: memoryview, raw: int) -> bytes:
     try:
-        # The library sets aside what the frame declares, where it does.
+        # The library allocates the size that the frame declares, if it does.
         if zstandard.frame_content_size(page) not in (-1, raw):
             raise ValueError("a page has another size than it says")
         return zstandard.ZstdDecompressor().decompress(page, max_output_size=raw)
@@ -275,7 +277,7 @@ def _unpacked(page: memoryview, raw: int) -> bytes:
 
 
 def _longest(data: bytes, count: int) -> int:
-    """Return the longest of plain byte arrays, each behind its length in four bytes."""
+    """Return the length of the longest of plain byte arrays, each preceded by its length in four bytes."""
     longest = at = 0
     try:
         for _ in range(count):
@@ -294,7 +296,7 @@ def _longest(data: bytes, count: int) -> int:
 
 
 def _struct(data: memoryview, at: int, depth: int) -> tuple[Fields, int]:
-    """Return the fields of a struct by their ids and where it ends; None for what is neither an i32 nor a struct."""
+    """Return the fields of a struct by their ids, and its end; a field that is neither i32 nor struct is None."""
     fields: Fields = {}
     number = 0
     try:

@@ -1,21 +1,20 @@
-"""A segment as one Parquet object: the topic's columns, then ``offset`` and ``timestamp``.
+"""The writer of a segment as one Parquet object: the topic's columns, then ``offset`` and ``timestamp``.
 
-What is Parquet's own is left to pyarrow; what promise P4 needs is added around it. The bytes go through a
-sink that knows position and CRC32C of every write, so the CRC of each row group and of the tail (page
-index and footer) go into the manifest. Those of smaller pieces go into the file, as key-value metadata
-``tiered.crc32c``: a read of some columns verifies its column chunks with them. (Parquet's own page
-checksums are written too, for other readers; they do not cover page headers, and a flipped bit there was
-seen to drop a page silently.)
+pyarrow writes the Parquet file; this module adds the checksums of promise P4. The bytes go through a sink that computes
+the position and CRC32C of every write. The CRCs of each row group and of the tail (page index and footer) go into the
+manifest. The CRCs of smaller ranges, the *extents*, go into the file as key-value metadata ``tiered.crc32c``: a read of
+some columns verifies its column chunks with them. (Parquet's own page checksums are written too, for other readers. They
+do not cover page headers: a flipped bit in one was observed to drop a page silently.)
 
 Key-value metadata::
 
-    tiered.facts     JSON: {"version": 1, "sealed": bool, "facts": SegmentFacts.to_json()}; of a merged object also
+    tiered.facts     JSON: {"version": 1, "sealed": bool, "facts": SegmentFacts.to_json()}; in a merged object also
                      "segments": the facts of each segment in it, without the keys that all of them share
-    tiered.crc32c    base64 of pairs of u32, little-endian: length and CRC32C of the consecutive pieces
+    tiered.crc32c    base64 of pairs of u32, little-endian: length and CRC32C of the consecutive extents
                      of the file from byte 4 to the end of the last row group
 
-Every column has a field id, as Iceberg wants it: ``offset`` 1, ``timestamp`` 2, the topic's columns and what
-is nested in them from 3 on, depth first, so that columns added at the end change no id.
+Every column has a field id, as Iceberg requires: ``offset`` 1, ``timestamp`` 2, the topic's columns and those nested in
+them from 3 on, depth first. So columns that are added at the end change no id.
 """
 
 from __future__ import annotations
@@ -56,10 +55,9 @@ from .page_memory import check_elements
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 ZSTD_LEVEL = 3
-_LOOKED_AT_ROWS = 1 << 16
+_SAMPLE_ROWS = 1 << 16
 
-# Every page header begins with its type, field 1 of a Thrift struct: a piece of this first byte may begin
-# a column chunk, and none of another can.
+# Every page header begins with its type, field 1 of a Thrift struct. So a column chunk can only begin with this byte.
 _PAGE_HEADER_BYTE = 0x15
 
 
@@ -77,8 +75,8 @@ def write_object(
 ) -> ObjectEntry:
     """Write an object, commit the upload and return the manifest's entry for it.
 
-    The next batches are made (read, verified, decompressed) on another thread while a row group is encoded, and
-    the upload sends on threads of its own. Memory stays bounded to about one row group and a few batches.
+    While a row group is encoded, another thread prepares (reads, verifies, decompresses) the next batches, and the
+    upload's own threads send. This takes memory for about one row group and a few batches.
 
     Parameters
     ----------
@@ -86,14 +84,14 @@ def write_object(
         The topic's columns, then ``offset: int64`` and ``timestamp: timestamp[us, UTC]``; every batch has
         exactly these.
     facts
-        Of exactly the records in `batches`: for the shipped tail of a segment, with its own range.
+        Facts of exactly the records in `batches`; those of a shipped tail have its own range.
     segments
-        Of a merged object, the facts of each segment in it.
+        For a merged object, the facts of each segment in it.
 
     Raises
     ------
     CorruptionError
-        The records are not those that `facts` describes; nothing is visible in the bucket.
+        The records are not those that `facts` describes; no object is visible in the bucket.
     ColdStorageError
     """
     sink = _Sink(upload)
@@ -106,7 +104,7 @@ def write_object(
                 groups.append(_write_group(writer, sink, rows, facts, groups, not segments))
         writer = writer or _open_writer(sink, schema.empty_table(), level)
         if groups:
-            sink.end_piece()
+            sink.begin_range()
         extents = bytes(sink.extents)
         about = about_object(facts, segments, sealed=sealed)
         writer.add_key_value_metadata(
@@ -114,14 +112,14 @@ def write_object(
         )
         writer.close()
     except BaseException:
-        # A writer that is collected writes a footer: not into an upload that has failed.
+        # A garbage-collected writer would write a footer, which must not go into a failed upload.
         if writer is not None:
             writer.is_open = False
         raise
     finally:
-        sink.let_go()
+        sink.detach()
     entry = make_entry(
-        facts, _with_ends(groups, facts), name=name, sealed=sealed, size=sink.position, tail_crc=sink.crc
+        facts, _close_gaps(groups, facts), name=name, sealed=sealed, size=sink.position, tail_crc=sink.crc
     )
     _check_layout(writer.writer.metadata, entry, extents)
     info = upload.commit()
@@ -131,16 +129,16 @@ def write_object(
 
 
 class _Sink:
-    """A file that only grows, for pyarrow: passes bytes on, with running CRCs.
+    """A file for pyarrow that passes its bytes on to an upload and computes their CRCs.
 
     Attributes
     ----------
     position
         Bytes so far.
     crc
-        CRC32C since the last `end_piece`.
+        CRC32C since the last `begin_range`.
     extents
-        Length and CRC32C of each piece of what was written, packed.
+        Length and CRC32C of each extent, packed.
     """
 
     closed = False
@@ -165,22 +163,22 @@ class _Sink:
         self.position += len(view)
         return len(view)
 
-    def let_go(self) -> None:
-        """Pass nothing on any more.
+    def detach(self) -> None:
+        """Drop the upload, and ignore further writes.
 
-        An error of the upload has the writer in its traceback, and the writer, where Python does not see it, this
-        file: with the upload, which has the error, all of it would be kept for ever.
+        This breaks a cycle that Python cannot collect: an error of the upload has the writer in its traceback, the writer
+        refers to this file within Arrow, and this file refers to the upload, which holds the error.
         """
         self._upload = None
 
-    def end_piece(self) -> int:
-        """Begin a new piece with CRC 0 here; return the position."""
+    def begin_range(self) -> int:
+        """Begin a new range with CRC 0; return its position."""
         self._end_extent()
         self.crc = 0
         return self.position
 
     def _end_extent(self) -> None:
-        # The magic is in no extent: they are for column chunks.
+        # The magic at the beginning belongs to no column chunk, and so to no extent.
         if self.position > self._extent_start >= len(MAGIC):
             self.extents += EXTENT.pack(self.position - self._extent_start, self._extent_crc)
         self._extent_start, self._extent_crc = self.position, 0
@@ -189,19 +187,19 @@ class _Sink:
         return self.position
 
     def flush(self) -> None:
-        """Nothing is kept back here."""
+        """Do nothing: no bytes are buffered."""
 
     def close(self) -> None:
         self.closed = True
 
 
 def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
-    """Begin a file for rows like these, its first ones."""
+    """Begin a file with encodings for rows like these, which are its first ones."""
     schema = rows.schema
-    # A name with a dot may be the path of a nested column as well, of another type.
+    # A name with a dot may also be the path of a nested column of another type.
     stamps = [field.name for field in schema if pa.types.is_timestamp(field.type) and "." not in field.name]
     delta = {*stamps, "offset"}
-    # Bytes rarely repeat as a whole, and their bounds would fill the footer with values.
+    # Binary values rarely repeat, and their bounds would fill the footer with values.
     comparable = [
         path
         for field in schema
@@ -224,10 +222,10 @@ def _open_writer(sink: _Sink, rows: pa.Table, level: int) -> Any:
 
 
 def _repeats(rows: pa.Table, path: str) -> bool:
-    """Whether a dictionary pays for a leaf column: one that overflows costs readers more than plain values."""
+    """Whether a dictionary pays off for a leaf column: one that overflows costs readers more than plain values."""
     if path not in rows.schema.names:
-        return True  # within a list, a map or a struct: not worth the look
-    column = rows.column(path).slice(0, _LOOKED_AT_ROWS)
+        return True  # nested in a list, a map or a struct: not worth counting
+    column = rows.column(path).slice(0, _SAMPLE_ROWS)
     return bool(2 * pc.count_distinct(column).as_py() <= len(column))
 
 
@@ -243,7 +241,7 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int
             left = left.slice(part.num_rows)
             parts.append(part)
             size += part.nbytes
-            # Within a tenth of the limit counts as full: better than a row group with a scrap.
+            # Within a tenth of the limit counts as full, which avoids tiny batches at the end of a row group.
             if size >= limit * 0.9:
                 yield pa.Table.from_batches(parts, schema=schema)
                 parts, size = [], 0
@@ -268,7 +266,7 @@ def _write_group(
         )
     if checked:
         _check_values(rows, facts)
-    start = sink.end_piece() if before else 0
+    start = sink.begin_range() if before else 0
     writer.write_table(rows, row_group_size=rows.num_rows)
     low, high = pc.min_max(stamps).values()
     return RowGroup(
@@ -284,9 +282,9 @@ def _write_group(
 
 
 def _check_values(rows: pa.Table, facts: SegmentFacts) -> None:
-    """Raise `CorruptionError` where a decimal has more digits than its type: Parquet would make another number of it.
+    """Raise `CorruptionError` for a decimal with more digits than its type, which Parquet would store as another number.
 
-    Appends refuse them; those of earlier releases did not.
+    Appends refuse such decimals; those of earlier releases did not.
     """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         for chunk in column.chunks:
@@ -300,11 +298,12 @@ def _check_values(rows: pa.Table, facts: SegmentFacts) -> None:
                 )
 
 
-def _with_ends(groups: list[RowGroup], facts: SegmentFacts) -> tuple[RowGroup, ...]:
-    """Close the gaps that a compaction left, so that row groups lie end to end, and check the totals."""
-    if sum(group.record_count for group in groups) != facts.record_count:
+def _close_gaps(groups: list[RowGroup], facts: SegmentFacts) -> tuple[RowGroup, ...]:
+    """Extend the row groups over the gaps that a compaction left, and check the number of records."""
+    record_count = sum(group.record_count for group in groups)
+    if record_count != facts.record_count:
         raise CorruptionError(
-            f"{sum(group.record_count for group in groups)} records instead of {facts.record_count}",
+            f"{record_count} records instead of {facts.record_count}",
             where=f"segment {facts.segment_id}",
             offsets=(facts.base_offset, facts.end_offset),
         )
@@ -316,7 +315,7 @@ def _with_ends(groups: list[RowGroup], facts: SegmentFacts) -> tuple[RowGroup, .
 
 
 def _check_layout(metadata: Any, entry: ObjectEntry, extents: bytes) -> None:
-    """Compare what the sink saw with what the footer says, before anybody relies on either."""
+    """Check that the footer and the bytes that went through the sink agree."""
     edges = {position for position, _, _ in read_extents(extents)} | {entry.tail_position}
     if metadata.num_row_groups != len(entry.row_groups):
         raise CorruptionError("the footer lists other row groups than were written", where=entry.name)
@@ -332,5 +331,5 @@ def _check_layout(metadata: Any, entry: ObjectEntry, extents: bytes) -> None:
             raise ColdStorageError(f"{entry.name} stays on the disk: {error}") from None
         if metadata.row_group(index).num_rows != group.record_count or not (inside and on_edges and whole):
             raise CorruptionError(
-                "the footer places a row group elsewhere", where=entry.name, position=group.position
+                "the footer has another position for a row group", where=entry.name, position=group.position
             )

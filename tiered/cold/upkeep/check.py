@@ -1,22 +1,22 @@
-"""Whether an object is there and is what the manifest says: by the server's word, or by reading it.
+"""Checks of an object against the manifest: by the checksum that the server stores, or by reading every byte.
 
-The manifest has a CRC32C of every row group and of the tail, and together these are all bytes of an object. So
-the CRC32C of the whole is known without reading it (`whole_crc`), and where the server keeps one too, a HEAD compares
-them: it costs a request and no bytes. Such an answer is only the server's word, hence every few rounds
-all bytes are read (`DEEP_EVERY` in ``policies/scrubbing.py``), as they are where it keeps none.
+The manifest has a CRC32C of every row group and of the tail, which together contain all bytes of an object. So the CRC32C
+of the whole object can be computed without reading it (`whole_crc`). If the server stores one too, a HEAD is enough to
+compare them: one request, no bytes. The server may store a right checksum beside damaged bytes. So every few rounds, and
+always if it stores none, all bytes are read (`DEEP_EVERY` in ``policies/rules/scrub.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 from ...errors import CorruptionError
 from ...format.checksum import crc32c
 from ...format.manifest import ObjectEntry
-from ..object_store.protocol import ObjectStore
-from ..object_store.second_look import DAMAGED_OR_MISSING, LOOKS, sound
+from ..fetch.plan import VerifiedRange, object_ranges
+from ..object_store.protocol import ObjectStore, object_url
+from ..object_store.rereads import DAMAGED_OR_MISSING, READS_MAX, reread_on_damage
 
 READ_BYTES = 8 << 20
 
@@ -24,118 +24,95 @@ READ_BYTES = 8 << 20
 _POLYNOMIAL = 0x82F63B78
 
 
-class Piece(NamedTuple):
-    """A range of an object with a checksum in the manifest."""
-
-    name: str
-    position: int
-    length: int
-    crc: int
-    offsets: tuple[int, int]
-
-
-def pieces(entry: ObjectEntry) -> list[Piece]:
-    """Return the row groups and the tail of an object, which cover every byte of it."""
-    found = [
-        Piece("row group", group.position, group.length, group.crc, (group.base_offset, group.end_offset))
-        for group in entry.row_groups
-    ]
-    whole = (entry.base_offset, entry.end_offset)
-    return [
-        *found,
-        Piece("footer", entry.tail_position, entry.bytes - entry.tail_position, entry.tail_crc, whole),
-    ]
-
-
 def check_size(store: ObjectStore, key: str, entry: ObjectEntry) -> int | None:
-    """Raise where the object is missing or has another size; return the server's CRC32C of the whole, if it has one.
+    """Raise if the object is missing or has another size; return the CRC32C that the server stores, or None.
 
     Raises
     ------
     ObjectNotFound, CorruptionError, ColdStorageError
     """
 
-    def look() -> int | None:
+    def read() -> int | None:
         info = store.stat(key)
         if info.size != entry.bytes:
             raise CorruptionError(
                 f"has {info.size} bytes, the manifest says {entry.bytes}",
-                where=f"{store.url.rstrip('/')}/{key}",
+                where=object_url(store, key),
                 position=min(info.size, entry.bytes),
                 offsets=(entry.base_offset, entry.end_offset),
             )
         return info.crc
 
-    return sound(look, doubted=DAMAGED_OR_MISSING)
+    return reread_on_damage(read, verdicts=DAMAGED_OR_MISSING)
 
 
-def check_piece(store: ObjectStore, key: str, piece: Piece, read: Callable[[int], object]) -> None:
-    """Read a piece of an object and raise where it fails its checksum.
+def check_range_crc(
+    store: ObjectStore, key: str, checked: VerifiedRange, count_read: Callable[[int], object]
+) -> None:
+    """Read one of an object's `object_ranges`, in parts, and raise if it fails its checksum.
 
     Parameters
     ----------
-    read
-        Told of the bytes that were read.
+    count_read
+        Called with the number of bytes of each read.
 
     Raises
     ------
     CorruptionError, ColdStorageError
     """
+    ((_, crc),) = checked.checks
 
-    def look() -> None:
-        actual, end = 0, piece.position + piece.length
-        for at in range(piece.position, end, READ_BYTES):
+    def read() -> None:
+        actual, end = 0, checked.start + checked.length
+        for at in range(checked.start, end, READ_BYTES):
             data = store.get_range(key, at, min(READ_BYTES, end - at))
-            read(len(data))
+            count_read(len(data))
             actual = crc32c(data, actual)
-        if actual != piece.crc:
+        if actual != crc:
             raise CorruptionError(
-                f"{piece.name} fails its checksum",
-                where=f"{store.url.rstrip('/')}/{key}",
-                position=piece.position,
-                offsets=piece.offsets,
+                checked.reason, where=object_url(store, key), position=checked.start, offsets=checked.offsets
             )
 
-    sound(look, doubted=DAMAGED_OR_MISSING)
+    reread_on_damage(read, verdicts=DAMAGED_OR_MISSING)
 
 
 def scrub_object(
-    store: ObjectStore, key: str, entry: ObjectEntry, *, deep: bool, read: Callable[[int], object]
+    store: ObjectStore, key: str, entry: ObjectEntry, *, deep: bool, count_read: Callable[[int], object]
 ) -> Iterator[CorruptionError]:
-    """Yield what is wrong with an object's bytes, piece by piece; nothing where all is well.
+    """Yield the damage of an object, by ranges; nothing if it is sound.
 
     Parameters
     ----------
     deep
-        Read every byte, whatever the server says of them.
-    read
-        Told of the bytes that were read.
+        Read every byte, even if the server's checksum is right.
+    count_read
+        Called with the number of bytes of each read.
 
     Raises
     ------
     ObjectNotFound
-        It is missing, with authority.
+        The object is missing, with authority.
     ColdStorageError
-        The bucket does not say; nothing is known.
+        The bucket fails; the state of the object is unknown.
     """
     try:
-        known = check_size(store, key, entry)
+        stored_crc = check_size(store, key, entry)
     except CorruptionError as error:
         yield error
         return
-    agrees = known in (None, whole_crc(entry))
-    if known is not None and agrees and not deep:
+    agrees = stored_crc in (None, whole_crc(entry))
+    if stored_crc is not None and agrees and not deep:
         return
-    well = True
-    for piece in pieces(entry):
+    sound = True
+    for checked in object_ranges(entry):
         try:
-            check_piece(store, key, piece, read)
+            check_range_crc(store, key, checked, count_read)
         except CorruptionError as error:
-            well = False
+            sound = False
             yield error
-    if well and not agrees:
+    if sound and not agrees:
         try:
-            sound(partial(_check_server_crc, store, key, entry), looks=LOOKS - 1)
+            reread_on_damage(partial(_check_server_crc, store, key, entry), reads=READS_MAX - 1)
         except CorruptionError as error:
             yield error
 
@@ -143,18 +120,19 @@ def scrub_object(
 def _check_server_crc(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
     if check_size(store, key, entry) not in (None, whole_crc(entry)):
         raise CorruptionError(
-            "the server's CRC32C of it is another than that of the bytes it returns",
-            where=f"{store.url.rstrip('/')}/{key}",
+            "the server's CRC32C differs from that of the bytes that it returns",
+            where=object_url(store, key),
             position=0,
             offsets=(entry.base_offset, entry.end_offset),
         )
 
 
 def whole_crc(entry: ObjectEntry) -> int:
-    """Return the CRC32C of an object's bytes, put together from those of its pieces."""
+    """Return the CRC32C of an object's bytes, combined from those of its ranges."""
     total = 0
-    for piece in pieces(entry):
-        total = _times(_shift(8 * piece.length), total) ^ piece.crc
+    for part in object_ranges(entry):
+        for length, crc in part.checks:
+            total = _times(_shift(8 * length), total) ^ crc
     return total
 
 
@@ -169,7 +147,7 @@ def _times(a: int, b: int) -> int:
 
 
 def _shift(bits: int) -> int:
-    """Return x to the power of `bits`: what appending so many zero bits multiplies a CRC by."""
+    """Return x to the power of `bits`, the factor of a CRC to which that many zero bits are appended."""
     power, square = 1 << 31, 1 << 30
     while bits:
         if bits & 1:

@@ -1,4 +1,4 @@
-"""What an object says without a manifest, and whether it is what the manifest says."""
+"""Inspection of an object: its facts, its manifest entry made from its bytes, and its verification."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from ...format.checksum import crc32c
 from ...format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup
 from ...format.manifest_checks import check_object
 from ...format.segment_facts import SegmentFacts
-from ..fetch.plan import VerifiedRange, read_piece, tail_piece
-from ..object_store.protocol import ObjectInfo, ObjectStore
-from ..object_store.second_look import sound
+from ..fetch.plan import VerifiedRange, object_ranges, read_range, tail_range
+from ..object_store.protocol import ObjectInfo, ObjectStore, object_url
+from ..object_store.rereads import reread_on_damage
 from ..parquet.footer import Footer, FooterCache, parse_footer
 from ..parquet.layout import MAGIC, ObjectFacts, as_in_manifest, column_chunks, facts_of, make_entry
-from .check import check_piece, check_size, pieces
+from .check import check_range_crc, check_size
 
 _TAIL_BYTES = 64 * 1024
 _READ_BYTES = 16 * 1024 * 1024
 
 
 def read_facts(store: ObjectStore, key: str) -> ObjectFacts:
-    """Return an object's facts, whether its segment was sealed, and its schema, from the object alone.
+    """Read an object's facts, whether its segment was sealed, and its schema, from the object alone.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
 
-    def look() -> ObjectFacts:
-        return facts_of(_open(store, key)[2].metadata, where=_where(store, key))
+    def read() -> ObjectFacts:
+        return facts_of(_open(store, key)[2].metadata, where=object_url(store, key))
 
-    return sound(look)
+    return reread_on_damage(read)
 
 
 def read_facts_of_entry(
     store: ObjectStore, key: str, entry: ObjectEntry, footers: FooterCache | None = None
 ) -> tuple[SegmentFacts, ...]:
-    """Return the facts of each segment in an object that the manifest names, verified against the manifest.
+    """Read the facts of each segment in an object that the manifest names, verified against the manifest.
 
     Parameters
     ----------
     footers
-        Takes the parsed footer, for the reads that follow.
+        Receives the parsed footer, for later reads.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    where, at = _where(store, key), entry.tail_position
-    footer = parse_footer(memoryview(read_piece(store, key, tail_piece(entry))), where=where, position=at)
+    where, at = object_url(store, key), entry.tail_position
+    footer = parse_footer(memoryview(read_range(store, key, tail_range(entry))), where=where, position=at)
     about = facts_of(footer.metadata, where=where)
     again = make_entry(
         about.facts,
@@ -71,25 +71,25 @@ def read_facts_of_entry(
 
 
 def rebuild_entry(store: ObjectStore, key: str) -> ObjectEntry:
-    """Make the manifest's entry for an object again; see `rebuild_object`."""
+    """Return a new manifest entry for an object; see `rebuild_object`."""
     return rebuild_object(store, key)[0]
 
 
 def rebuild_object(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
-    """Make the manifest's entry for an object again by reading all of it; return it with the object's facts.
+    """Read a whole object; return a new manifest entry for it, and its facts.
 
-    Column chunks are verified against the checksums in the file. Its footer has no checksum outside of the
-    manifest, so what the entry says of it is what was found, twice.
+    Column chunks are verified against the checksums in the file. Only the manifest has a checksum of the footer, so the
+    footer is read twice instead.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    return sound(lambda: _rebuild(store, key))
+    return reread_on_damage(lambda: _rebuild(store, key))
 
 
 def _rebuild(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
-    where = _where(store, key)
+    where = object_url(store, key)
     info, tail, footer = _open(store, key)
     about = facts_of(footer.metadata, where=where)
     try:
@@ -112,21 +112,23 @@ def _rebuild(store: ObjectStore, key: str) -> tuple[ObjectEntry, ObjectFacts]:
 
 
 def _tail_crc(store: ObjectStore, key: str, position: int, info: ObjectInfo, tail: bytes) -> int:
-    """Return the CRC32C of the end of an object from `position` on, of which `tail`, its last bytes, was read before.
+    """Return the CRC32C of the end of an object from `position` on; `tail` are its last bytes from an earlier read.
 
     Raises
     ------
     CorruptionError
         Two reads differ.
     """
-    known = max(position, info.size - len(tail))
-    first = _crc_of(store, key, position, known - position)
+    tail_start = max(position, info.size - len(tail))
+    first = _crc_of(store, key, position, tail_start - position)
     if (
-        store.get_range(key, known, info.size - known) != tail[known - info.size :]
-        or _crc_of(store, key, position, known - position) != first
+        store.get_range(key, tail_start, info.size - tail_start) != tail[tail_start - info.size :]
+        or _crc_of(store, key, position, tail_start - position) != first
     ):
-        raise CorruptionError("two reads of the footer differ", where=_where(store, key), position=position)
-    return crc32c(tail[known - info.size :], first)
+        raise CorruptionError(
+            "two reads of the footer differ", where=object_url(store, key), position=position
+        )
+    return crc32c(tail[tail_start - info.size :], first)
 
 
 def verify_object(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
@@ -135,31 +137,31 @@ def verify_object(store: ObjectStore, key: str, entry: ObjectEntry) -> None:
     Raises
     ------
     CorruptionError
-        The first row group, or the tail, that differs.
+        The error is about the first row group, or the tail, that differs.
     ColdStorageError
     """
     check_size(store, key, entry)
-    for piece in pieces(entry):
-        check_piece(store, key, piece, read=lambda _: None)
+    for checked in object_ranges(entry):
+        check_range_crc(store, key, checked, lambda _: None)
 
 
 def _open(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes, Footer]:
-    """Return what is known of an object, its last bytes, and the footer in them; nothing of it is verified yet."""
+    """Read the status of an object, its last bytes, and the footer in them; nothing is verified yet."""
     info, tail = read_tail(store, key)
-    where = _where(store, key)
+    where = object_url(store, key)
     return info, tail, parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
 
 
 def read_tail(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes]:
-    """Return what is known of an object, and its last bytes, from its footer at least; nothing is verified.
+    """Read the status of an object and its last bytes, which include its footer; nothing is verified.
 
     Raises
     ------
     CorruptionError
-        It does not end as Parquet does.
+        It does not end like a Parquet file.
     ColdStorageError
     """
-    where = _where(store, key)
+    where = object_url(store, key)
     info = store.stat(key)
     length = min(info.size, _TAIL_BYTES)
     tail = store.get_range(key, info.size - length, length)
@@ -188,8 +190,8 @@ def _rebuild_groups(
         if sum(size for size, _ in checks) != length:
             raise ValueError(f"row group {index} has bytes that are in no column, or in two")
         offsets = edges[index], edges[index + 1]
-        piece = VerifiedRange(starts[index], length, tuple(checks), "column fails its checksum", offsets)
-        data = read_piece(store, key, piece)
+        group = VerifiedRange(starts[index], length, tuple(checks), "column fails its checksum", offsets)
+        data = read_range(store, key, group)
         low, high = _bounds(metadata, index, "timestamp")
         yield RowGroup(
             base_offset=edges[index],
@@ -206,7 +208,7 @@ def _rebuild_groups(
 def _bounds(metadata: Any, row_group: int, column: str) -> tuple[int, int]:
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     chunk = metadata.row_group(row_group).column(paths.index(column))
-    # Statistics of another type than the column's end the process.
+    # pyarrow ends the process on statistics of another type than the column's.
     if chunk.physical_type != "INT64":
         raise ValueError(f"column {column!r} is of type {chunk.physical_type}")
     low, high = chunk.statistics.min_raw, chunk.statistics.max_raw
@@ -220,7 +222,3 @@ def _crc_of(store: ObjectStore, key: str, position: int, length: int) -> int:
     for at in range(position, position + length, _READ_BYTES):
         crc = crc32c(store.get_range(key, at, min(_READ_BYTES, position + length - at)), crc)
     return crc
-
-
-def _where(store: ObjectStore, key: str) -> str:
-    return f"{store.url.rstrip('/')}/{key}"

@@ -1,12 +1,12 @@
-"""Merge adjacent objects into one: read verified, written as any object is, compared with what it replaces.
+"""The merge of adjacent objects into one, which is compared with the objects that it replaces.
 
-What the new object says of itself is what its segments said: the facts of each are kept in its footer, and its own
-facts are the last segment's, stretched over all of them. So the chain of hashes goes on from the object before it
-to the object after it, a rebuilt manifest names the same segments, and of the old objects and the new one the
-new one wins, being of a higher generation and no lower epoch.
+The footer of the merged object contains the facts of each of its segments. Its own facts are those of the last segment,
+extended over the range of all. So the chain of hashes continues from the object before it to the object after it, and a
+rebuilt manifest names the same segments. A rebuild prefers the merged object to the old ones, since its generation is
+higher and its epoch is not lower.
 
-Nothing here publishes or deletes. Until the merged object is published it is an orphan; after that, what it
-replaced is one, for the grace of the sweep, in which snapshots that name the old objects stay readable.
+A merge publishes and deletes nothing. The merged object is an orphan until it is published. Then the replaced objects are
+orphans, and snapshots that name them stay readable for the grace of the sweep.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ def merge_objects(
 ) -> ObjectEntry:
     """Write the records of `entries` as the object `name`, compare them, and return its entry.
 
-    Memory stays bounded to a few row groups, however large the objects are.
+    It takes memory for a few row groups, however large the objects are.
 
     Parameters
     ----------
     entries
-        Sealed, end to end, at least two, all of one schema id.
+        At least two sealed objects of one schema id, without a gap between them.
     schema
         The topic's columns under that id.
 
     Raises
     ------
     CorruptionError
-        An object fails verification, or the result does not hold the same records. Nothing refers to it.
+        An object fails verification, or the result has other records. Nothing refers to the result.
     ColdStorageError
     """
     store, keys = cold.store, cold.keys
@@ -57,8 +57,8 @@ def merge_objects(
     segments: list[SegmentFacts] = []
     for entry in entries:
         segments += read_facts_of_entry(store, keys.data(entry.name), entry, footers)
-    # What the last one knows of producers holds for all; every one's own would make footers of many MiB.
-    segments = [*(item.evolve(producers=()) for item in segments[:-1]), segments[-1]]
+    # The producers of the last segment describe all of them; those of each would make footers of many MiB.
+    segments = [*(facts.evolve(producers=()) for facts in segments[:-1]), segments[-1]]
     facts = merged_facts(entries, segments)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -73,40 +73,39 @@ def merge_objects(
     for left, right in aligned(rows(), read_object(store, key, merged, schema)):
         if not same_records(left, right):
             raise CorruptionError(
-                "merged object differs from what it was made of", where=cold.where(key),
+                "the merged object differs from its sources", where=cold.where(key),
                 offsets=(left.column("offset")[0].as_py(), left.column("offset")[-1].as_py() + 1),
             )  # fmt: skip
     return merged
 
 
 def merged_facts(entries: Sequence[ObjectEntry], segments: Sequence[SegmentFacts]) -> SegmentFacts:
-    """Return the facts of the object that holds the records of `entries`, and so all of `segments`.
+    """Return the facts of the object that holds the records of `entries`, and so of all `segments`.
 
     Raises
     ------
     CorruptionError
-        The segments do not lie end to end over the entries.
+        The segments do not cover the entries without gaps and overlaps.
     """
     first, last = segments[0], segments[-1]
-    edges = [segments[0].base_offset, *(item.end_offset for item in segments)]
-    whole = (edges[0], edges[-1]) == (entries[0].base_offset, entries[-1].end_offset)
+    whole = (first.base_offset, last.end_offset) == (entries[0].base_offset, entries[-1].end_offset)
     if not whole or any(left.end_offset != right.base_offset for left, right in pairwise(segments)):
         raise CorruptionError(
             "the segments of objects do not lie end to end", where=entries[0].name,
             offsets=(entries[0].base_offset, entries[-1].end_offset),
         )  # fmt: skip
-    others: list[UUID] = [item for entry in entries for item in entry.segment_ids]
+    segment_ids: list[UUID] = [segment_id for entry in entries for segment_id in entry.segment_ids]
     return last.evolve(
         generation=max(entry.generation for entry in entries) + 1,
         base_offset=first.base_offset,
-        record_count=sum(item.record_count for item in segments),
-        min_timestamp_us=min(item.min_timestamp_us for item in segments),
-        max_timestamp_us=max(item.max_timestamp_us for item in segments),
-        created_us=min(item.created_us for item in segments),
-        last_append_us=max(item.last_append_us for item in segments),
-        start_offset=max(item.start_offset for item in segments),
+        record_count=sum(facts.record_count for facts in segments),
+        min_timestamp_us=min(facts.min_timestamp_us for facts in segments),
+        max_timestamp_us=max(facts.max_timestamp_us for facts in segments),
+        created_us=min(facts.created_us for facts in segments),
+        last_append_us=max(facts.last_append_us for facts in segments),
+        start_offset=max(facts.start_offset for facts in segments),
         prev_origin_hash=first.prev_origin_hash,
-        # Of the blocks of a segment; an object of several has none.
+        # A hash of the blocks of one segment; an object of several segments has none.
         content_hash="",
-        replaces=tuple(dict.fromkeys(item for item in others if item != last.segment_id)),
+        replaces=tuple(dict.fromkeys(other for other in segment_ids if other != last.segment_id)),
     )

@@ -1,10 +1,10 @@
-"""Make a lost manifest again from what the objects say of themselves (promise P9).
+"""The rebuild of a lost manifest from the facts in its objects (promise P9).
 
-What is planned is shown before it is published, because the objects do not know everything: records that
-retention or ``delete_before`` removed since may reappear, and so may objects that were uploaded and never
-published. Where two objects hold the same offsets, the one of the higher epoch wins, then the sealed one, then
-the higher generation, then the one in another storage class: so a merged object wins over what it was made of, and a
-moved one over what it was copied from.
+The plan is shown before it is published, because the objects do not know everything: records that retention or
+``delete_before`` removed may reappear, and so may objects that were uploaded and never published.
+
+If two objects hold the same offsets, the higher epoch wins, then the sealed object, then the higher generation, then the
+object in another storage class. So a merged object wins over its sources, and a moved one over its original.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..manifest.keys import ObjectName, parse_object_name
 from ..manifest.partition_manifest import PartitionManifest
 from .inspect import rebuild_object
 
-ASIDE_FOLDER = ".damaged"
+DAMAGED_FOLDER = ".damaged"
 
-# Claims that uploaded nothing left no trace of their epoch: a rebuilt head must lie above all of them.
+# Claims that uploaded nothing left no trace of their epochs, and a rebuilt head must have a higher one.
 _EPOCH_LEAP = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One object that was found, the epoch in its name, the lineage of its records, and the facts of its segments."""
+    """A readable object: the epoch in its name, the lineage of its records, and the facts of its segments."""
 
     epoch: int
     entry: ObjectEntry
@@ -43,16 +43,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A plan for a manifest.
+    """The plan of a rebuilt manifest.
 
     Attributes
     ----------
     head
-        What would be published, but for its pages: every entry is inline.
+        The head to publish, with every entry inline instead of on pages.
     left_out
         Objects that it would not name, each with the reason.
     problems
-        Why it must not be published; empty where it may.
+        Why it must not be published; empty if it may be.
     """
 
     head: Head
@@ -68,14 +68,17 @@ def choose(
     left_out: list[tuple[str, str]] = []
     ranked = sorted(
         candidates,
-        key=lambda item: (
-            item.epoch, item.entry.sealed, item.entry.generation, item.entry.end_offset - item.entry.base_offset,
-            item.entry.storage_class != "", item.entry.name,
+        key=lambda candidate: (
+            candidate.epoch,
+            candidate.entry.sealed,
+            candidate.entry.generation,
+            candidate.entry.end_offset - candidate.entry.base_offset,
+            candidate.entry.storage_class != "",
+            candidate.entry.name,
         ),
         reverse=True,
-    )  # fmt: skip
-    for item in ranked:
-        entry = item.entry
+    )
+    for entry in (candidate.entry for candidate in ranked):
         if entry.end_offset <= start_offset:
             left_out.append((entry.name, f"it lies below the start offset {start_offset}"))
             continue
@@ -107,22 +110,22 @@ def plan_rebuild(
     Parameters
     ----------
     schemas
-        Of the topic, as its document has them. Those that no object has are left out: the document in the bucket
-        hears of a new one when a segment of it is to be uploaded.
+        The schemas in the topic's document. Schemas that no object uses are left out: the document in the bucket gets
+        a new schema before the first segment with it is uploaded.
     lineage_epoch
-        The lineage that the caller's local data belong to; None for the first.
+        The lineage of the caller's local data; None for the first.
     start_offset
-        Where the log begins, where the caller knows; else what the newest object knew when it was sealed.
+        Where the log begins, if the caller knows; otherwise the newest start offset in the objects' facts.
     local
-        From which offset on, and since when, the caller's local data are all of its lineage; None if there are none.
-        What is of an older one beyond was undone by a restore.
+        The offset and the time from which all of the caller's local data are of its lineage; None if there are none.
+        A restore undid all records of an older lineage beyond that offset.
 
     Raises
     ------
     ColdStorageError
-        The bucket does not say what it has.
+        The objects cannot be listed or read.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     left_out: list[tuple[str, str]] = []
     unreadable: list[ObjectName] = []
     for info in cold.store.list(cold.keys.data_prefix):
@@ -134,24 +137,28 @@ def plan_rebuild(
             facts = about.facts
             if (facts.topic_id, facts.partition) != (cold.topic_id, cold.partition):
                 raise CorruptionError("object of another topic or partition")
-            found.append(Candidate(name.epoch, entry, _lineage_of(facts), about.segments))
+            candidates.append(Candidate(name.epoch, entry, _lineage_of(facts), about.segments))
         except CorruptionError as error:
             left_out.append((str(name), error.reason))
             unreadable.append(name)
     lineage = lineage_epoch or FIRST_LINEAGE
     beyond = local[0] if local is not None else 1 << 63
-    undone = {item.entry.name for item in found if item.lineage < lineage and item.entry.end_offset > beyond}
+    undone = {
+        candidate.entry.name
+        for candidate in candidates
+        if candidate.lineage < lineage and candidate.entry.end_offset > beyond
+    }
     left_out += [(name, f"lineage {lineage} undid it") for name in sorted(undone)]
-    live = [item for item in found if item.entry.name not in undone]
-    known_start = start_offset
-    if known_start is None:
-        known_start = max((facts.start_offset for item in live for facts in item.segments), default=0)
-    chosen, others = choose(live, known_start)
-    begin = max(known_start, chosen[0].base_offset if chosen else known_start)
-    epochs = [item.epoch for item in found]
-    newest_schema = max((item.entry.schema_id for item in found), default=-1)
+    live = [candidate for candidate in candidates if candidate.entry.name not in undone]
+    log_start = start_offset
+    if log_start is None:
+        log_start = max((facts.start_offset for candidate in live for facts in candidate.segments), default=0)
+    chosen, others = choose(live, log_start)
+    begin = max(log_start, chosen[0].base_offset if chosen else log_start)
+    epochs = [candidate.epoch for candidate in candidates]
+    newest_schema = max((candidate.entry.schema_id for candidate in candidates), default=-1)
     end = chosen[-1].end_offset if chosen else begin
-    lineages, origins = _history(found, lineage, local, begin, end)
+    lineages, origins = _history(candidates, lineage, local, begin, end)
     head = Head(
         store_id=store_id,
         topic_id=cold.topic_id,
@@ -163,7 +170,7 @@ def plan_rebuild(
         end_offset=end,
         schemas={key: text for key, text in schemas.items() if key <= newest_schema},
         inline=tuple(chosen),
-        rewinds=_rewinds(found, origins),
+        rewinds=_rewinds(candidates, origins),
         origins=origins,
     )
     problems = [
@@ -175,31 +182,31 @@ def plan_rebuild(
         f"{name} cannot be read, and no other object holds what it did; to give it up, move it out of the prefix"
         for name in unreadable
         if not any(
-            item.base_offset <= max(name.base_offset, known_start) < item.end_offset for item in chosen
+            entry.base_offset <= max(name.base_offset, log_start) < entry.end_offset for entry in chosen
         )
     ]
-    problems += _contested(found, chosen, lineage, known_start)
-    problems += _going_back(found, chosen)
-    problems += _broken_chain(found, chosen)
+    problems += _contested_offsets(candidates, chosen, lineage, log_start)
+    problems += _older_lineages(candidates, chosen)
+    problems += _broken_chain(candidates, chosen)
     problems += [] if problems else check_head(head)
     return Rebuilt(head, (*left_out, *others), tuple(problems))
 
 
 def _history(
-    found: Sequence[Candidate], lineage: int, local: tuple[int, int] | None, begin: int, end: int
+    candidates: Sequence[Candidate], lineage: int, local: tuple[int, int] | None, begin: int, end: int
 ) -> tuple[tuple[tuple[int, int], ...], tuple[Origin, ...]]:
-    """Return the lineages up to the caller's, and whose log each of them went on from, as far as objects tell.
+    """Return the lineages up to the caller's, and their origins, as far as the objects show them.
 
-    A lineage begins with the first segment that it wrote, which a restore makes; `local` is where and when the caller's
-    first one does. What an older one wrote after that offset was undone, and is an orphan that no later restore to a
-    time may take for the log.
+    A lineage begins with its first segment, which a restore makes; `local` is the offset and time of the caller's first
+    segment. Records that an older lineage wrote beyond that offset were undone. They are orphans, and no later restore to a
+    time may take them for the log.
     """
     first: dict[int, tuple[int, int]] = {}
-    for facts in (facts for item in found for facts in item.segments):
+    for facts in (facts for candidate in candidates for facts in candidate.segments):
         epoch = _lineage_of(facts)
         if epoch <= lineage:
-            known = first.get(epoch, (facts.base_offset, facts.created_us))
-            first[epoch] = min(known[0], facts.base_offset), min(known[1], facts.created_us)
+            offset, time_us = first.get(epoch, (facts.base_offset, facts.created_us))
+            first[epoch] = min(offset, facts.base_offset), min(time_us, facts.created_us)
     if local is not None:
         first.setdefault(lineage, local)
     origins = tuple(
@@ -207,37 +214,40 @@ def _history(
         for before, epoch in pairwise(sorted(first))
     )
     rows = [(epoch, first[epoch][0]) for epoch in sorted(first)] or [(lineage, begin)]
-    # One that wrote nothing has no time: then it is as in a head of an early release.
+    # A lineage that wrote nothing has no time, and so no origin, as in heads of early releases.
     rows += [(lineage, end)] if rows[-1][0] != lineage else []
     return tuple(rows), origins
 
 
-def _rewinds(found: Sequence[Candidate], origins: Sequence[Origin]) -> tuple[tuple[int, int], ...]:
-    """Return the lineages that an older one has records beyond, with the times: a restore went back by them."""
+def _rewinds(candidates: Sequence[Candidate], origins: Sequence[Origin]) -> tuple[tuple[int, int], ...]:
+    """Return the lineages, with their times, that began before the end of an older one: restores to an earlier time."""
     return tuple(
         (origin.epoch, origin.began_us)
         for origin in origins
-        if any(item.lineage < origin.epoch and item.entry.end_offset > origin.end_offset for item in found)
+        if any(
+            candidate.lineage < origin.epoch and candidate.entry.end_offset > origin.end_offset
+            for candidate in candidates
+        )
     )
 
 
 def _lineage_of(facts: SegmentFacts) -> int:
-    # A segment that was begun before the first claim names none.
+    # A segment that was begun before the first claim has no lineage.
     return max(facts.lineage_epoch, FIRST_LINEAGE)
 
 
-def _broken_chain(found: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> Iterator[str]:
-    """Yield what does not follow by its hash: an object that was undone may fill the place of one that is lost."""
-    segments = {item.entry.name: item.segments for item in found}
+def _broken_chain(candidates: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> Iterator[str]:
+    """Yield the breaks in the chain of hashes: an undone object may be in the place of a lost one."""
+    segments = {candidate.entry.name: candidate.segments for candidate in candidates}
     for left, right in pairwise(chosen):
-        named = segments[right.name][0].prev_origin_hash if left.sealed and segments[right.name] else ""
-        if named and left.origin_hash and named != left.origin_hash:
+        expected = segments[right.name][0].prev_origin_hash if left.sealed and segments[right.name] else ""
+        if expected and left.origin_hash and expected != left.origin_hash:
             yield f"{right.name} does not follow {left.name}: the one that it did is lost"
 
 
-def _going_back(found: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> Iterator[str]:
-    """Yield what is of an older lineage than the records before it: a restore undid it, and what followed is lost."""
-    lineages = {item.entry.name: item.lineage for item in found}
+def _older_lineages(candidates: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> Iterator[str]:
+    """Yield objects of an older lineage than their predecessor's: a restore undid them, and their successor is lost."""
+    lineages = {candidate.entry.name: candidate.lineage for candidate in candidates}
     for left, right in pairwise(chosen):
         if lineages[right.name] < lineages[left.name]:
             yield (
@@ -246,12 +256,12 @@ def _going_back(found: Sequence[Candidate], chosen: Sequence[ObjectEntry]) -> It
             )
 
 
-def _contested(
-    found: Sequence[Candidate], chosen: Sequence[ObjectEntry], lineage: int, start_offset: int
+def _contested_offsets(
+    candidates: Sequence[Candidate], chosen: Sequence[ObjectEntry], lineage: int, start_offset: int
 ) -> Iterator[str]:
-    """Yield what is of several lineages: a restore to a time may have undone the newer one, unless it is our own."""
-    lineages = {item.entry.name: item.lineage for item in found}
-    for other in found:
+    """Yield offsets of several lineages: a restore to a time may have undone the newer one, if it is not the caller's."""
+    lineages = {candidate.entry.name: candidate.lineage for candidate in candidates}
+    for other in candidates:
         for entry in chosen:
             low = max(entry.base_offset, other.entry.base_offset, start_offset)
             high = min(entry.end_offset, other.entry.end_offset)
@@ -263,17 +273,17 @@ def _contested(
 
 
 def publish_rebuilt(cold: PartitionManifest, planned: Head, clock: Callable[[], int]) -> str:
-    """Publish a planned head in the place of a lost or damaged one; return where the damaged one is kept, or ``""``.
+    """Publish a planned head in place of a lost or damaged one; return the URL of the damaged one's copy, or ``""``.
 
     Raises
     ------
     PreconditionFailed
         A head has appeared since.
     ColdStorageError
-        With ``retryable``: whether it was published is unknown; look again.
+        With ``retryable``: it is unknown whether the head was published; read it.
     """
     head = spill(planned, cold)
-    kept, etag = "", None
+    damaged_url, etag = "", None
     try:
         damaged = cold.store.get(cold.keys.head)
     except ObjectNotFound:
@@ -282,7 +292,7 @@ def publish_rebuilt(cold: PartitionManifest, planned: Head, clock: Callable[[], 
         try:
             cold.load()
         except CorruptionError:
-            kept, etag = set_aside(cold, cold.keys.head, damaged.data), damaged.etag
+            damaged_url, etag = save_damaged(cold, cold.keys.head, damaged.data), damaged.etag
         else:
             raise PreconditionFailed(f"{cold.where(cold.keys.head)} is there again")
     newest = max((entry.last_append_us for entry in planned.inline), default=0)
@@ -290,39 +300,39 @@ def publish_rebuilt(cold: PartitionManifest, planned: Head, clock: Callable[[], 
     try:
         cold.store.put(cold.keys.head, data, if_match=etag, if_none_match=etag is None)
     except ColdStorageError as error:
-        if not (error.retryable or isinstance(error, PreconditionFailed)) or not _landed(cold, head):
+        if not (error.retryable or isinstance(error, PreconditionFailed)) or not _is_published(cold, head):
             raise
-    return kept
+    return damaged_url
 
 
-def _landed(cold: PartitionManifest, head: Head) -> bool:
-    """Whether a head was published although the answer says nothing, or that of a repetition says no."""
+def _is_published(cold: PartitionManifest, head: Head) -> bool:
+    """Whether a head was published although the answer was lost, or was that of a refused repetition."""
     try:
-        found = cold.load()
+        loaded = cold.load()
     except (ColdStorageError, CorruptionError):
         return False
-    ids = (found.head.commit_id, *found.head.previous_commit_ids) if found is not None else ()
+    ids = (loaded.head.commit_id, *loaded.head.previous_commit_ids) if loaded is not None else ()
     return head.commit_id in ids
 
 
-def set_aside(cold: PartitionManifest, key: str, data: bytes) -> str:
-    """Keep a copy of a damaged object where no reader looks, and return its URL."""
-    name = f"{ASIDE_FOLDER}/{uuid4()}-{key.rpartition('/')[2]}"
+def save_damaged(cold: PartitionManifest, key: str, data: bytes) -> str:
+    """Save a copy of a damaged object outside of all topics, and return its URL."""
+    name = f"{DAMAGED_FOLDER}/{uuid4()}-{key.rpartition('/')[2]}"
     cold.store.put(name, data, if_none_match=True)
     return cold.where(name)
 
 
 def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
-    """Make a damaged or missing page of a sound head again from its objects, and publish it under a new name.
+    """Rebuild a damaged or missing page of a sound head from its objects, and publish it under a new name.
 
     Raises
     ------
     CorruptionError
-        The objects do not give all that the head says of the page.
+        The objects do not yield a page like the one that the head names.
     Fenced, ColdStorageError
     """
     cold = committer.partition
-    found = []
+    candidates = []
     for info in cold.store.list(cold.keys.data_prefix):
         name = parse_object_name(info.key.removeprefix(cold.keys.data_prefix))
         if name is not None and ref.base_offset <= name.base_offset < ref.end_offset:
@@ -330,14 +340,14 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
                 entry, about = rebuild_object(cold.store, info.key)
             except CorruptionError:
                 continue
-            # What reaches beyond the page was never on it: a merge that was not published, for one.
+            # An object that reaches beyond the page was never on it; it may be an unpublished merge.
             if entry.end_offset <= ref.end_offset:
-                found.append(Candidate(name.epoch, entry, _lineage_of(about.facts)))
+                candidates.append(Candidate(name.epoch, entry, _lineage_of(about.facts)))
     loaded = cold.load()
-    entries = next(_pages_of(found, ref, loaded.head), None) if loaded is not None else None
+    entries = next(_possible_pages(candidates, ref, loaded.head), None) if loaded is not None else None
     if entries is None:
         raise CorruptionError(
-            "the objects do not give the page again", where=cold.where(cold.keys.page(ref.name)),
+            "the objects do not yield the page", where=cold.where(cold.keys.page(ref.name)),
             offsets=(ref.base_offset, ref.end_offset),
         )  # fmt: skip
     fresh = cold.save_page(entries)
@@ -345,19 +355,22 @@ def rebuild_page(committer: Committer, ref: PageRef) -> PageRef:
     def change(head: Head) -> Head:
         if ref not in head.pages:
             raise ColdStorageError(f"the manifest does not name page {ref.name} any more")
-        return replace(head, pages=tuple(fresh if item == ref else item for item in head.pages))
+        return replace(head, pages=tuple(fresh if page == ref else page for page in head.pages))
 
     committer.commit(change)
     return fresh
 
 
-def _pages_of(found: Sequence[Candidate], ref: PageRef, head: Head) -> Iterator[tuple[ObjectEntry, ...]]:
-    """Yield what a page may have held. Where a restore to a time undid lineages, exactly the same bytes prove it."""
+def _possible_pages(
+    candidates: Sequence[Candidate], ref: PageRef, head: Head
+) -> Iterator[tuple[ObjectEntry, ...]]:
+    """Yield the possible contents of a page. If a restore to a time undid lineages, the page's own bytes must match."""
     epochs = [epoch for epoch, _ in head.lineages]
-    # What is undone at once are lineages that follow each other; first none.
+    # A restore undoes consecutive lineages; the first try is that none was undone.
     runs = [(), *(epochs[i:j] for i, j in combinations(range(len(epochs) + 1), 2))] if head.rewinds else [()]
     for undone in runs:
-        entries, _ = choose([item for item in found if item.lineage not in undone], head.start_offset)
+        live = [candidate for candidate in candidates if candidate.lineage not in undone]
+        entries, _ = choose(live, head.start_offset)
         whole = (
             bool(entries)
             and entries[0].base_offset <= max(head.start_offset, ref.base_offset)

@@ -1,53 +1,25 @@
-"""Sweep: find the objects that no manifest names and delete them, the only code that deletes in a bucket.
+"""The sweep: it deletes the objects that no manifest names, and is the only code that deletes in a bucket.
 
 A run over one partition, by the holder of its claimed epoch (promise P7)::
 
-    settle + trim ─▶ LIST <partition>/ ─▶ survey: head + what is in flight ─▶ pages ─▶ stat head ─▶ plan ─▶ DELETE
-                         t1                   t2                                                        t3, in batches
+    settle + trim ─▶ LIST <partition>/ ─▶ survey: head + names in flight ─▶ pages ─▶ stat head ─▶ plan ─▶ DELETE
+                         t1                   t2                                                     t3, in batches
 
-An *orphan* is a data object or page that was listed at t1 and is named neither by the head read at t2 nor by its
-pages. It is deleted once it has been one for the grace period. Why that is never a live object (promise P6):
+An *orphan* is a data object or page that was listed at t1 and is named neither by the head read at t2 nor by its pages.
+It is deleted once it has been an orphan for the grace. ``docs/design/sweep.md`` proves that this is never a live object
+(promise P6). The invariants:
 
-- *Once unnamed, for ever unnamed.* Names are never used twice, a commit takes its entries from the head before it
-  and from fresh uploads, and orphans are never adopted. So what must be shown is only that nobody holds an
-  orphan of t2 as a fresh upload that is still to be published:
-- *The own process, a slow upload.* A data object is in flight from the moment its name is given out, which is before
-  it can be listed, until its commit has returned. `Committer.survey` reads the head and the names in flight under the
-  lock under which commits run: an object listed at t1 is in flight, or named, or given up. A page is uploaded
-  and published under that same lock.
-- *An own commit of unknown outcome.* It is settled first; where that fails nothing is swept, since what it names may
-  still become live. An object it published late is named by the head that settles it.
-- *Another process of a lower epoch*, stalled however long in an upload or before its commit. Its commit is bound to
-  an ETag from before our claim and cannot land. Its upload can, as an orphan, for a later run.
-- *Another process of a higher epoch*: another tierer, a restore. It claimed before t2: then the survey raises `Fenced`.
-  Or after t2: then its uploads began after t1 and were not listed.
-- *The sweeper itself stalls between t2 and t3* and wakes after others claimed, restored, merged. Each batch is preceded
-  by another survey, so it stops. Even a DELETE that was sent before and lands a week later removes what
-  nothing can name any more; a DELETE that is repeated, or whose answer is lost, does no harm.
-- *A manifest rebuilt from the objects* is the one thing that may adopt an orphan. On one host it is made under the
-  lock that a sweep holds. While the head is lost no survey passes, nor does one after it: the rebuilt head has
-  a far higher epoch. What an operator has to wait out is a DELETE that another host has already sent.
-
-LIST comes before the head. The other way round, whatever was uploaded and published in between would be
-unnamed. A head or page that cannot be read, or a missing head, means that nothing is known: the run of this partition
-ends without a deletion (promise P10). Prefixes end in a slash: without one, partition 1 would list partition 10.
-
-*Grace* is for readers, which hold objects by name since they took their snapshot: Spark's executors, or DuckDB with a
-list of paths. It counts by the server's clock, from the later of two times: when the object was modified, and an
-upper bound of when it became unnamed. That is the time at which the head that does not name it was written or, for
-an orphan met before, the time noted then. Age alone would not do: an object of last year that was merged a second
-ago is in the snapshots of readers. The modification time of an object does not show that it is
-finished either: S3 dates a multipart upload by its beginning.
-
-*Leases* are for readers that go on for longer than the grace: see `lease`. What became an orphan since the oldest
-one began stays as long as it holds.
-
-*The server's now* is the modification time of an object that was just written for the purpose. It is passed to the
-whole run, hence a little early, hence ages come out too short and never too long. The clocks of machines take no part.
-
-A deleted topic's objects go once its tombstone is older than the grace period, heads too. The tombstone stays:
-a stalled tierer that announces its topic must meet it, or would bring the topic back. What such a tierer still
-uploads and publishes there, unseen by any reader, goes in a later run.
+- Names are never reused, and no commit adopts an orphan.
+- A commit of unknown outcome is settled first; if that fails, nothing is deleted.
+- LIST precedes the read of the head: otherwise an object that is uploaded and published in between would seem an orphan.
+- A name is in flight before its object can be listed, until its commit has returned; `Committer.survey` reads the head
+  and the names in flight under the lock of commits.
+- Another survey precedes each batch of deletions.
+- If the head or a page cannot be read, or the head is missing, nothing is deleted (promise P10).
+- Prefixes end in a slash: otherwise partition 1 would list partition 10.
+- The grace counts by the server's clock, from the later of two times: the modification time, and an upper bound of when
+  the object became an orphan. Orphans since the oldest valid lease stay (see `leases`).
+- A deleted topic keeps its tombstone: otherwise a stalled tierer that announces the topic would revive it.
 """
 
 from __future__ import annotations
@@ -79,18 +51,18 @@ _BATCH = 1000  # keys of one DELETE request
 
 @dataclass(frozen=True, slots=True)
 class SweepRules:
-    """What one run goes by.
+    """The rules of one run.
 
     Attributes
     ----------
     now_seconds
         The server's clock (Unix), never ahead of it; see `server_seconds`.
     grace_seconds
-        For how long an orphan stays.
+        How long an orphan stays.
     objects_max
         How many objects the run may still delete.
     leased_since_seconds
-        What became an orphan at this time or later stays: the oldest lease that holds is of then.
+        When the oldest valid lease was taken: objects that became orphans since then stay.
     """
 
     now_seconds: float
@@ -98,8 +70,8 @@ class SweepRules:
     objects_max: int = 1 << 62
     leased_since_seconds: float | None = None
 
-    def let_go(self, orphan: Orphan) -> bool:
-        """Whether no reader may rely on an orphan any more."""
+    def is_due(self, orphan: Orphan) -> bool:
+        """Whether an orphan may be deleted, since no reader may use it any more."""
         leased = self.leased_since_seconds
         old = self.now_seconds - orphan.since_seconds >= self.grace_seconds
         return old and (leased is None or orphan.since_seconds < leased)
@@ -107,7 +79,7 @@ class SweepRules:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An object that nothing names, at the latest since ``since_seconds`` of the server's clock."""
+    """An object that no manifest names, at the latest since ``since_seconds`` of the server's clock."""
 
     key: str
     bytes: int
@@ -116,7 +88,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """Orphans, oldest first: to delete now, over the limit of the run, and still within their grace."""
+    """Orphans, oldest first: those to delete now, those over the limit of the run, and those within their grace."""
 
     due: tuple[Orphan, ...] = ()
     left: tuple[Orphan, ...] = ()
@@ -125,24 +97,24 @@ class SweepPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartSweep:
-    """What a sweep did, or in a dry run would do, in one partition or one deleted topic.
+    """The result of a sweep, or of a dry run, in one partition or one deleted topic.
 
     Attributes
     ----------
     partition
-        None for a deleted topic as a whole.
+        None for a whole deleted topic.
     deleted
         Keys below the store's prefix.
     bytes
         Size of the deleted objects.
     left
-        Objects that are due, and over ``sweep.objects_max`` or not to be deleted now: for the next run.
+        Due objects for the next run: over ``sweep.objects_max``, or the bucket refused to delete them.
     waiting, waiting_bytes
-        Objects that nothing names, still within their grace.
+        Orphans within their grace.
     uploads
-        Keys of multipart uploads that were cut short and are aborted.
+        Keys of unfinished multipart uploads that were aborted.
     problem
-        Why nothing, or not everything, was looked at; empty when all is well.
+        Why the sweep is incomplete; empty if it is complete.
     """
 
     topic: str
@@ -158,16 +130,16 @@ class PartSweep:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a sweep did; in a dry run, what it would do.
+    """The result of a sweep or of a dry run.
 
     Attributes
     ----------
     parts
         Partitions and deleted topics with orphans or with a problem.
     grace_seconds
-        For how long an orphan stays.
+        How long an orphan stays.
     leased_since_seconds
-        The oldest lease that holds (Unix, the server's clock): what became an orphan since then stays too.
+        When the oldest valid lease was taken (Unix, the server's clock): objects that became orphans since then stay, too.
     """
 
     dry_run: bool
@@ -187,7 +159,7 @@ class SweepReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What stood in the way, one line each."""
+        """The problems, one line each."""
         return tuple(
             f"{part.topic}{'' if part.partition is None else f'/{part.partition}'}: {part.problem}"
             for part in self.parts
@@ -195,7 +167,7 @@ class SweepReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the report as plain JSON values."""
         return {**asdict(self), "objects": self.objects, "bytes": self.bytes}
 
 
@@ -210,22 +182,22 @@ def plan_sweep(
     marks: Mapping[str, float],
     head_seconds: float,
 ) -> SweepPlan:
-    """Say what of a partition's listing is to be deleted. Pure.
+    """Plan what to delete of a partition's listing. Pure.
 
     Parameters
     ----------
     listed
-        Made before the head was read.
+        The listing, made before the head was read.
     named
-        Keys of the head's pages, and of everything in them and in the head itself.
+        Keys of the head's pages, and of all objects that these and the head name.
     epoch
-        The claimed one; an object of a higher epoch is nobody's business here.
+        The claimed epoch; objects of a higher epoch are left alone.
     in_flight
         Names of objects that may still be published.
     marks
-        Orphans of the last run, by key: since when at the latest nothing names them.
+        Orphans of the last run, by key, with the latest time at which they became orphans.
     head_seconds
-        When, at the latest, the head that does not name them was written.
+        The latest time at which the head that does not name them was written.
     """
     orphans = []
     for info in listed:
@@ -237,7 +209,7 @@ def plan_sweep(
 
 
 def _is_ours(key: str, keys: PartitionKeys, epoch: int, in_flight: AbstractSet[str]) -> bool:
-    """Whether a key is that of a page, or of a data object that was begun under a claim that is over or ours."""
+    """Whether a key is that of a page, or of a data object that was begun under this claim or an earlier one."""
     if key.startswith(keys.pages_prefix):
         return parse_page_name(key.removeprefix(keys.pages_prefix)) is not None
     name = key.removeprefix(keys.data_prefix)
@@ -247,20 +219,20 @@ def _is_ours(key: str, keys: PartitionKeys, epoch: int, in_flight: AbstractSet[s
 
 def _divide(orphans: list[Orphan], rules: SweepRules) -> SweepPlan:
     orphans.sort(key=lambda item: (item.since_seconds, item.key))
-    due = [item for item in orphans if rules.let_go(item)]
+    due = [item for item in orphans if rules.is_due(item)]
     limit = max(0, rules.objects_max)
     return SweepPlan(tuple(due[:limit]), tuple(due[limit:]), tuple(orphans[len(due) :]))
 
 
 @dataclass(slots=True)
 class PartitionSweeper:
-    """Sweeps one partition.
+    """The sweeper of one partition.
 
     Attributes
     ----------
     marks
-        Orphans by key, with when at the latest they became one. To be kept from run to run: where
-        they are lost, the grace of what was seen begins again.
+        Orphans by key, with the latest time at which they became orphans. The caller keeps them from run to run: if they
+        are lost, the grace of these orphans begins again.
     """
 
     partition: PartitionManifest
@@ -268,16 +240,16 @@ class PartitionSweeper:
     marks: dict[str, float] = field(default_factory=dict)
 
     def sweep(self, committer: Committer) -> PartSweep:
-        """Delete what is due.
+        """Delete the due orphans.
 
-        Objects that may not be deleted are a ``problem`` of the report, and hold up no others.
+        Objects that the bucket refuses to delete are a ``problem`` of the report, and do not stop the others.
 
         Raises
         ------
         Fenced
-            A higher epoch was published. What had been deleted by then was an orphan.
+            A higher epoch was published. All objects deleted until then were orphans.
         ColdStorageError, CorruptionError, UnsupportedFormat
-            The manifest, or the listing, is not known as a whole, or the bucket does not answer any more.
+            The manifest or the listing cannot be read completely, or the bucket stopped answering.
         """
         store, partition = self.partition.store, self.partition
         # Also settles a commit of unknown outcome, where there is one.
@@ -285,7 +257,7 @@ class PartitionSweeper:
         listed = list(store.list(partition.keys.prefix))
         loaded, in_flight = committer.survey()
         plan = self._plan(loaded.head, listed, committer.epoch, in_flight)
-        # Noted first: where one object cannot be deleted, the grace of the others must not begin again.
+        # Set before the deletions: if one of them fails, the grace of the other orphans must not begin again.
         self.marks = {item.key: item.since_seconds for item in (*plan.due, *plan.left, *plan.waiting)}
         done: list[Orphan] = []
         kept: list[Orphan] = []
@@ -309,7 +281,7 @@ class PartitionSweeper:
         return replace(self._report(swept), problem=problem)
 
     def preview(self) -> PartSweep:
-        """Say what `sweep` would delete, claiming and changing nothing.
+        """Return what `sweep` would delete, without a claim or a change.
 
         Raises
         ------
@@ -329,7 +301,7 @@ class PartitionSweeper:
         for ref in head.pages:
             named.update(keys.data(entry.name) for entry in self.partition.load_page(ref))
         named.update(keys.data(entry.name) for entry in head.inline)
-        # After the head was read: whichever head stands there now, it does not name what that one did not.
+        # After the head was read: no later head names an object that this one does not.
         head_seconds = self.partition.store.stat(keys.head).modified_seconds
         return plan_sweep(
             listed,
@@ -347,7 +319,7 @@ class PartitionSweeper:
 
 
 def sweep_probes(store: ObjectStore, rules: SweepRules) -> None:
-    """Delete the probes that stayed because their deletion failed; nobody reads them again.
+    """Delete probes whose own deletion failed.
 
     Raises
     ------
@@ -356,14 +328,14 @@ def sweep_probes(store: ObjectStore, rules: SweepRules) -> None:
     store.delete(
         info.key
         for info in store.list(PROBE_PREFIX)
-        # A topic may be called like that; what is its own lies in folders.
+        # A topic may have the same name; its objects lie in folders.
         if "/" not in info.key.removeprefix(PROBE_PREFIX)
         and rules.now_seconds - info.modified_seconds >= rules.grace_seconds
     )
 
 
 def sweep_leases(store: ObjectStore, rules: SweepRules) -> None:
-    """Delete the leases that ended so long ago that no reader renews them any more.
+    """Delete leases that ended so long ago that no reader renews them any more.
 
     Raises
     ------
@@ -382,17 +354,17 @@ def sweep_leases(store: ObjectStore, rules: SweepRules) -> None:
 def sweep_deleted_topic(
     store: ObjectStore, name: str, topic_id: UUID, rules: SweepRules, *, dry_run: bool
 ) -> PartSweep:
-    """Delete what is left of a topic that has a tombstone, as the caller has read, but for the tombstone.
+    """Delete the objects of a deleted topic, except its tombstone, which the caller has read.
 
     Raises
     ------
     ColdStorageError
     """
     tombstone = topic_key(name, topic_id)
-    # Nothing follows a tombstone, so this is when it was written.
-    buried_seconds = store.stat(tombstone).modified_seconds
+    # A tombstone never changes, so this is the time of the deletion.
+    deleted_seconds = store.stat(tombstone).modified_seconds
     rest = [
-        Orphan(info.key, info.size, max(buried_seconds, info.modified_seconds))
+        Orphan(info.key, info.size, max(deleted_seconds, info.modified_seconds))
         for info in store.list(topic_prefix(name, topic_id))
         if info.key != tombstone
     ]

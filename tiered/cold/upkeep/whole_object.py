@@ -1,4 +1,4 @@
-"""Reading an object whole, byte for byte, each byte verified; and copying it within a bucket."""
+"""Verified reads of whole objects, byte for byte, and copies of objects within a bucket."""
 
 from __future__ import annotations
 
@@ -7,54 +7,52 @@ from dataclasses import replace
 
 from ...errors import CorruptionError
 from ...format.manifest import ObjectEntry
-from ..fetch.plan import group_piece, read_piece, tail_piece
+from ..fetch.plan import object_ranges, read_range
 from ..manifest.partition_manifest import PartitionManifest
-from ..object_store.protocol import ObjectStore
+from ..object_store.protocol import ObjectStore, object_url
 
 
 def verified_chunks(store: ObjectStore, key: str, entry: ObjectEntry) -> Iterator[bytes]:
-    """Yield an object in order, a row group at a time, each verified against the manifest (promise P4).
+    """Yield an object in order, by row groups that are verified against the manifest (promise P4).
 
     Raises
     ------
     CorruptionError, ObjectNotFound, ColdStorageError
     """
-    where = f"{store.url.rstrip('/')}/{key}"
     position = 0
-    pieces = [*(group_piece(entry, index) for index in range(len(entry.row_groups))), tail_piece(entry)]
-    for piece in pieces:
-        if piece.start != position:
+    for part in object_ranges(entry):
+        if part.start != position:
             raise CorruptionError(
                 "bytes of the object lie in no row group",
-                where=where,
+                where=object_url(store, key),
                 position=position,
-                offsets=piece.offsets,
+                offsets=part.offsets,
             )
-        yield read_piece(store, key, piece)
-        position += piece.length
+        yield read_range(store, key, part)
+        position += part.length
 
 
 def copy_object(
     cold: PartitionManifest, entry: ObjectEntry, name: str, target: ObjectStore, storage_class: str
 ) -> ObjectEntry:
-    """Write an object again under the new `name`, and return the entry of the copy.
+    """Write a copy of an object under the new `name`, and return its entry.
 
     Parameters
     ----------
     target
-        The same bucket, with `storage_class` for what is uploaded.
+        The same bucket, with `storage_class` for uploads.
 
     Raises
     ------
     CorruptionError
-        The object fails verification, or the copy is another. Nothing refers to it.
+        The object fails verification, or the copy differs. Nothing refers to the copy.
     ObjectNotFound, ColdStorageError
     """
     key = cold.keys.data(name)
     with target.upload(key) as upload:
         for chunk in verified_chunks(cold.store, cold.keys.data(entry.name), entry):
             upload.write(chunk)
-        # The checksum of what arrived is compared with that of what was sent.
+        # `commit` compares the checksum of the stored object with that of the bytes sent.
         size = upload.commit().size
     if size != entry.bytes:
         raise CorruptionError(

@@ -8,7 +8,7 @@ from typing import Any
 from ...engine.read import records_in
 from ...engine.records import OffsetRange, Record
 from ...errors import OffsetOutOfRange
-from ...reader.rows import coalesce, limited
+from ...reader.rows import coalesce, limit_rows
 from ..wire.messages import Ticket
 from ..wire.topic_ref import topic_ref
 from .topic_state import TopicState
@@ -34,7 +34,7 @@ def followed(topic: TopicState, partition: int, offset: int | None, left: int | 
             continue
         columns = ("offset", "timestamp", *topic.schema.names)
         ticket = Ticket(topic.name, topic.meta.topic_id, partition, at, found["end"], columns)
-        for batch in coalesce(limited(topic.connection.rows(ticket.encode()), left)):
+        for batch in coalesce(limit_rows(topic.connection.rows(ticket.encode()), left)):
             yield from records_in(batch, topic, partition)
             left = None if left is None else left - batch.num_rows
         at = found["end"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ...errors import ConfigError
-from ...reader.rows import Query, coalesce, limited
+from ...reader.rows import Query, coalesce, limit_rows
 from ...reader.scan import Scan, ScanObject, ScanPlan
 from ...reader.splits import Split
 from ..wire.directory_id import directory_id
@@ -147,11 +147,11 @@ class RemoteScan(Scan):
         """
         self._check()
         rows = (batch for split in self._splits for batch in self.read(split))
-        return coalesce(limited(rows, self._limit))
+        return coalesce(limit_rows(rows, self._limit))
 
     def explain(self) -> ScanPlan:
         """Return how many bytes, records and splits each tier of the server serves."""
-        return self._explained({})
+        return self._plan({})
 
 
 def _split(location: str, topic: str, endpoint: object) -> RemoteSplit:

@@ -22,11 +22,11 @@ from ...format.topic_meta import TopicMeta
 from ...reader.query import (
     Offsets,
     check_sync,
-    checked_bounds,
-    checked_limit,
-    chosen_partitions,
+    clamp_to_int64,
+    plain_bounds,
+    plain_limit,
     query_of,
-    within_64_bits,
+    select_partitions,
 )
 from ...store.interface.topic import Topic
 from ..wire.messages import ScanCommand
@@ -216,16 +216,16 @@ class RemoteTopic(Topic):
         split_bytes: int | None = None,
     ) -> RemoteScan:
         self.lifecycle.check()
-        limit = checked_limit(limit)
+        limit = plain_limit(limit)
         partitions = plain_int(partitions)
         if type(partitions) is int:
             self.opened.check_partition(partitions)
         start, end = (
-            checked_bounds(self.opened.meta, start_offset),
-            checked_bounds(self.opened.meta, end_offset),
+            plain_bounds(self.opened.meta, start_offset),
+            plain_bounds(self.opened.meta, end_offset),
         )
         query = query_of(self.opened.meta, start_timestamp, end_timestamp, key, columns)
-        chosen = None if partitions is None else tuple(chosen_partitions(self.opened.meta, partitions))
+        chosen = None if partitions is None else tuple(select_partitions(self.opened.meta, partitions))
         self.appender.drain()
         command = ScanCommand(
             self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
@@ -244,7 +244,7 @@ class RemoteTopic(Topic):
     ) -> Iterator[Record]:
         self.lifecycle.check()
         partition, offset = self.opened.check_start(plain_int(partition), offset)
-        limit = checked_limit(limit)
+        limit = plain_limit(limit)
         return (
             followed(self.opened, partition, offset, limit)
             if follow
@@ -293,7 +293,7 @@ class RemoteTopic(Topic):
     def delete_before(self, offset: int, partition: int = 0) -> None:
         partition, offset = self.opened.check_partition(partition), plain_int(offset)
         self.lifecycle.check_writable()
-        if type(offset) is not int or within_64_bits(offset) != offset:
+        if type(offset) is not int or clamp_to_int64(offset) != offset:
             # A message would not hold it as it is.
             found = self.offsets()[partition]
             raise beyond_the_log(self.name, partition, offset, found.start, found.end)

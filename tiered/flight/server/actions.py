@@ -30,7 +30,7 @@ _WAIT_SECONDS_MAX = 2.0
 
 def _server(store: LocalStore, _: Values) -> dict[str, Any]:
     """Return what a client has to know: the sync mode and limits by which appends go."""
-    options, root = store.context.settings.store, store.context.tiers.places.root
+    options, root = store.context.settings.store, store.context.tiers.locations.root
     return {
         "store_id": str(store.store_id),
         "directory_id": None if root is None else directory_id(root),

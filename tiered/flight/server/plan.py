@@ -105,7 +105,7 @@ def ticket_of(topic: LocalTopic, scan: Scan, command: ScanCommand) -> Ticket:
 
 def plan_info(store: LocalStore, topic: LocalTopic, scan: Scan) -> PlanInfo:
     """Return what holds for all splits."""
-    places = store.context.tiers.places
+    places = store.context.tiers.locations
     options = places.cold_options
     return PlanInfo(
         topic.opened.meta,

@@ -11,7 +11,7 @@ from ...errors import OffsetOutOfRange, SchemaMismatch, TopicNotFound
 from ...format.schema import row_schema
 from ...reader.query import query_of
 from ...reader.read import read_splits
-from ...reader.rows import coalesce, limited
+from ...reader.rows import coalesce, limit_rows
 from ...reader.snapshot import snapshot_partition
 from ..wire.messages import Ticket
 
@@ -86,4 +86,4 @@ def ticket_rows(
         check=check,
         eager=ticket.limit is None,
     )
-    yield from coalesce(limited(rows, ticket.limit))
+    yield from coalesce(limit_rows(rows, ticket.limit))

@@ -130,7 +130,7 @@ def post_notice(store: LocalStore, location: str, instance: Instance) -> Posting
 
     Without effect for a store that is open for reading: its server shows no more than readers see themselves.
     """
-    root = store.context.tiers.places.root
+    root = store.context.tiers.locations.root
     if root is None or store.writer_lock is None:
         return None
     with _posting:

@@ -81,7 +81,7 @@ def _topic(topic: str, partitions: list[PartitionFigures], now_us: int) -> Itera
 
 
 def _disk(watched: Watched) -> Iterator[Sample]:
-    root = watched.context.tiers.places.root
+    root = watched.context.tiers.locations.root
     if root is not None:
         try:
             disk = shutil.disk_usage(root)

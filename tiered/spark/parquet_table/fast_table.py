@@ -154,8 +154,8 @@ class _Pinned:
 def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) -> _Pinned:
     # A server is asked where the bucket is by a plan, which is made again once there is a lease.
     bucket = topic.tiers or _bucket_of(pinned_scan(topic, read, ["offset"]), read)
-    url = bucket.places.cold_url if bucket.has_cold else None
-    connector = find_connector(spark, url, bucket.places.cold_options) if url is not None else None
+    url = bucket.locations.cold_url if bucket.has_cold else None
+    connector = find_connector(spark, url, bucket.locations.cold_options) if url is not None else None
     if url is not None and connector is None:
         _log.warning(
             "this Spark session has no connector for %s: table() reads all through Python, as load() does",

@@ -44,7 +44,7 @@ class Leased:
 
 def take_lease(url: str, access: Tiers) -> Leased | None:
     """Take a lease on what the bucket at `url` has now; None, and a warning, where nothing can be written there."""
-    bucket = access.connect(access.places.cold_options)
+    bucket = access.connect(access.locations.cold_options)
     try:
         holder = f"tiered.spark.table on {socket.gethostname()}, process {os.getpid()}"
         return Leased(Lease.take(bucket, seconds=LEASE_SECONDS, holder=holder), bucket)

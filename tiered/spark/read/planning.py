@@ -17,7 +17,7 @@ from ...engine.records import OffsetRange
 from ...errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ...flight.client.discovery import find_server
 from ...opening import open_store
-from ...reader.query import chosen_partitions
+from ...reader.query import select_partitions
 from ...reader.scan import Scan
 from ...reader.splits import Split, borders
 from ...store.interface.store import Store
@@ -53,7 +53,7 @@ def open_source(options: SourceOptions) -> Store:
         if served is not None:
             return served
     store = open_store(path, cold=options.cold, settings=settings, read_only=True)
-    url = None if store.tiers is None else store.tiers.places.cold_url
+    url = None if store.tiers is None else store.tiers.locations.cold_url
     if url is not None and url.startswith("memory:"):
         store.close()
         raise ConfigError(f"{url} lies in the memory of one process, and Spark reads from others")
@@ -69,7 +69,7 @@ def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) ->
         Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
     ConfigError, TopicNotFound, CorruptionError, ColdStorageError
     """
-    partitions = chosen_partitions(topic.meta, options.partitions)
+    partitions = select_partitions(topic.meta, options.partitions)
     starts = expand(topic, options.starting, partitions, "starting", options.without_match)
     ends = expand(topic, options.ending, partitions, "ending", "latest")
     for attempt in range(_ATTEMPTS):

@@ -157,9 +157,9 @@ def read_remote(
     OffsetOutOfRange, CorruptionError, ColdStorageError, ServerUnavailable
     """
     access = _access(remote)
-    same_directory = access.places.root is not None
+    same_directory = access.locations.root is not None
     reachable = split.tier is not Tier.COLD or remote.shared_bucket or same_directory
-    direct = split.direct(access.places.root) if reachable else None
+    direct = split.direct(access.locations.root) if reachable else None
     if direct is None or (remote.cold_url or "").startswith("memory:"):
         left, begun = Ticket.decode(split.ticket), False
         try:
@@ -171,7 +171,7 @@ def read_remote(
             # Rows that do not tell how far they go would come again.
             if not same_directory or (begun and left.start_offset == split.start_offset):
                 raise
-            _log.warning("reading what the server had from %s: %s", access.places.root, gone)
+            _log.warning("reading what the server had from %s: %s", access.locations.root, gone)
         yield from _durable(access, meta, split.clip(left.start_offset, split.end_offset), query)
     else:
         yield from read_split(access, meta, direct, query)
@@ -179,7 +179,7 @@ def read_remote(
 
 def _durable(access: Tiers, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows by the directory alone: they were made durable before the plan named them (promise P2)."""
-    root = access.places.root
+    root = access.locations.root
     assert root is not None
     if Catalog(OsFileSystem(), root).read_topic(meta.name).topic_id != meta.topic_id:
         raise TopicNotFound(f"topic {meta.name!r} was deleted and created again")
@@ -196,9 +196,9 @@ def _durable(access: Tiers, meta: TopicMeta, split: Split, query: Query) -> Iter
         yield from read_split(access, meta, piece, query)
 
 
-def forget_segments(remote: RemoteLocations) -> None:
+def release_segments(remote: RemoteLocations) -> None:
     """Let go of local files: an evicted one that is held open keeps its disk space."""
-    _access(remote).forget_segments()
+    _access(remote).release_segments()
 
 
 @lru_cache(maxsize=16)

@@ -28,7 +28,7 @@ from ..errors import TerseTracebacks
 from ..options import SourceOptions
 from .planning import Task, plan_tasks
 from .pushdown import Narrowing
-from .remote import RemoteLocations, forget_segments, locations_of, read_remote
+from .remote import RemoteLocations, locations_of, read_remote, release_segments
 
 _log = logging.getLogger("tiered.spark.tasks")
 
@@ -91,9 +91,9 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     finally:
         # The process waits for its next task now; an evicted file that it holds open would keep its disk space.
         if isinstance(plan.places, RemoteLocations):
-            forget_segments(plan.places)
+            release_segments(plan.places)
         else:
-            _access(plan.places).forget_segments()
+            _access(plan.places).release_segments()
         exempt_imports_from_collection()
 
 

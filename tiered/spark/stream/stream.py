@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from ...cold.manifest.commit import FIRST_LINEAGE
 from ...engine.records import OffsetRange
 from ...errors import ConfigError, OffsetOutOfRange, ServerUnavailable, TopicNotFound
-from ...reader.query import chosen_partitions
+from ...reader.query import select_partitions
 from ...reader.scan import Scan
 from ...store.interface.store import Store
 from ...store.interface.topic import Topic
@@ -108,7 +108,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         with TerseTracebacks():
             options, topic = self._options, self._topic()
-            partitions = chosen_partitions(topic.meta, options.partitions)
+            partitions = select_partitions(topic.meta, options.partitions)
             wanted = expand(topic, options.starting, partitions, "starting", options.without_match)
             # Seen anew, for what is looked at next must not be older than the start.
             log = self._look(fresh=True)
@@ -365,7 +365,7 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = self._store
         if store is None or store.tiers is None:
             return _LOOK_SECONDS_REMOTE
-        return _LOOK_SECONDS_BUCKET if store.tiers.places.root is None else _LOOK_SECONDS_LOCAL
+        return _LOOK_SECONDS_BUCKET if store.tiers.locations.root is None else _LOOK_SECONDS_LOCAL
 
     def stop(self) -> None:
         """Close the store."""
