@@ -35,8 +35,8 @@ def small_format(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, limit in (
         ("format.block", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
         ("hot.pending_rows", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
-        ("format.block_pieces", "PIECE_BYTES_MAX", BLOCK_BYTES_MAX // 4),
-        ("engine.ingest", "PIECE_BYTES_MAX", BLOCK_BYTES_MAX // 4),
+        ("format.block_rows", "ROWS_BYTES_MAX", BLOCK_BYTES_MAX // 4),
+        ("engine.ingest", "ROWS_BYTES_MAX", BLOCK_BYTES_MAX // 4),
     ):
         monkeypatch.setattr(f"tiered.{module}.{name}", limit)
 

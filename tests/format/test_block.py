@@ -28,7 +28,7 @@ from tiered.format.block import (
     timestamp_bounds,
     verify_chunks,
 )
-from tiered.format.block_pieces import encode_blocks, split_batch
+from tiered.format.block_rows import encode_blocks, split_batch
 from tiered.format.codec import Codec, compress, decompress
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
 

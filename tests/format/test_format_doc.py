@@ -254,7 +254,7 @@ def test_limits() -> None:
         "raw bytes of a page": manifest_codec.PAGE_RAW_BYTES_MAX,
         "bytes of a document, head or page": protocol.GET_BYTES_MAX,
         "records of a row group": manifest.GROUP_RECORDS_MAX,
-        "bytes of a row group, or of a tail": manifest.PIECE_BYTES_MAX,
+        "bytes of a row group, or of a tail": manifest.RANGE_BYTES_MAX,
         "bytes of values of a row group": page_memory.VALUES_BYTES_MAX,
         "bytes of elements in lists of a row group": page_memory.ELEMENTS_BYTES_MAX,
     }

@@ -16,7 +16,7 @@ from tiered.format.block import RAW_BYTES_MAX, RECORD_BYTES_MAX, encode_body
 from tiered.format.codec import Codec
 from tiered.format.schema import body_schema, normalize_schema
 from tiered.format.segment import SCHEMA_BYTES_MAX
-from tiered.format.sizes import largest_record, reckoned_bytes, row_bytes
+from tiered.format.sizes import bytes_bound, largest_record, row_bytes
 from tiered.hot.row_checks import RowChecker
 
 
@@ -37,7 +37,7 @@ def test_slots_and_sizes_are_at_least_what_arrow_holds(batch: pa.RecordBatch) ->
     reckoned = batch.num_rows * row_bytes(batch.schema) + sum(sizes)
     assert batch.nbytes <= reckoned + ends
     # Validity bits that no null needs, and offsets that slices share, are held all the same.
-    assert reckoned <= reckoned_bytes(batch)
+    assert reckoned <= bytes_bound(batch)
     assert largest_record(batch, -1) == max(sizes)
 
 

@@ -31,7 +31,7 @@ from tests.support.segments import APPENDING
 from tests.support.waiting import wait_until
 from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
-from tiered.format.producers import Known, ProducerTable
+from tiered.format.producers import ProducerHistory, ProducerTable
 from tiered.hot.group_commit import GroupCommit
 from tiered.hot.partition_writer import FULL, PartitionWriter
 from tiered.hot.recent_blocks import RecentBlocks
@@ -270,7 +270,7 @@ def test_an_interrupt_anywhere_in_taking_a_lock_leaves_it_free(tmp_path: Path) -
 def test_an_interrupt_anywhere_in_a_new_epoch_forgets_no_number(tmp_path: Path) -> None:
     """Exhaustive: whichever epoch holds then, what was appended before it is still known by its number."""
     codes = {
-        PartitionWriter.begin_epoch.__code__, ProducerTable.begin.__code__, ProducerTable._seen.__code__,
+        PartitionWriter.begin_epoch.__code__, ProducerTable.begin.__code__, ProducerTable._touch.__code__,
         SegmentWriter._note.__code__,
     }  # fmt: skip
     point, interrupted = 0, True
@@ -437,7 +437,7 @@ def test_an_interrupt_anywhere_in_a_numbered_append_leaves_number_and_row_togeth
     """Exhaustive: appended again under its number, the row is there once; the one after it, too."""
     codes = {
         PartitionWriter.append_numbered.__code__, RecordBuffer.add.__code__, ProducerTable.add.__code__,
-        ProducerTable._seen.__code__, Known.add.__code__,
+        ProducerTable._touch.__code__, ProducerHistory.add.__code__,
     }  # fmt: skip
     point, seen = 0, set()
     while True:

@@ -149,7 +149,7 @@ def test_evicting_by_offsets_instead_of_the_segment_id(patch: pytest.MonkeyPatch
         "covers",
         lambda self, head, segment_id, base, end: head.start_offset <= base and end <= head.end_offset,
     )
-    patch.setattr(SameLog, "of", lambda *_: Likeness.SAME)
+    patch.setattr(SameLog, "compare", lambda *_: Likeness.SAME)
     found("P5", scenarios.evicted_from_an_image)
 
 

@@ -487,7 +487,7 @@ def test_a_decimal_that_parquet_would_change_stays_on_the_disk(
         topic.roll()
         report = store.tier((clock() + OFFLOAD_US) // 1000)
         [failed] = report.failed
-        assert "'price' holds what is no decimal128(5, 2)" in str(failed)
+        assert "'price' holds an invalid decimal128(5, 2)" in str(failed)
         assert "offsets 0 to 1" in str(failed) or "[0, 1)" in str(failed)
         assert topic.scan(columns=["price"]).to_arrow()["price"].to_pylist()[0] == Decimal("10000000.00")
         topic.delete_before(1)

@@ -14,7 +14,7 @@ from ..cold.parquet.layout import FACTS_KEY, column_chunks, facts_of
 from ..cold.parquet.page_memory import decode, plan_decode
 from ..cold.upkeep.inspect import read_tail
 from ..errors import ConfigError, CorruptionError
-from ..format.manifest import PIECE_BYTES_MAX
+from ..format.manifest import RANGE_BYTES_MAX
 from .describe import Description, Row, columns_of, segment_facts
 
 
@@ -89,7 +89,7 @@ def _first_records(store: ObjectStore, key: str, size: int, footer: Footer, reco
         return []
     chunks = column_chunks(metadata, 0)
     start, end = min(at for at, _ in chunks), max(at + length for at, length in chunks)
-    if not 0 <= start < end <= min(size, start + PIECE_BYTES_MAX):
+    if not 0 <= start < end <= min(size, start + RANGE_BYTES_MAX):
         raise ValueError(f"its first row group lies at {start} to {end}")
     file = SparseFile(size, [((start, end - start), store.get_range(key, start, end - start))])
     plan = plan_decode(metadata, 0, range(metadata.num_columns), file.slice)

@@ -13,7 +13,7 @@ import typer
 
 from ..errors import ConfigError, CorruptionError, TopicExists, UnsupportedFormat
 from ..format.schema import TIMESTAMP, check_topic_name
-from ..format.topic_meta import check_partitions, checked_schema
+from ..format.topic_meta import check_partitions, topic_schema
 from .options import (
     AsJson,
     ColdUrl,
@@ -68,7 +68,7 @@ def create(
     if schema is None and (timestamp or key):
         raise ConfigError("--timestamp and --key name columns of a typed topic: give --schema too")
     columns = None if schema is None else read_schema(schema)
-    checked_schema(columns, timestamp, key)
+    topic_schema(columns, timestamp, key)
     settings = load_settings(config, path, cold)
     with open_for_appending(settings) as store:
         try:

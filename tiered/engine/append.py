@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from ..errors import SchemaMismatch
-from ..format.block_pieces import BlockRows, encode_blocks, split
+from ..format.block_rows import BlockRows, encode_blocks, split
 from ..format.record import check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import FULL, PartitionWriter

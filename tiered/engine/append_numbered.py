@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ConfigError, TieredError
-from ..format.block_pieces import BlockRows
+from ..format.block_rows import BlockRows
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_number
 from ..format.timestamps import plain_int
 from ..hot.partition_writer import PartitionWriter

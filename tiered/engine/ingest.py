@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
-from ..format.block_pieces import PIECE_BYTES_MAX, BlockRows, split
+from ..format.block_rows import ROWS_BYTES_MAX, BlockRows, split
 from ..format.record import check_record_size, key_bytes, partition_of
 from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls, to_batches
 from ..format.sizes import largest_record
@@ -108,7 +108,7 @@ def body_pieces(
     # A column that is the same in every row: one short array serves all pieces and stays in the processor's cache.
     some = [i for i, column in enumerate(batch.columns) if column.null_count < batch.num_rows] or [0]
     varying = batch.select(some)
-    target = min(block_bytes, PIECE_BYTES_MAX) * varying.nbytes // max(1, _body_bytes(batch))
+    target = min(block_bytes, ROWS_BYTES_MAX) * varying.nbytes // max(1, _body_bytes(batch))
     pieces = split(varying, max(1, target))
     longest = max((piece.batch.num_rows for piece in pieces), default=0)
     schema, bounds = body_schema(batch.schema), (now_us, now_us)

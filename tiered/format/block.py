@@ -1,4 +1,4 @@
-"""Blocks: batches of records that are encoded, compressed and checksummed as one.
+"""Blocks, batches of records that are encoded, compressed and checksummed as one.
 
 A block is a header of 128 bytes, a chunk directory, and chunks; it starts and ends at a multiple of
 64 bytes. All numbers are little-endian.
@@ -46,10 +46,10 @@ A directory entry has 24 bytes:
 20       4     reserved
 ======== ===== ==================================================================================
 
-A chunk is the Arrow IPC record batch (one encapsulated message, no schema) of a run of columns of the
-body. Codec none stores one chunk with all columns, read in place; lz4 and zstd store one a column.
-Padding is zero. The header is verified before any of its lengths is trusted, the directory before
-any chunk, a chunk before it is decompressed or decoded.
+A chunk is the Arrow IPC record batch (one encapsulated message, no schema) of consecutive columns of the body. Codec none
+stores one chunk with all columns, which is read in place; lz4 and zstd store a chunk for each column. Padding is zero. The
+header is verified before its lengths are used, the directory before any chunk, and a chunk before it is decompressed or
+decoded.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ _HEADER = struct.Struct("<4sHHHBxIIIqqqqIIqIIq16sQHxxII")
 _ENTRY = struct.Struct("<IIIIHHxxxx")
 _CRC = struct.Struct("<I")
 _ZEROS = bytes(ALIGNMENT)
-_BLOATED_BYTES = 64 << 10
+_OVERHEAD_BYTES = 64 << 10
 
 
 class BlockHeader(NamedTuple):
-    """The header's fields in their order on disk; see the module's table."""
+    """The fields of the header in their order on disk; see the module's table."""
 
     magic: bytes
     version: int
@@ -126,7 +126,7 @@ class BlockHeader(NamedTuple):
 
 
 class Body(NamedTuple):
-    """An encoded block but for its header: everything that does not depend on offsets.
+    """An encoded block without its header: everything that does not depend on offsets.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Body(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The numbers of a block's records, of an idempotent producer: one after the other unless `last` says more."""
+    """The sequence numbers of a block's records from an idempotent producer; consecutive if `last` is None."""
 
     producer_id: int
     epoch: int
@@ -164,7 +164,7 @@ NO_NUMBERS = Numbers(NO_PRODUCER, 0, 0)
 
 
 def padding(length: int) -> int:
-    """Return how many bytes bring `length` to the next multiple of the alignment."""
+    """Return the number of bytes from `length` to the next multiple of the alignment."""
     return -length % ALIGNMENT
 
 
@@ -176,17 +176,17 @@ def encode_body(
     size: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> Body:
-    """Encode one body batch (column 0 is the timestamp; a last column ``offset`` if not dense).
+    """Encode one body batch: column 0 is the timestamp; a batch with gaps has ``offset`` as its last column.
 
     Parameters
     ----------
     size, bounds
-        Its bytes, and minimum and maximum of its timestamps in µs, where they are known.
+        The batch's bytes, and minimum and maximum of its timestamps in µs, if the caller knows them.
 
     Raises
     ------
     RecordTooLarge
-        The batch is larger than a block may be (`encode_blocks` makes several).
+        The batch exceeds the size of a block (`encode_blocks` makes several blocks).
     """
     if codec is Codec.NONE:
         runs = [(0, batch.num_columns, batch)]
@@ -238,17 +238,17 @@ def replace_chunk(body: Body, chunk: pa.Buffer, timestamp_us: int) -> Body:
 
 def _serialize(columns: pa.RecordBatch, size: int | None) -> pa.Buffer:
     raw = columns.serialize()
-    # Arrow cuts buffers to a slice, but not those of a nested child of which the slice has no value.
-    if raw.size > _BLOATED_BYTES and any(map(pt.is_nested, columns.schema.types)):
-        held = columns.nbytes if size is None else size
-        if raw.size > 2 * held + _BLOATED_BYTES:
+    # Arrow cuts buffers to a slice, but not those of a nested child without a value in the slice.
+    if raw.size > _OVERHEAD_BYTES and any(map(pt.is_nested, columns.schema.types)):
+        value_bytes = columns.nbytes if size is None else size
+        if raw.size > 2 * value_bytes + _OVERHEAD_BYTES:
             raw = columns.take(pa.array(range(columns.num_rows), pa.int32())).serialize()
     return raw
 
 
 def timestamp_bounds(column: pa.Array) -> tuple[int, int]:
-    """Return minimum and maximum of a timestamp column, µs; (0, 0) where it has no value."""
-    if len(column) == 1:  # what every synced append writes: a kernel call costs ten times as much
+    """Return minimum and maximum of a timestamp column, µs; (0, 0) if it has no value."""
+    if len(column) == 1:  # as in every synced append; a kernel call takes ten times as long
         value = column[0].value
         return (0, 0) if value is None else (value, value)
     low, high = pc.min_max(column).values()
@@ -268,9 +268,9 @@ def encode_header(
     producer: tuple[int, int, int] = (NO_PRODUCER, 0, 0),
     last_sequence: int | None = None,
 ) -> bytes:
-    """Return the 128 header bytes that make a block of `body`; `producer` is id, epoch, base sequence.
+    """Return the 128 bytes of the header for `body`; `producer` is id, epoch and base sequence.
 
-    The numbers of its records are one after the other unless `last_sequence` says more.
+    The sequence numbers are consecutive if `last_sequence` is None.
     """
     span = 0
     if producer[0] >= 0 and body.record_count:
@@ -286,7 +286,7 @@ def encode_header(
 
 
 MARK = Body(0, 0, 0, Codec.NONE, 0, crc32c(b""), 0, 0, (), FLAG_MARK)
-"""A block without records: it only carries ``synced_through`` (written when a store is closed)."""
+"""A block without records, which carries ``synced_through``; written when a store is closed."""
 
 
 def decode_header(data: Any, *, where: str = "", position: int = 0) -> BlockHeader:
@@ -330,28 +330,28 @@ def decode_body(
     columns: Sequence[int] | None = None,
     where: str = "",
     position: int = 0,
-    known: bool = False,
+    trusted: bool = False,
 ) -> dict[int, pa.Array]:
-    """Verify and decode the chunks of one block that hold `columns` (None: all).
+    """Verify and decode the chunks of one block with `columns` (None: all).
 
     Parameters
     ----------
     block
-        The whole block, header included; for codec none the arrays point into it (no copy).
+        The whole block with its header; for codec none the arrays point into it, without a copy.
     schema
-        The body's schema (`body_schema`), with ``offset`` last if the header says so.
-    known
-        The same block was decoded before: its checksums are verified all the same, and say that it is sound.
+        The body's schema (`body_schema`), without ``offset``.
+    trusted
+        The same block was decoded before, so its contents are not validated again; its checksums are verified.
 
     Returns
     -------
     dict
-        Column index to array, each of ``header.record_count`` rows. May hold more than asked for.
+        Column index to array, each of ``header.record_count`` rows. It may contain more columns than requested.
 
     Raises
     ------
     CorruptionError
-        Anything that does not verify or decode.
+        A part fails verification or does not decode.
     """
     offsets = (header.base_offset, header.end_offset)
 
@@ -363,7 +363,7 @@ def decode_body(
     if header.flags & FLAG_OFFSETS:
         schema = schema.append(OFFSET_FIELD)
     wanted = set(range(len(schema)) if columns is None else columns)
-    found: dict[int, pa.Array] = {}
+    arrays: dict[int, pa.Array] = {}
     for start, size, raw_length, crc, first, count in _directory(header, block, len(schema), corrupt):
         if wanted.isdisjoint(range(first, first + count)):
             continue
@@ -376,20 +376,20 @@ def decode_body(
             else pa.schema([schema.field(i) for i in range(first, first + count)])
         )
         try:
-            batch = read_batch(decompress(Codec(header.codec), chunk, raw_length), part, known=known)
+            batch = read_batch(decompress(Codec(header.codec), chunk, raw_length), part, trusted=trusted)
         except CorruptionError as error:
             raise corrupt(error.reason, start) from None
         if batch.num_rows != header.record_count:
             raise corrupt(f"chunk has {batch.num_rows} rows instead of {header.record_count}", start)
         for i, array in enumerate(batch.columns):
-            found[first + i] = array
-    if not wanted <= found.keys():
+            arrays[first + i] = array
+    if not wanted <= arrays.keys():
         raise corrupt("block lacks a column")
-    return found
+    return arrays
 
 
 def verify_chunks(header: BlockHeader, block: pa.Buffer, *, where: str, position: int) -> None:
-    """Verify directory and chunks of one whole block against their checksums, without decoding.
+    """Verify the checksums of directory and chunks of a whole block, without decoding.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The codecs of chunks: none, LZ4 blocks and Zstandard frames. Each releases the GIL."""
+"""The codecs of chunks: none, LZ4 blocks and Zstandard frames. Both compressors release the GIL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import CorruptionError
 
 
 class Codec(enum.IntEnum):
-    """How a chunk is compressed; the number is what a block header stores."""
+    """The compression of a chunk; block headers store its number."""
 
     NONE = 0
     LZ4 = 1
@@ -22,7 +22,7 @@ class Codec(enum.IntEnum):
 
     @classmethod
     def of(cls, name: str) -> Codec:
-        """Return the codec called `name` in settings."""
+        """Return the codec with this name in settings."""
         return cls[name.upper()]
 
 
@@ -45,7 +45,7 @@ def decompress(codec: Codec, data: Any, raw_length: int) -> pa.Buffer:
     Raises
     ------
     CorruptionError
-        The data is not of this codec, or of another length. Callers add where it lies.
+        The data is not of this codec, or has another length. Callers add the location.
     """
     try:
         if codec is Codec.NONE:
@@ -53,7 +53,7 @@ def decompress(codec: Codec, data: Any, raw_length: int) -> pa.Buffer:
         elif codec is Codec.LZ4:
             raw = pa.py_buffer(lz4.block.decompress(data, uncompressed_size=raw_length))
         else:
-            # The library allocates what the frame declares, so compare before it does.
+            # The library allocates the declared size, so that is compared first.
             declared = zstandard.frame_content_size(data)
             if declared != raw_length:
                 raise CorruptionError(f"chunk declares {declared} bytes instead of {raw_length}")
@@ -66,7 +66,7 @@ def decompress(codec: Codec, data: Any, raw_length: int) -> pa.Buffer:
 
 
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    # Contexts cost 100 µs to make and must not be shared among threads.
+    # Creating a context takes 100 µs, and threads must not share one.
     cache: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("compressors", {})
     if level not in cache:
         cache[level] = zstandard.ZstdCompressor(level=level, write_content_size=True)
@@ -74,7 +74,7 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
-    if found is None:
-        found = _local.decompressor = zstandard.ZstdDecompressor()
-    return found
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
+    if decompressor is None:
+        decompressor = _local.decompressor = zstandard.ZstdDecompressor()
+    return decompressor

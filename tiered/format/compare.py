@@ -1,4 +1,4 @@
-"""Two streams of rows side by side, however each is cut into batches."""
+"""The comparison of two streams of rows, regardless of their division into batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import CorruptionError
 def aligned(
     left: Iterator[pa.RecordBatch], right: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """Cut two streams of rows into pairs of the same length.
+    """Divide two streams of rows into pairs of batches of the same length.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def aligned(
 
 
 def same_records(left: pa.RecordBatch, right: pa.RecordBatch) -> bool:
-    """Whether two batches hold the same records. Arrow's own comparison calls NaN different from itself."""
+    """Whether two batches have the same records; unlike in Arrow's comparison, NaN equals NaN."""
     return left.num_rows == right.num_rows and all(
         a.equals(b) or (a.type == b.type and _same_bits(a, b))
         for a, b in zip(left.columns, right.columns, strict=True)
@@ -41,5 +41,5 @@ def _same_bits(left: pa.Array, right: pa.Array) -> bool:
     if pa.types.is_floating(left.type):
         bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[left.type.bit_width]
         return bool(left.view(bits).equals(right.view(bits)))
-    # Nested values are few: what was equal in Arrow's eyes does not come here.
+    # Slow, but only nested values that Arrow calls different get here.
     return pa.types.is_nested(left.type) and repr(left.to_pylist()) == repr(right.to_pylist())

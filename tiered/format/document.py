@@ -1,6 +1,6 @@
-"""Small JSON documents that carry their own checksum (``topic.json``, ``start.json`` and their like).
+"""Documents: small JSON files with a checksum inside (``topic.json``, ``start.json`` and others).
 
-``crc32c`` is the CRC32C, in hexadecimal, of the document without it, in compact JSON with sorted keys.
+``crc32c`` is the CRC32C, in hexadecimal, of the document without this field, as compact JSON with sorted keys.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ FORMAT_VERSION = 1
 
 
 def encode_document(values: dict[str, Any]) -> bytes:
-    """Return `values` with ``format`` and ``crc32c`` added, as indented JSON a person can read."""
+    """Return `values` with ``format`` and ``crc32c`` added, as indented JSON."""
     document = {"format": FORMAT_VERSION, **values}
     document["crc32c"] = _checksum(document)
     return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def decode_document(data: bytes, *, where: str) -> dict[str, Any]:
-    """Verify and return what `encode_document` was given.
+    """Verify a document and return its values; the inverse of `encode_document`.
 
     Raises
     ------

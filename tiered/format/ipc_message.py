@@ -1,8 +1,8 @@
-"""Read a record batch that nobody vouches for: what comes out points nowhere but into its own buffers.
+"""The safe decoding of an untrusted record batch: the result points only into its own buffers.
 
-Arrow checks the structure of a message, and by `validate` the ends of each column's offsets, but what lies between
-them by ``validate(full=True)`` alone, which for text also looks for UTF-8: several times the work of the checksum.
-Text is therefore looked at as bytes; that its offsets are in order takes a fraction of it.
+Arrow checks the structure of a message, and `validate` the first and last offset of each column. Only
+``validate(full=True)`` checks the offsets between them; for text it also checks UTF-8, which takes several times as long as
+the checksum. So text is validated as bytes, which takes a fraction of that time.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from .schema import RECORD_SCHEMA, body_schema
 _CONTINUATION = b"\xff\xff\xff\xff"
 _HEADER_FIELD = 2
 _COMPRESSION_FIELD = 3
-# A look at every value, text too, costs less than a second read up to here, and where there is hardly any text.
+# Up to this size, or with hardly any text, full validation takes less time than reading the batch again as bytes.
 _SMALL_BYTES = 64 << 10
 _RECORD_BODY = body_schema(RECORD_SCHEMA)
 
 
-def read_batch(raw: pa.Buffer, schema: pa.Schema, *, known: bool = False) -> pa.RecordBatch:
-    """Decode one encapsulated record batch message, without a copy; text is not checked to be UTF-8.
+def read_batch(raw: pa.Buffer, schema: pa.Schema, *, trusted: bool = False) -> pa.RecordBatch:
+    """Decode one encapsulated record batch message, without a copy; UTF-8 is not checked.
 
     Parameters
     ----------
-    known
-        The same bytes were read before: they need not be looked at again.
+    trusted
+        The same bytes were decoded before, and are not validated again.
 
     Raises
     ------
     CorruptionError
-        Another kind of message, or contents that contradict themselves.
+        Another kind of message, or contradictory contents.
     """
     try:
-        if known:
+        if trusted:
             return pa.ipc.read_record_batch(raw, schema)
         if _is_compressed(raw):
-            # Arrow would allocate whatever the buffers declare.
+            # Arrow would allocate the sizes that the buffers declare.
             raise CorruptionError("chunk is compressed a second time")
         batch = pa.ipc.read_record_batch(raw, schema)
         if not ((raw.size <= _SMALL_BYTES or schema.equals(_RECORD_BODY)) and _is_valid(batch)):
@@ -61,7 +61,7 @@ def _is_valid(batch: pa.RecordBatch) -> bool:
 
 @lru_cache(maxsize=1024)
 def _as_bytes(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of the same layout in which text and decimals are bytes, of which any will do."""
+    """Return a schema of the same layout with binary types for text and decimals, of which any bytes are valid."""
     return pa.schema([pa.field(field.name, _bytes_type(field.type)) for field in schema])
 
 
@@ -80,7 +80,7 @@ def _bytes_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _is_compressed(raw: pa.Buffer) -> bool:
-    """Whether the message's metadata (Flatbuffers; Arrow's ``Message.fbs``) names a compression of its buffers."""
+    """Whether the message's metadata (Flatbuffers; Arrow's ``Message.fbs``) declares compressed buffers."""
     if raw.slice(0, min(raw.size, 4)).to_pybytes() != _CONTINUATION:
         raise CorruptionError("chunk is no Arrow message")
     message = 8 + struct.unpack_from("<I", raw, 8)[0]
@@ -91,7 +91,7 @@ def _is_compressed(raw: pa.Buffer) -> bool:
 
 
 def _field(raw: pa.Buffer, table: int, field: int) -> int | None:
-    """Return where a field of a Flatbuffers table lies, or None where it has its default."""
+    """Return the position of a field of a Flatbuffers table, or None if it has its default."""
     fields = table - struct.unpack_from("<i", raw, table)[0]
     if struct.unpack_from("<H", raw, fields)[0] < 6 + 2 * field:
         return None

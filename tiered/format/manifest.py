@@ -1,15 +1,15 @@
-"""The manifest of one partition as values, and every change of it as a pure function.
+"""The manifest of one partition as values; `manifest_changes` has its changes as pure functions.
 
-A *head* is the only object in the bucket that changes. It names immutable *pages*, each a list of object
-entries, and holds the newest page inline. Entries lie end to end, oldest first::
+A *head* is the only object in the bucket that changes. It names immutable *pages*, each a list of object entries, and
+contains the newest entries inline. Entries are consecutive, oldest first::
 
     start_offset                                              end_offset
         │   page 0          page 1        …      inline           │
     ├───┴──────────────┼──────────────┼──────┼────────────────────┤
     │ entry │ entry │ …   every range [base_offset, end_offset)
 
-The first entry, and the first page, may begin before ``start_offset``: objects and pages are dropped whole.
-Bytes are the business of `manifest_codec`, uploads that of ``cold/``.
+The first entry, and the first page, may begin before ``start_offset``: objects and pages are dropped whole. `manifest_codec`
+encodes the manifest, and ``cold/`` uploads it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from uuid import UUID
 
 MANIFEST_VERSION = 1
 PREVIOUS_COMMITS_MAX = 16
-# No writer comes near: a row group is of about 16 MiB, or of one record, and each record has 16 bytes at least. A manifest
-# that says more is not believed, for readers set memory aside by what it says.
+# No writer reaches these limits: a row group has about 16 MiB, or one record, and each record has at least 16 bytes. A
+# manifest above them is refused, since readers allocate memory by its numbers.
 GROUP_RECORDS_MAX = 1 << 21
-PIECE_BYTES_MAX = 1 << 28
+RANGE_BYTES_MAX = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """One row group of an object: ``length`` bytes at ``position`` with CRC32C ``crc``.
 
-    The first one includes the four bytes of magic before it, so that row groups and tail cover the object.
+    The first one includes the four bytes of magic before it, so row groups and tail contain all bytes of the object.
     """
 
     base_offset: int
@@ -57,11 +57,11 @@ class ObjectEntry:
     bytes
         Size of the object.
     tail_position, tail_crc
-        Everything after the last row group (page index and footer), to the end of the object.
+        Position and CRC32C of the tail: everything after the last row group (page index and footer).
     storage_class
-        Where a policy moved it; empty for the class that the bucket's settings name.
+        The class to which a policy moved it; empty for the class in the bucket's settings.
     end_hash
-        Of a tail, as in `SegmentFacts`; empty where it is not known: those of early releases have none.
+        For a shipped tail, as in `SegmentFacts`; empty if unknown, as in early releases.
     """
 
     name: str
@@ -86,19 +86,19 @@ class ObjectEntry:
 
     @property
     def hash_at_end(self) -> str:
-        """Content hash, as first written, of the last segment in it up to `end_offset`; empty where not known."""
+        """Content hash, as first written, of the object's last segment up to `end_offset`; empty if unknown."""
         return self.origin_hash if self.sealed else self.end_hash
 
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """One immutable page: ``bytes`` as stored, with CRC32C ``crc``, holding ``count`` entries.
+    """A reference to one immutable page of ``count`` entries, stored in ``bytes`` bytes with CRC32C ``crc``.
 
     Attributes
     ----------
     record_count, object_bytes, last_append_us
-        Sums and the latest of its entries, so that policies and figures need no page; None where a head does
-        not say.
+        Two sums and the latest time over its entries, so that policies and figures need not read the page; None in heads
+        without them.
     """
 
     name: str
@@ -116,16 +116,16 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """From which log a lineage went on, as the restore knew that began it.
+    """The log from which a restore began a lineage.
 
     Attributes
     ----------
     epoch, began_us
-        Of the lineage, and when it began.
+        Epoch of the lineage, and when it began.
     parent
-        Epoch of the lineage whose log it is, below `end_offset`.
+        Epoch of the lineage whose log it continues from `end_offset` on.
     end_offset, start_offset
-        Of the log, when it began.
+        Bounds of that log at that time.
     """
 
     epoch: int
@@ -137,24 +137,25 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What ``head.json`` holds.
+    """The content of ``head.json``.
 
     Attributes
     ----------
     epoch
         Raised by every claim; a committer with a lower one is fenced.
     lineages
-        ``(epoch, start offset)`` of each lineage, oldest first; a restore begins a new one, one to an earlier
-        time possibly below the others. From there on, nothing of the lineages before it is part of the log.
+        ``(epoch, start offset)`` of each lineage, oldest first. A restore begins a new one; a restore to an earlier time
+        may begin it below the others. From its start offset on, no record of an earlier lineage is part of the log.
     commit_id, previous_commit_ids
-        Unique ids of this commit and of the last few before it, newest first: how a committer finds out
-        what became of a write whose answer was lost.
+        Unique ids of this commit and of the last ones before it, newest first. By them a committer learns the outcome of
+        a write whose answer was lost.
     schemas
         Schema id to schema text (`schema.schema_to_text`).
     rewinds
-        ``(epoch, time)`` of the lineages by which a restore went back, and when they began.
+        ``(epoch, time)`` of the lineages that restores to an earlier time began, and when.
     origins
-        Of every lineage but the first, in order; heads of early releases lack them. One a restore, so they are few.
+        The origin of every lineage except the first, in order; heads of early releases lack them. There is one for each
+        restore, so they are few.
     """
 
     store_id: UUID
@@ -181,10 +182,10 @@ class Head:
 
 
 class Pages(Protocol):
-    """Where pages are kept; pages are immutable, so `load` is a function of the reference."""
+    """A storage of pages. Pages are immutable, so the result of `load_page` depends on the reference alone."""
 
     def load_page(self, ref: PageRef) -> tuple[ObjectEntry, ...]:
-        """Return the entries of a page, verified."""
+        """Return the verified entries of a page."""
         ...
 
     def save_page(self, entries: tuple[ObjectEntry, ...]) -> PageRef:
@@ -193,7 +194,7 @@ class Pages(Protocol):
 
 
 def covers(entries: Iterable[ObjectEntry], segment_id: UUID, base_offset: int, end_offset: int) -> bool:
-    """Whether one entry has this segment's id and all of ``[base_offset, end_offset)`` (promise P5)."""
+    """Whether one entry has this segment's id and covers ``[base_offset, end_offset)`` (promise P5)."""
     return any(
         segment_id in entry.segment_ids
         and entry.base_offset <= base_offset

@@ -1,4 +1,4 @@
-"""How a head changes: objects added or removed, the start offset raised, entries moved to pages."""
+"""The changes of a head as pure functions: objects added or replaced, the start offset raised, entries moved to pages."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from .manifest import Head, ObjectEntry, PageRef, Pages
 
 INLINE_ENTRIES_MAX = 64
 INLINE_BYTES_MAX = 128 * 1024
-# Small pages are cheap to write and many of them make a large head, so a few are made one before long.
+# Small pages are cheap to write, but many of them make a large head. So a few of them are soon merged into one.
 PAGE_ENTRIES_MAX = 8 * INLINE_ENTRIES_MAX
 PAGE_BYTES_MAX = 128 * 1024
 
 
 def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Head:
-    """Return `head` with `entries`, which extend it or replace what lies in their range.
+    """Return `head` with `entries`, which extend it or replace the entries in their range.
 
-    The sealed whole of a segment replaces the tails of it that were shipped before; a merge replaces its
-    inputs. What is replaced lies wholly inside the new range and belongs to segments that the new entries
-    name.
+    A whole sealed segment replaces its shipped tails; a merge replaces its inputs. Replaced entries lie wholly inside the
+    new range, and the new entries name their segments.
 
     Raises
     ------
     ColdStorageError
-        The entries leave a gap or would replace something else: they were planned on another head.
+        The entries leave a gap or would replace other entries: they were planned on another head.
     """
     fresh = tuple(sorted(entries, key=lambda entry: entry.base_offset))
     if not fresh or fresh[-1].end_offset <= head.start_offset:
         return head
     base, end = fresh[0].base_offset, fresh[-1].end_offset
     if base > head.end_offset:
-        raise _refused(f"offsets {head.end_offset} to {base} would be missing before them", fresh)
+        raise _mismatch(f"offsets {head.end_offset} to {base} would be missing before them", fresh)
     first = sum(ref.end_offset <= base for ref in head.pages)
     last = sum(ref.base_offset < end for ref in head.pages)
     touched = tuple(entry for ref in head.pages[first:last] for entry in pages.load_page(ref))
@@ -45,7 +44,7 @@ def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Hea
         )
         return replace(head, pages=head.pages[:first], inline=inline, end_offset=max(head.end_offset, end))
     spliced = _splice(touched, fresh)
-    # A merge leaves few entries: then a neighbour that is small too goes into the same page.
+    # A merge leaves few entries; then a small page before them is merged with theirs.
     if first and _fits(len(spliced), 0, head.pages[first - 1]):
         first -= 1
         spliced = (*pages.load_page(head.pages[first]), *spliced)
@@ -56,35 +55,36 @@ def add_objects(head: Head, entries: Iterable[ObjectEntry], pages: Pages) -> Hea
 def _splice(old: Sequence[ObjectEntry], fresh: tuple[ObjectEntry, ...]) -> tuple[ObjectEntry, ...]:
     base, end = fresh[0].base_offset, fresh[-1].end_offset
     if any(a.end_offset != b.base_offset for a, b in pairwise(fresh)):
-        raise _refused("they do not lie end to end", fresh)
+        raise _mismatch("they do not lie end to end", fresh)
     before = tuple(entry for entry in old if entry.end_offset <= base)
     after = tuple(entry for entry in old if entry.base_offset >= end)
     for entry in old[len(before) : len(old) - len(after)]:
         if entry.base_offset < base or entry.end_offset > end:
-            raise _refused(f"they cover only a part of {entry.name}", fresh)
+            raise _mismatch(f"they cover only a part of {entry.name}", fresh)
         covering = [
             new for new in fresh if new.base_offset < entry.end_offset and new.end_offset > entry.base_offset
         ]
-        if not set(entry.segment_ids) <= {item for new in covering for item in new.segment_ids}:
-            raise _refused(f"{entry.name} holds another segment's records", fresh)
+        if not set(entry.segment_ids) <= {segment_id for new in covering for segment_id in new.segment_ids}:
+            raise _mismatch(f"{entry.name} holds another segment's records", fresh)
         for new in covering:
             if entry.sealed and not new.sealed:
-                raise _refused(f"{entry.name} is sealed already", fresh)
+                raise _mismatch(f"{entry.name} is sealed already", fresh)
             if entry.segment_ids == new.segment_ids and entry.sealed and entry.generation > new.generation:
-                raise _refused(f"{entry.name} is of a higher generation", fresh)
+                raise _mismatch(f"{entry.name} is of a higher generation", fresh)
     return (*before, *fresh, *after)
 
 
-def _refused(reason: str, fresh: tuple[ObjectEntry, ...]) -> ColdStorageError:
+def _mismatch(reason: str, fresh: tuple[ObjectEntry, ...]) -> ColdStorageError:
     return ColdStorageError(
         f"objects for offsets {fresh[0].base_offset} to {fresh[-1].end_offset} do not fit the manifest: {reason}"
     )
 
 
 def raise_start_offset(head: Head, offset: int) -> Head:
-    """Return `head` that begins at `offset`; what lies wholly below is dropped. It never goes back.
+    """Return `head` with a start offset of at least `offset`, without pages and entries wholly below it.
 
-    Beyond the end, the end moves with it: the log goes on at `offset`, and what was never offloaded is gone.
+    If `offset` is beyond the end, the end becomes `offset`, too: the log goes on there, without the records that were never
+    offloaded.
     """
     if offset <= head.start_offset:
         return head
@@ -109,24 +109,24 @@ def trim(head: Head, pages: Pages) -> Head:
 
 
 def add_schemas(head: Head, schemas: Mapping[int, str]) -> Head:
-    """Return `head` that knows `schemas`; an id once used keeps its schema.
+    """Return `head` with `schemas` added; the schema of an id never changes.
 
     Raises
     ------
     ColdStorageError
-        An id is known with another schema.
+        The head has another schema for an id.
     """
-    known = dict(head.schemas)
+    merged = dict(head.schemas)
     for schema_id, text in schemas.items():
-        if known.setdefault(schema_id, text) != text:
+        if merged.setdefault(schema_id, text) != text:
             raise ColdStorageError(f"schema {schema_id} of the topic is another one in the bucket")
-    return replace(head, schemas=known)
+    return replace(head, schemas=merged)
 
 
 def spill(head: Head, pages: Pages) -> Head:
-    """Return `head` small enough to be rewritten at each commit, older inline entries moved to pages.
+    """Return `head` with older inline entries moved to pages, so that it stays small enough for every commit.
 
-    Tails are replaced soon, so they stay inline while what can stay without them fills half a page.
+    Tails are replaced soon. So they stay inline, if the entries before them fill at least half a page.
     """
     if _weight(head.inline) <= 1:
         return head
@@ -134,15 +134,15 @@ def spill(head: Head, pages: Pages) -> Head:
     worthwhile = _weight(head.inline[:sealed]) >= 0.5 and _weight(head.inline[sealed:]) <= 1
     cut = sealed if worthwhile else len(head.inline)
     parts = [*_parts(head.inline[:cut], PAGE_ENTRIES_MAX / INLINE_ENTRIES_MAX)]
-    whole, before = _with_small_pages(head.pages, parts, pages)
+    whole, before = _merge_small_pages(head.pages, parts, pages)
     saved = tuple(pages.save_page(part) for part in whole)
     return replace(head, pages=(*before, *saved), inline=head.inline[cut:])
 
 
-def _with_small_pages(
+def _merge_small_pages(
     refs: tuple[PageRef, ...], parts: list[tuple[ObjectEntry, ...]], pages: Pages
 ) -> tuple[list[tuple[ObjectEntry, ...]], tuple[PageRef, ...]]:
-    """Put the small pages before the first part into it, once together they fill half a page."""
+    """Merge the small pages before the first part into it, if together they fill half a page."""
     count, size, first = len(parts[0]), 0, len(refs)
     while first and _fits(count, size, refs[first - 1]):
         first -= 1
@@ -154,13 +154,13 @@ def _with_small_pages(
 
 
 def _fits(count: int, size: int, ref: PageRef) -> bool:
-    """Whether a page is small, and fits into one with so many entries of so many bytes."""
+    """Whether a page is small and fits into one page with `count` entries of `size` bytes."""
     small = 2 * ref.count <= PAGE_ENTRIES_MAX and 2 * ref.bytes <= PAGE_BYTES_MAX
     return small and count + ref.count <= PAGE_ENTRIES_MAX and size + ref.bytes <= PAGE_BYTES_MAX
 
 
 def _parts(entries: Sequence[ObjectEntry], share: float) -> Iterable[tuple[ObjectEntry, ...]]:
-    """Cut entries into runs of at most `share` times what may stay inline."""
+    """Divide entries into parts of at most `share` times the inline limit."""
     part: list[ObjectEntry] = []
     size = 0
     for entry in entries:
@@ -179,10 +179,10 @@ def _weight(entries: Sequence[ObjectEntry]) -> float:
 
 
 def _share(count: int, size: int) -> float:
-    """Return so many entries of so many bytes as a share of what may stay inline."""
+    """Return `count` entries of `size` bytes as a share of the inline limit."""
     return max(count / INLINE_ENTRIES_MAX, size / INLINE_BYTES_MAX)
 
 
 def _encoded_bytes(entry: ObjectEntry) -> int:
-    """Return about the bytes of an entry as JSON."""
+    """Return an estimate of an entry's bytes as JSON."""
     return 650 + 130 * len(entry.row_groups) + 45 * len(entry.segment_ids)

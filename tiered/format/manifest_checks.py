@@ -1,15 +1,15 @@
-"""What has to hold of a head, a page and an object's entry."""
+"""The invariants of a head, a page and an object's entry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from .manifest import GROUP_RECORDS_MAX, PIECE_BYTES_MAX, Head, ObjectEntry, PageRef
+from .manifest import GROUP_RECORDS_MAX, RANGE_BYTES_MAX, Head, ObjectEntry, PageRef
 
 
 def check_head(head: Head) -> list[str]:
-    """Return what is wrong with a head by itself: an empty list for every head that was published."""
+    """Return the problems of a head by itself; every published head has none."""
     problems: list[str] = []
     if not 0 <= head.start_offset <= head.end_offset:
         problems.append(f"start offset {head.start_offset} and end offset {head.end_offset} are out of order")
@@ -51,15 +51,15 @@ def _check_origins(head: Head) -> list[str]:
 
 
 def check_entries(head: Head, entries: Sequence[ObjectEntry]) -> list[str]:
-    """Return what is wrong with all entries of all pages and the inline ones of `head`, in order."""
-    # A page outlives its first entries, so those below the start offset are no problem.
+    """Return the problems of all entries of `head` in order, those of its pages and the inline ones."""
+    # A page may outlive its first entries, so entries below the start offset are no problem.
     live = [entry for entry in entries if entry.end_offset > head.start_offset]
     spans = [(entry.base_offset, entry.end_offset, entry.name) for entry in live]
     return _check_spans(spans, head.start_offset, head.end_offset) + _check_each(live, head.schemas)
 
 
 def summary(entries: Sequence[ObjectEntry]) -> dict[str, int]:
-    """Return what a head says of a page's entries as a whole; see `PageRef`."""
+    """Return the summary of a page's entries in its reference; see `PageRef`."""
     return {
         "record_count": sum(entry.record_count for entry in entries),
         "object_bytes": sum(entry.bytes for entry in entries),
@@ -68,7 +68,7 @@ def summary(entries: Sequence[ObjectEntry]) -> dict[str, int]:
 
 
 def check_page(ref: PageRef, entries: Sequence[ObjectEntry]) -> list[str]:
-    """Return in what a page differs from what the head says of it."""
+    """Return the differences of a page from its reference in the head."""
     if not entries or len(entries) != ref.count:
         return [f"page {ref.name} holds {len(entries)} entries, the head says {ref.count}"]
     if entries[0].base_offset != ref.base_offset:
@@ -112,7 +112,7 @@ def _check_each(entries: Iterable[ObjectEntry], schemas: Mapping[int, str] | Non
 
 
 def check_object(entry: ObjectEntry) -> list[str]:
-    """Return what is wrong with one entry by itself."""
+    """Return the problems of one entry by itself."""
     groups = entry.row_groups
     bad: list[str] = []
     if not 0 <= entry.record_count <= entry.end_offset - entry.base_offset:
@@ -124,7 +124,7 @@ def check_object(entry: ObjectEntry) -> list[str]:
         edges.append((group.position + group.length, group.end_offset))
         if (group.position, group.base_offset) != edges[-2] or group.length < 1:
             bad.append(f"its row group at byte {group.position} does not follow the one before")
-        if group.length > PIECE_BYTES_MAX or group.record_count > GROUP_RECORDS_MAX:
+        if group.length > RANGE_BYTES_MAX or group.record_count > GROUP_RECORDS_MAX:
             bad.append(
                 f"its row group at byte {group.position} has {group.length} bytes and {group.record_count} records"
             )
@@ -132,7 +132,7 @@ def check_object(entry: ObjectEntry) -> list[str]:
             bad.append(f"its row group at byte {group.position} has {group.record_count} records")
     if edges[-1][0] != entry.tail_position or not entry.tail_position < entry.bytes:
         bad.append("its bytes do not add up")
-    if entry.bytes - entry.tail_position > PIECE_BYTES_MAX:
+    if entry.bytes - entry.tail_position > RANGE_BYTES_MAX:
         bad.append(f"its footer has {entry.bytes - entry.tail_position} bytes")
     if groups and edges[-1][1] != entry.end_offset:
         bad.append(f"its row groups end at offset {edges[-1][1]}")

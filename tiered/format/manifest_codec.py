@@ -1,10 +1,10 @@
-"""The manifest as bytes.
+"""The encoding of the manifest.
 
-``head.json`` is a document as in `document`: JSON with a CRC32C of its content inside. A page is one
-Zstandard frame of compact JSON, ``{"version": 1, "entries": [...]}``; its size and CRC32C stand in the head.
+``head.json`` is a document (see `document`): JSON with a CRC32C of its content inside. A page is one Zstandard frame of
+compact JSON, ``{"version": 1, "entries": [...]}``; the head has its size and CRC32C.
 
-In both, an entry is an object with the field names of `ObjectEntry`, ids as text, and each of its row groups
-a list of eight integers in the order of `RowGroup`'s fields.
+In both, an entry is an object with the field names of `ObjectEntry` and with ids as text; each of its row groups is a list
+of eight integers in the order of `RowGroup`'s fields.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode_head(head: Head) -> bytes:
             "pages": [_page_to_json(ref) for ref in head.pages],
             "inline": [entry_to_json(entry) for entry in head.inline],
             "committed_us": head.committed_us,
-            # Left out where there is none, as in most logs.
+            # Omitted if empty, as in most logs.
             **({"rewinds": [list(row) for row in head.rewinds]} if head.rewinds else {}),
             **({"origins": [list(astuple(row)) for row in head.origins]} if head.origins else {}),
         }
@@ -60,18 +60,18 @@ def encode_head(head: Head) -> bytes:
 
 
 def decode_head(data: bytes, *, where: str) -> Head:
-    """Verify and decode a head; the invariants of `check_head` hold for what is returned.
+    """Verify and decode a head; the result has the invariants of `check_head`.
 
     Raises
     ------
     CorruptionError
-        A flipped bit, a cut, a missing field, or a head that contradicts itself.
+        The head is damaged, cut short, incomplete or contradictory.
     UnsupportedFormat
-        Written by a newer release.
+        A newer release wrote it.
     """
     values = decode_document(data, where=where)
     _check_version(values, where)
-    head = _decoded(_head_from_json, values, where)
+    head = _build(_head_from_json, values, where)
     problems = check_head(head)
     if problems:
         raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where)
@@ -79,7 +79,7 @@ def decode_head(data: bytes, *, where: str) -> Head:
 
 
 def encode_page(name: str, entries: tuple[ObjectEntry, ...]) -> tuple[PageRef, bytes]:
-    """Return the bytes of a page and what the head says of it."""
+    """Return a page's reference and its bytes."""
     values = {"version": MANIFEST_VERSION, "entries": [entry_to_json(entry) for entry in entries]}
     raw = json.dumps(values, separators=(",", ":"), sort_keys=True).encode()
     if len(raw) > PAGE_RAW_BYTES_MAX:
@@ -100,7 +100,7 @@ def encode_page(name: str, entries: tuple[ObjectEntry, ...]) -> tuple[PageRef, b
 
 
 def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, ...]:
-    """Verify a page against its reference, then decode it; it never grows beyond `PAGE_RAW_BYTES_MAX`.
+    """Verify a page against its reference, then decode it, to at most `PAGE_RAW_BYTES_MAX`.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, 
     except ValueError as error:
         raise CorruptionError(str(error), where=where, offsets=offsets) from None
     _check_version(values, where)
-    entries = _decoded(lambda page: tuple(entry_from_json(item) for item in page["entries"]), values, where)
+    entries = _build(lambda page: tuple(map(entry_from_json, page["entries"])), values, where)
     problems = check_page(ref, entries)
     if problems:
         raise CorruptionError(f"manifest contradicts itself: {problems[0]}", where=where, offsets=offsets)
@@ -122,9 +122,9 @@ def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, 
 
 
 def unpack_page(data: bytes) -> Any:
-    """Return the JSON values in a page, of which nothing is checked; raise `ValueError` where there are none."""
+    """Return the unchecked JSON values of a page; raise `ValueError` if it does not decode."""
     try:
-        # The library allocates what the frame declares, so look before it does. -1: not declared.
+        # The library allocates the declared size, so that is checked first; -1 means undeclared.
         declared = zstandard.frame_content_size(data)
         if not 0 <= declared <= PAGE_RAW_BYTES_MAX:
             raise ValueError(f"manifest page declares {declared} bytes")
@@ -149,7 +149,7 @@ def _check_version(values: Any, where: str) -> None:
         )
 
 
-def _decoded(build: Callable[[Any], _T], values: Any, where: str) -> _T:
+def _build(build: Callable[[Any], _T], values: Any, where: str) -> _T:
     try:
         return build(values)
     except _MALFORMED as error:
@@ -165,12 +165,12 @@ def _head_from_json(values: dict[str, Any]) -> Head:
         epoch=_integer(values["epoch"]),
         lineages=tuple((_integer(epoch), _integer(start)) for epoch, start in values["lineages"]),
         commit_id=_text(values["commit_id"]),
-        previous_commit_ids=tuple(_text(item) for item in values["previous_commit_ids"]),
+        previous_commit_ids=tuple(map(_text, values["previous_commit_ids"])),
         start_offset=_integer(values["start_offset"]),
         end_offset=_integer(values["end_offset"]),
         schemas={int(key): _text(text) for key, text in values["schemas"].items()},
-        pages=tuple(_page_from_json(item) for item in values["pages"]),
-        inline=tuple(entry_from_json(item) for item in values["inline"]),
+        pages=tuple(map(_page_from_json, values["pages"])),
+        inline=tuple(map(entry_from_json, values["inline"])),
         committed_us=_integer(values["committed_us"]),
         rewinds=tuple((_integer(epoch), _integer(began)) for epoch, began in values.get("rewinds", ())),
         origins=tuple(Origin(*map(_integer, row)) for row in values.get("origins", ())),
@@ -178,28 +178,28 @@ def _head_from_json(values: dict[str, Any]) -> Head:
 
 
 def _page_to_json(ref: PageRef) -> dict[str, Any]:
-    known = [name for name in _PAGE_SUMMARY if getattr(ref, name) is not None]
-    return {name: getattr(ref, name) for name in (*_PAGE_FIELDS, *known)}
+    present = [name for name in _PAGE_SUMMARY if getattr(ref, name) is not None]
+    return {name: getattr(ref, name) for name in (*_PAGE_FIELDS, *present)}
 
 
 def _page_from_json(values: dict[str, Any]) -> PageRef:
-    known = {name: _integer(values[name]) for name in _PAGE_SUMMARY if name in values}
-    return PageRef(_name(values["name"]), *(_integer(values[name]) for name in _PAGE_FIELDS[1:]), **known)
+    present = {name: _integer(values[name]) for name in _PAGE_SUMMARY if name in values}
+    return PageRef(_name(values["name"]), *(_integer(values[name]) for name in _PAGE_FIELDS[1:]), **present)
 
 
 def entry_to_json(entry: ObjectEntry) -> dict[str, Any]:
     """Return an entry of a page as plain JSON values."""
     values = {field.name: getattr(entry, field.name) for field in fields(entry)}
-    values["segment_ids"] = [str(item) for item in entry.segment_ids]
+    values["segment_ids"] = list(map(str, entry.segment_ids))
     values["row_groups"] = [[getattr(group, name) for name in _GROUP_FIELDS] for group in entry.row_groups]
     for name in ("storage_class", "end_hash"):
         if not values[name]:
-            del values[name]  # left out where there is nothing to say, as nearly everywhere
+            del values[name]  # omitted if empty, as in most entries
     return values
 
 
 def entry_from_json(values: dict[str, Any]) -> ObjectEntry:
-    """Invert `entry_to_json`; what does not fit raises KeyError, ValueError or TypeError."""
+    """Invert `entry_to_json`; raise KeyError, ValueError or TypeError for malformed values."""
     return ObjectEntry(
         name=_name(values["name"]),
         base_offset=_integer(values["base_offset"]),
@@ -208,7 +208,7 @@ def entry_from_json(values: dict[str, Any]) -> ObjectEntry:
         min_timestamp_us=_integer(values["min_timestamp_us"]),
         max_timestamp_us=_integer(values["max_timestamp_us"]),
         last_append_us=_integer(values["last_append_us"]),
-        segment_ids=tuple(UUID(item) for item in values["segment_ids"]),
+        segment_ids=tuple(map(UUID, values["segment_ids"])),
         generation=_integer(values["generation"]),
         sealed=_flag(values["sealed"]),
         bytes=_integer(values["bytes"]),
@@ -224,7 +224,7 @@ def entry_from_json(values: dict[str, Any]) -> ObjectEntry:
 
 
 def _row_group(row: list[int]) -> RowGroup:
-    # As `_integer` for each, in a fraction of the time: most of a manifest is this.
+    # The checks of `_integer` in a fraction of the time, since row groups are most of a manifest.
     if set(map(type, row)) != {int} or min(row) < -(1 << 63) or max(row) >= 1 << 63:
         raise TypeError("not integers of 64 bits")
     return RowGroup(*row)
@@ -243,10 +243,10 @@ def _text(value: Any) -> str:
 
 
 def _name(value: Any) -> str:
-    """Return the name of an object, which never leads to another folder of the bucket, or of the local disk."""
+    """Return the name of an object; raise `ValueError` for one that could name another folder of the bucket or disk."""
     name = _text(value)
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name[:60]!r} is no name of an object")
+        raise ValueError(f"{name[:60]!r} is not the name of an object")
     return name
 
 

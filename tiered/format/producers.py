@@ -1,13 +1,12 @@
-"""What a partition remembers of its idempotent producers (KIP-98), in memory and as it is stored. Pure.
+"""The state of a partition's idempotent producers (KIP-98), in memory and as stored. Pure.
 
-A producer numbers its records, and the numbers of what one partition holds of it only rise. So the highest number
-says which records are there; where they are is known of its last *runs*: stretches of records that lie one after
-the other in the log.
+A producer numbers its records, and within one partition its numbers only rise. So the highest number tells which records
+the partition has. Their offsets are known for the last *runs*: records that are consecutive in the log.
 
-The least recently seen producers are forgotten beyond `PRODUCERS_MAX` a partition, and, whenever a segment is
-sealed, those that the partition has not heard of for `PRODUCER_AGE_US`, by the append times of the log itself: a
-partition in which nobody appends forgets nobody. Those whose repeat is bound to come are pinned, and outlive both;
-those whose name nobody will use again (`PASSING_EPOCH`) make room first, but for the last that were seen.
+A partition keeps at most `PRODUCERS_MAX` producers, and drops the least recently seen. When a segment is sealed, it also
+drops producers that it has not seen for `PRODUCER_AGE_US`, by the append times of the log: a partition without appends
+drops none. Pinned producers, whose repeats are certain to come, outlive both limits. Producers whose name is never used
+again (`PASSING_EPOCH`) are dropped first, except for those seen last.
 """
 
 from __future__ import annotations
@@ -23,45 +22,45 @@ from .segment_facts import ProducerState
 
 PRODUCERS_MAX = 1024
 LATEST_PARTS = 16
-"""One in so many of the producers, those seen last, makes no room: what they sent may be sent again at any moment."""
+"""This fraction of the producers, those seen last, is never dropped: they may repeat an append at any moment."""
 PRODUCER_AGE_US = 7 * 24 * 3600 * 1_000_000
 RUNS_MAX = 64
-"""Of so many stretches of each producer the offsets are remembered, by the process that wrote or scanned them."""
+"""The number of runs of each producer whose offsets a process keeps after it wrote or scanned them."""
 RUNS_IN_ALL = 4096
-"""Shared by the producers of a partition: of more than 64, each keeps fewer stretches. 200 bytes each."""
+"""The number of runs of all producers of a partition, of 200 bytes each; more than 64 producers share them."""
 
 UNKNOWN_OFFSET = -1
 SEQUENCE_MAX = 1 << 62
 EPOCH_MAX = (1 << 32) - 1
 PASSING_EPOCH = EPOCH_MAX
-"""Of a producer whose name nobody will use again, as a remote client's own: such are forgotten before others."""
+"""The epoch of a producer whose name is never used again, such as that of a remote client; it is dropped first."""
 SPAN_MAX = (1 << 32) - 1
-"""So far apart are the first and the last number of a block at most."""
+"""The largest difference between the first and the last number of a block."""
 
 
 def producer_number(name: str) -> int:
-    """Return the 63 bits by which blocks and footers call a producer.
+    """Return the 63-bit number by which blocks and footers identify a producer.
 
-    Two of n names share a number with a probability of n² / 2⁶⁴: 5e-8 for a million producers of one partition.
+    Two of n names collide with a probability of n² / 2⁶⁴: 5e-8 for a million producers of one partition.
     """
     digest = blake2b(name.encode(), digest_size=8, person=b"tiered.producer").digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def states_before(states: Iterable[ProducerState], end_offset: int) -> tuple[ProducerState, ...]:
-    """Return what is known of the records before an offset, for a log that ends there.
+    """Return the states of producers for a log that is cut at an offset.
 
-    Nobody is said to have more than there is. Where a producer's last run begins after the end, what it had
-    before is not known: it is left out.
+    No state claims more records than the log has. A producer whose last run begins after the end is left out, since its
+    earlier numbers are not known.
     """
-    found = []
+    cut = []
     for state in states:
         beyond = max(0, state.last_offset + 1 - end_offset)
         if not beyond:
-            found.append(state)
+            cut.append(state)
         elif beyond < state.run_length:
             last = state.last_sequence - beyond
-            found.append(
+            cut.append(
                 replace(
                     state,
                     last_sequence=last,
@@ -69,11 +68,11 @@ def states_before(states: Iterable[ProducerState], end_offset: int) -> tuple[Pro
                     run_length=state.run_length - beyond,
                 )
             )
-    return tuple(found)
+    return tuple(cut)
 
 
 class Run:
-    """Records of one producer that lie one after the other; both ends of the numbers are inclusive."""
+    """Consecutive records of one producer; the range of their numbers is inclusive."""
 
     __slots__ = ("base_offset", "base_sequence", "end_offset", "last_sequence")
 
@@ -85,11 +84,11 @@ class Run:
 
     @property
     def dense(self) -> bool:
-        """Whether no number between the ends is missing."""
+        """Whether the numbers have no gaps."""
         return self.last_sequence - self.base_sequence == self.end_offset - self.base_offset - 1
 
     def offset_of(self, sequence: int) -> int:
-        """Return the offset of a number in it; `UNKNOWN_OFFSET` where only the ends are known."""
+        """Return the offset of a number in the run; `UNKNOWN_OFFSET` for an inner number of a run with gaps."""
         if sequence == self.last_sequence:
             return self.end_offset - 1
         if sequence == self.base_sequence or self.dense:
@@ -97,8 +96,8 @@ class Run:
         return UNKNOWN_OFFSET
 
 
-class Known:
-    """One producer: the newest epoch, the highest number (-1: none), and its last runs, oldest first."""
+class ProducerHistory:
+    """One producer: its newest epoch, its highest number (-1 for none), and its last runs, oldest first."""
 
     __slots__ = ("epoch", "last_append_us", "last_sequence", "runs", "stored")
 
@@ -107,11 +106,11 @@ class Known:
         self.last_sequence = last_sequence
         self.last_append_us = last_append_us
         self.runs: deque[Run] = deque()
-        # What `state` returned last, until something changes: a commit asks for those of all producers.
+        # The last result of `state` until a change, since each commit needs the states of all producers.
         self.stored: ProducerState | None = None
 
     def offset_of(self, sequence: int) -> int:
-        """Return where a number lies that is not above the highest; `UNKNOWN_OFFSET` where that is forgotten."""
+        """Return the offset of a number up to the highest; `UNKNOWN_OFFSET` if its run was dropped."""
         for run in reversed(self.runs):
             if run.base_sequence <= sequence:
                 return run.offset_of(sequence) if sequence <= run.last_sequence else UNKNOWN_OFFSET
@@ -120,7 +119,7 @@ class Known:
     def add(
         self, base_sequence: int, last_sequence: int, base_offset: int, end_offset: int, runs_max: int
     ) -> None:
-        """Take note of records that follow the ones before in both number and offset; keep the last runs."""
+        """Add records whose numbers and offsets follow the earlier ones; keep the last runs."""
         last = self.runs[-1] if self.runs else None
         if last is not None and last.end_offset == base_offset and last.last_sequence + 1 == base_sequence:
             whole = last_sequence - base_sequence == end_offset - base_offset - 1
@@ -133,16 +132,16 @@ class Known:
             self.runs.popleft()
         self.last_sequence = last_sequence
 
-    def copy(self) -> Known:
-        """Return one that goes on by itself."""
-        twin = Known(self.epoch, self.last_sequence, self.last_append_us)
+    def copy(self) -> ProducerHistory:
+        """Return an independent copy."""
+        twin = ProducerHistory(self.epoch, self.last_sequence, self.last_append_us)
         twin.runs.extend(
             Run(run.base_sequence, run.last_sequence, run.base_offset, run.end_offset) for run in self.runs
         )
         return twin
 
     def state(self, producer_id: int) -> ProducerState:
-        """Return what is stored of it: of its runs the last, or its last record where numbers are missing in it."""
+        """Return the state to store: with the last run, or only its last record if the run has gaps."""
         if self.stored is None:
             self.stored = self._state(producer_id)
         return self.stored
@@ -160,22 +159,22 @@ class ProducerTable:
     Attributes
     ----------
     pinned
-        Numbers of producers that are not forgotten; of more than `PRODUCERS_MAX`, the least recently seen are.
+        Numbers of producers that are not dropped, except the least recently seen of more than `PRODUCERS_MAX`.
     """
 
-    __slots__ = ("_known", "_snapshot", "pinned")
+    __slots__ = ("_producers", "_snapshot", "pinned")
 
     def __init__(self, states: Iterable[ProducerState] = (), pinned: AbstractSet[int] = frozenset()) -> None:
         self.pinned = pinned
-        self._known: dict[int, Known] = {}
+        self._producers: dict[int, ProducerHistory] = {}
         self._snapshot: tuple[ProducerState, ...] | None = None
         for state in states:
-            known = self._known[state.producer_id] = Known(
+            history = self._producers[state.producer_id] = ProducerHistory(
                 state.epoch, state.last_sequence, state.last_append_us
             )
             if state.run_length > 0:
                 back = state.run_length - 1
-                known.runs.append(
+                history.runs.append(
                     Run(
                         state.last_sequence - back, state.last_sequence,
                         state.last_offset - back, state.last_offset + 1,
@@ -183,34 +182,36 @@ class ProducerTable:
                 )  # fmt: skip
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._producers)
 
-    def get(self, producer_id: int) -> Known | None:
-        """Return what is known of a producer."""
-        return self._known.get(producer_id)
+    def get(self, producer_id: int) -> ProducerHistory | None:
+        """Return the history of a producer, or None."""
+        return self._producers.get(producer_id)
 
     def add(
         self, producer_id: int, epoch: int, base_sequence: int, last_sequence: int, base_offset: int,
         end_offset: int, append_us: int = 0,
     ) -> None:  # fmt: skip
-        """Take note of records that were appended; of what is known already, nothing changes."""
-        known = self._seen(producer_id, epoch, append_us)
-        if last_sequence > known.last_sequence:
-            runs_max = max(1, min(RUNS_MAX, RUNS_IN_ALL // len(self._known)))
-            known.add(base_sequence, last_sequence, base_offset, end_offset, runs_max)
+        """Add appended records; records that were added before change nothing."""
+        history = self._touch(producer_id, epoch, append_us)
+        if last_sequence > history.last_sequence:
+            runs_max = max(1, min(RUNS_MAX, RUNS_IN_ALL // len(self._producers)))
+            history.add(base_sequence, last_sequence, base_offset, end_offset, runs_max)
 
     def begin(self, producer_id: int, epoch: int, next_sequence: int, append_us: int = 0) -> None:
-        """Take note of a new epoch, in which the numbers go on at `next_sequence`."""
-        known = self._seen(producer_id, epoch, append_us)
-        known.last_sequence = max(known.last_sequence, next_sequence - 1)
+        """Begin a new epoch, whose numbers go on at `next_sequence`."""
+        history = self._touch(producer_id, epoch, append_us)
+        history.last_sequence = max(history.last_sequence, next_sequence - 1)
 
-    def take_back(self, producer_id: int, offset: int, before: Known | None, last_sequence: int) -> None:
-        """Undo the `add` of the one record at `offset`; `before` and its highest number are as they were then."""
+    def undo_add(
+        self, producer_id: int, offset: int, before: ProducerHistory | None, last_sequence: int
+    ) -> None:
+        """Undo the `add` of one record at `offset`; `before` and `last_sequence` are the history and number before it."""
         self._snapshot = None
         if before is None:
-            self._known.pop(producer_id, None)
+            self._producers.pop(producer_id, None)
             return
-        self._known[producer_id] = before
+        self._producers[producer_id] = before
         before.stored = None
         before.last_sequence = last_sequence
         if before.runs and before.runs[-1].end_offset == offset + 1:
@@ -220,8 +221,8 @@ class ProducerTable:
             else:
                 run.last_sequence, run.end_offset = last_sequence, offset
 
-    def note(self, block: BlockHeader) -> None:
-        """Take note of a block, or of a mark, that is in the log."""
+    def add_block(self, block: BlockHeader) -> None:
+        """Add a block or a mark of the log."""
         if block.producer_id < 0:
             return
         if block.record_count == 0:
@@ -233,53 +234,53 @@ class ProducerTable:
                 block.append_us,
             )  # fmt: skip
 
-    def take(self, producer_id: int, other: ProducerTable) -> None:
-        """Know of a producer what another table knows."""
-        known = other._known.get(producer_id)
+    def copy_from(self, producer_id: int, other: ProducerTable) -> None:
+        """Replace the history of a producer by that in another table."""
+        history = other._producers.get(producer_id)
         self._snapshot = None
-        self._known.pop(producer_id, None)
-        if known is not None:
-            self._known[producer_id] = known.copy()
-            self._forget_beyond_max()
+        self._producers.pop(producer_id, None)
+        if history is not None:
+            self._producers[producer_id] = history.copy()
+            self._drop_beyond_max()
 
-    def forget_before(self, append_us: int) -> None:
-        """Forget the producers that were last heard of before a time, but for pinned ones."""
-        old = [number for number, known in self._known.items() if known.last_append_us < append_us]
+    def drop_before(self, append_us: int) -> None:
+        """Drop the producers that were last seen before a time, except pinned ones."""
+        old = [number for number, history in self._producers.items() if history.last_append_us < append_us]
         for number in set(old) - self.pinned:
             self._snapshot = None
-            del self._known[number]
+            del self._producers[number]
 
     def copy(self) -> ProducerTable:
-        """Return a table that goes on from here by itself."""
+        """Return an independent copy."""
         twin = ProducerTable(pinned=self.pinned)
-        twin._known = {number: known.copy() for number, known in self._known.items()}
+        twin._producers = {number: history.copy() for number, history in self._producers.items()}
         return twin
 
     def snapshot(self) -> tuple[ProducerState, ...]:
-        """Return what is stored of all of them."""
+        """Return the states of all producers, to store them."""
         if self._snapshot is None:
-            self._snapshot = tuple(known.state(number) for number, known in self._known.items())
+            self._snapshot = tuple(history.state(number) for number, history in self._producers.items())
         return self._snapshot
 
-    def _seen(self, producer_id: int, epoch: int, append_us: int) -> Known:
-        """Return a producer, as the one that was seen last."""
+    def _touch(self, producer_id: int, epoch: int, append_us: int) -> ProducerHistory:
+        """Return the history of a producer, after moving it to the end as the last one seen."""
         self._snapshot = None
-        known = self._known.get(producer_id)
-        if known is None:
-            known = Known(epoch, -1, append_us)
-        known.stored = None
-        known.epoch = max(known.epoch, epoch)
-        known.last_append_us = max(known.last_append_us, append_us)
-        if producer_id in self._known:
+        history = self._producers.get(producer_id)
+        if history is None:
+            history = ProducerHistory(epoch, -1, append_us)
+        history.stored = None
+        history.epoch = max(history.epoch, epoch)
+        history.last_append_us = max(history.last_append_us, append_us)
+        if producer_id in self._producers:
             # Ctrl-C cannot come between the two.
-            del self._known[producer_id]
-        self._known[producer_id] = known
-        self._forget_beyond_max()
-        return known
+            del self._producers[producer_id]
+        self._producers[producer_id] = history
+        self._drop_beyond_max()
+        return history
 
-    def _forget_beyond_max(self) -> None:
-        while len(self._known) > PRODUCERS_MAX:
-            earlier = list(self._known)[: -max(1, PRODUCERS_MAX // LATEST_PARTS)]
+    def _drop_beyond_max(self) -> None:
+        while len(self._producers) > PRODUCERS_MAX:
+            earlier = list(self._producers)[: -max(1, PRODUCERS_MAX // LATEST_PARTS)]
             free = [number for number in earlier if number not in self.pinned] or earlier
-            passing = (number for number in free if self._known[number].epoch == PASSING_EPOCH)
-            del self._known[next(passing, free[0])]
+            passing = (number for number in free if self._producers[number].epoch == PASSING_EPOCH)
+            del self._producers[next(passing, free[0])]

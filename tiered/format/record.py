@@ -1,4 +1,4 @@
-"""One record as users give it: its key, value and headers, and the partition that its key chooses."""
+"""The parts of one record as users give them: its key, value and headers, and the partition of its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 def key_bytes(key: object) -> bytes | None:
-    """Return the bytes that place a key: as they are, UTF-8 of a str, decimal text of an int.
+    """Return a key as bytes: UTF-8 of a str, decimal text of an int.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def key_bytes(key: object) -> bytes | None:
 
 
 def value_bytes(value: object) -> bytes | None:
-    """Return a record's value.
+    """Return a record's value as bytes.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def value_bytes(value: object) -> bytes | None:
 
 
 def header_pairs(headers: object) -> tuple[Headers | None, int]:
-    """Return headers as pairs, None where there are none, and their size in bytes.
+    """Return headers as pairs, or None without headers, and their size in bytes.
 
     Raises
     ------
@@ -71,12 +71,12 @@ def header_pairs(headers: object) -> tuple[Headers | None, int]:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Place a key as librdkafka's ``consistent`` partitioner does: CRC-32 modulo the partitions."""
+    """Return the partition of a key as librdkafka's ``consistent`` partitioner does: CRC-32 modulo the partitions."""
     return zlib.crc32(key) % partitions
 
 
 def check_record_size(size: int, limit: int) -> None:
-    """Raise `RecordTooLarge` where one record is over the limit."""
+    """Raise `RecordTooLarge` for a record above the limit."""
     if size > limit:
         raise RecordTooLarge(
             f"a record of {size} bytes is over max_record_bytes ({limit}); nothing was appended"

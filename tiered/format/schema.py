@@ -1,11 +1,11 @@
-"""Schemas of topics: the closed list of types, the system columns, and the cast of what users append.
+"""Schemas of topics: the closed list of types, the system columns, and the cast of appended data.
 
-A topic has an Arrow schema of its own columns. A *body* is what a block stores: the record timestamp
-as column 0, then the topic's columns. A *row* is what readers see: the system columns ``topic``,
-``partition``, ``offset``, ``timestamp``, then the topic's columns.
+A topic has an Arrow schema of its own columns. Blocks store a *body*: the record timestamp as column 0, then the topic's
+columns. Readers see a *row*: the system columns ``topic``, ``partition``, ``offset``, ``timestamp``, then the topic's
+columns.
 
-The list of types is closed because everything that reads a store must agree on it: Arrow, Parquet,
-Iceberg and Spark's data source API, which refuses large, view, dictionary and not-null types.
+The list of types is closed because everything that reads a store must support it: Arrow, Parquet, Iceberg and Spark's data
+source API, which refuses large, view, dictionary and not-null types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from ..errors import InvalidName, SchemaMismatch, UnsupportedFormat
-from .arrow_layouts import as_map, decoded, has, is_entries, is_list_view, leaves, text_parts
+from .arrow_layouts import as_map, contains, is_list_view, is_map_entries, leaves, text_parts, to_plain
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SYSTEM_FIELDS: tuple[pa.Field, ...] = (
@@ -37,28 +37,28 @@ RECORD_SCHEMA = pa.schema(
     [pa.field("key", pa.binary()), pa.field("value", pa.binary()), pa.field("headers", HEADERS_TYPE)]
 )
 
-# What Python's datetime and Spark can both hold: years 1 to 9999.
+# The range of both Python's datetime and Spark: years 1 to 9999.
 TIMESTAMP_US_MIN = -62_135_596_800_000_000
 TIMESTAMP_US_MAX = 253_402_300_799_999_999
 _DAY_US = 86_400_000_000
 
 COLUMNS_MAX = 4000
-# Arrow writes no message nested more than 64 levels, each list and map being several.
+# Arrow writes messages with at most 64 levels, and each list and map takes several.
 DEPTH_MAX = 16
 _COLUMN_NAME_BYTES_MAX = 255
-# Plain strings have offsets of 32 bits.
+# The offsets of plain strings have 32 bits.
 _TEXT_BYTES_MAX = 1 << 30
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
 
 
 def is_topic_name(name: object) -> bool:
-    """Whether a topic can have this name: then it is one folder's, below wherever the topics lie."""
-    # "store.json" is the name of an object beside the topics' folders.
+    """Whether a topic can have this name, which becomes the name of one folder."""
+    # An object beside the topics' folders has the name "store.json".
     return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None and name != "store.json"
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name`, or raise `InvalidName`: Kafka's alphabet, not starting with a dot or dash."""
+    """Return `name`, or raise `InvalidName`: names have Kafka's alphabet and do not start with a dot or dash."""
     if not is_topic_name(name):
         raise InvalidName(
             f"invalid topic name {str(name)[:60]!r}: use 1 to 249 of A-Z a-z 0-9 . _ - "
@@ -68,14 +68,14 @@ def check_topic_name(name: str) -> str:
 
 
 def normalize_schema(schema: pa.Schema) -> pa.Schema:
-    """Return `schema` in the closed list of types, all fields nullable, metadata dropped.
+    """Return `schema` with types of the closed list, all fields nullable and without metadata.
 
     Raises
     ------
     SchemaMismatch
-        A type that has no counterpart in every reader, no column at all, or too many.
+        A type is not supported by every reader, or there are no columns or too many.
     InvalidName
-        A reserved, empty, repeated or overlong column name.
+        A column name is reserved, empty, repeated or too long.
     """
     if not isinstance(schema, pa.Schema):
         raise SchemaMismatch(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
@@ -90,7 +90,7 @@ def normalize_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def check_column_count(schema: pa.Schema) -> None:
-    """Raise `SchemaMismatch` where there are more columns than a block has chunks for."""
+    """Raise `SchemaMismatch` if there are more columns than a block has chunks."""
     if len(schema) > COLUMNS_MAX:
         raise SchemaMismatch(f"{len(schema)} columns are over the limit of {COLUMNS_MAX}")
 
@@ -100,7 +100,7 @@ def _check_names(names: list[str]) -> None:
     for name in names:
         if not name or len(name.encode("utf-8", "surrogatepass")) > _COLUMN_NAME_BYTES_MAX:
             raise InvalidName(f"column names have 1 to {_COLUMN_NAME_BYTES_MAX} bytes, not {name[:60]!r}")
-        # Spark resolves column names without regard to case.
+        # Spark ignores the case of column names.
         if name.lower() in seen:
             raise InvalidName(f"column name {name!r} appears twice (case does not distinguish columns)")
         seen.add(name.lower())
@@ -179,27 +179,27 @@ def _plain_type(kind: pa.DataType, name: str, depth: int) -> pa.DataType:
 
 
 def body_schema(schema: pa.Schema) -> pa.Schema:
-    """Return what blocks of a topic with `schema` store: the record timestamp, then its columns."""
+    """Return the schema of a body of a topic with `schema`: the record timestamp, then its columns."""
     return pa.schema([SYSTEM_FIELDS[3], *schema])
 
 
 def check_body_schema(schema: pa.Schema) -> None:
-    """Raise `SchemaMismatch` or `InvalidName` where `schema` is none that `body_schema` returns.
+    """Raise `SchemaMismatch` or `InvalidName` unless `schema` is a result of `body_schema`.
 
-    Types outside of the closed list are not only unreadable elsewhere: some of them (views, unions) point into
-    other buffers by values that Arrow does not check.
+    Types outside of the closed list are not only unreadable elsewhere: some (views, unions) point into other buffers by
+    values that Arrow does not check.
     """
     if not schema.equals(body_schema(normalize_schema(pa.schema(list(schema)[1:])))):
         raise SchemaMismatch("its columns are not a timestamp and a topic's")
 
 
 def row_schema(schema: pa.Schema, columns: list[str] | None = None) -> pa.Schema:
-    """Return what readers see, narrowed to `columns` in the order asked for.
+    """Return the schema of a row, or of `columns` in their order.
 
     Raises
     ------
     SchemaMismatch
-        A column that the topic does not have; the message lists those it has.
+        The topic does not have such a column; the message lists those that it has.
     """
     full = pa.schema([*SYSTEM_FIELDS, *schema])
     if columns is None:
@@ -228,7 +228,7 @@ def schema_from_text(text: str) -> pa.Schema:
     Raises
     ------
     UnsupportedFormat
-        The text is not an Arrow schema, or not one that a topic can have.
+        The text is not an Arrow schema, or no topic can have that schema.
     """
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
@@ -240,7 +240,7 @@ def schema_from_text(text: str) -> pa.Schema:
 
 
 def to_batches(data: Any, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    """Cast what a user appends to the topic's `schema`, batch by batch, without copying what fits.
+    """Cast appended data to the topic's `schema`, batch by batch; columns of the right type are not copied.
 
     Parameters
     ----------
@@ -251,13 +251,13 @@ def to_batches(data: Any, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, p
     Yields
     ------
     (batch, timestamps)
-        The batch has exactly the topic's columns; ``timestamps`` is the cast column ``timestamp``
-        of the data, or None where it has none.
+        The batch has exactly the topic's columns; ``timestamps`` is the cast column ``timestamp`` of the data, or None if
+        it has none.
 
     Raises
     ------
     SchemaMismatch
-        An unknown column, or a value that does not survive the cast.
+        The topic does not have a column of the data, or the cast would change a value.
     """
     reader = _reader_of(data)
     names = reader.schema.names
@@ -293,7 +293,7 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
             batch = pa.record_batch(data)
             return pa.RecordBatchReader.from_batches(batch.schema, [batch])
     except (pa.ArrowException, ValueError, TypeError) as error:
-        # pandas makes the columns here; those of Python objects may hold anything. An array may have none.
+        # pandas converts its columns here, and those of Python objects may contain anything.
         raise SchemaMismatch(f"this {type(data).__name__} has no columns of Arrow: {error}") from error
     raise SchemaMismatch(
         f"append_batch takes Arrow data (Table, RecordBatch, or an object with __arrow_c_stream__), "
@@ -304,8 +304,8 @@ def _reader_of(data: Any) -> pa.RecordBatchReader:
 def nulls(count: int, kind: pa.DataType) -> pa.Array:
     """Return `count` nulls of a plain type.
 
-    `pyarrow.nulls` gives the children of lists and maps buffers as long as the parent's, though they have no
-    value; a slice of such an array is then encoded with all of them.
+    `pyarrow.nulls` gives the empty children of lists and maps buffers as long as the parent's, and Arrow encodes every
+    slice with these whole buffers.
     """
     zeros = _zeros(16 * (count + 1))
     if pt.is_list(kind) or pt.is_map(kind):
@@ -322,40 +322,40 @@ _shared_zeros = pa.py_buffer(b"")
 
 
 def _zeros(length: int) -> pa.Buffer:
-    """Return at least `length` zeros, always the same: the system gives them no memory, as nobody writes there."""
+    """Return a shared buffer of at least `length` zeros; it takes no memory, since nothing writes to it."""
     global _shared_zeros
     zeros = _shared_zeros
     if zeros.size < length:
-        # Another thread may put shorter ones there meanwhile.
+        # Another thread may replace it by a shorter one, which is harmless.
         _shared_zeros = zeros = pa.py_buffer(bytes(length))
     return zeros
 
 
 def _misfit(given: pa.DataType, kind: pa.DataType, *, nested: bool = False) -> str | None:
-    """Return what of `given` gets lost without a word where Arrow casts it to `kind`; None where nothing does."""
+    """Return what Arrow would silently lose in a cast from `given` to `kind`; None if nothing."""
     if pt.is_struct(given) and pt.is_struct(kind):
         pairs = []
         for field in (given.field(i) for i in range(given.num_fields)):
             at = kind.get_field_index(field.name)
             if at < 0:
-                return f"has a field {field.name!r}, which {kind} has not"
+                return f"has a field {field.name!r}, which {kind} does not have"
             pairs.append((field.type, kind.field(at).type))
     elif pt.is_map(given) and pt.is_map(kind):
         pairs = [(given.key_type, kind.key_type), (given.item_type, kind.item_type)]
     elif pt.is_list(kind) and not pt.is_map(given) and given.num_fields == 1:
         pairs = [(given.field(0).type, kind.value_type)]
     elif pt.is_temporal(given) and not pt.is_date(given) and pt.is_integer(kind):
-        return f"is {given}, whose unit {kind} would not keep; cast it first"
+        return f"is {given}, whose unit {kind} would lose; cast it first"
     elif nested and (_narrows(given, kind) or (pt.is_integer(given) and pt.is_timestamp(kind))):
-        return f"has {given} where {kind} belongs; cast it first"
+        return f"has {given} instead of {kind}; cast it first"
     else:
         return None
-    found = (_misfit(inner, wanted, nested=True) for inner, wanted in pairs)
-    return next((reason for reason in found if reason is not None), None)
+    reasons = (_misfit(inner, wanted, nested=True) for inner, wanted in pairs)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _narrows(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether Arrow's cast drops something without a word: the time of day, digits, or which number it was if not 0."""
+    """Whether Arrow's cast silently drops the time of day, digits, or the number behind a boolean."""
     if pt.is_boolean(kind):
         return bool(pt.is_integer(given) or pt.is_floating(given) or pt.is_decimal(given))
     if pt.is_decimal(kind):
@@ -367,45 +367,45 @@ def _cast(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     index = batch.schema.get_field_index(field.name)
     if index < 0:
         return nulls(batch.num_rows, field.type)
-    array = _fitted(batch.column(index), field)
-    if has(field.type, _can_be_wrong):
+    array = _fit(batch.column(index), field)
+    if contains(field.type, _can_be_wrong):
         _check_values(array, field)
     return array
 
 
 def _check_headers(headers: pa.Array) -> None:
-    """Raise `SchemaMismatch` where a header of a record is null, or has no name."""
+    """Raise `SchemaMismatch` if a header is null or has no name."""
     if headers.flatten().flatten()[0].null_count:
         raise SchemaMismatch("column 'headers' holds a header without a name; leave it out of its list")
 
 
 def _can_be_wrong(kind: pa.DataType) -> bool:
-    """Whether arrays of a type may hold what is no value of it, or none that every reader can hold."""
+    """Whether arrays of a type may contain invalid values, or values that some reader cannot represent."""
     return _is_checked(kind) or bool(pt.is_temporal(kind))
 
 
 def _check_values(array: pa.Array, field: pa.Field) -> None:
-    """Raise `SchemaMismatch` where an array holds what no reader could make sense of; Arrow itself looks at nothing.
+    """Raise `SchemaMismatch` if an array contains values that readers cannot represent.
 
-    Its casts do not either: that of large strings gives plain ones with whatever bytes they have.
+    Arrow does not check them, not even in casts: a cast of large strings returns plain strings with invalid UTF-8.
     """
     if not all(map(_in_range, leaves(array))):
         raise SchemaMismatch(f"column {field.name!r} holds a time that is out of range: years 1 to 9999")
-    wrong = no_value(array, _is_checked)
+    wrong = invalid_value(array, _is_checked)
     if wrong is not None:
         raise SchemaMismatch(f"column {field.name!r} holds {wrong}")
 
 
-def no_value(array: pa.Array, matches: Callable[[pa.DataType], bool]) -> str | None:
-    """Return what an array holds that is no value of its type, of the types that match; None where there is no such thing."""
-    if not has(array.type, matches):
+def invalid_value(array: pa.Array, matches: Callable[[pa.DataType], bool]) -> str | None:
+    """Return a description of the first invalid value in those arrays within `array` whose type matches; None without one."""
+    if not contains(array.type, matches):
         return None
     for leaf in leaves(array):
         if matches(leaf.type):
             try:
                 leaf.validate(full=True)
             except pa.ArrowInvalid as error:
-                return f"what is no {leaf.type}: {error}"
+                return f"an invalid {leaf.type}: {error}"
     return None
 
 
@@ -413,48 +413,48 @@ def _is_checked(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_decimal(kind))
 
 
-def _fitted(given: pa.Array, field: pa.Field) -> pa.Array:
+def _fit(given: pa.Array, field: pa.Field) -> pa.Array:
     kind = field.type
     if given.type.equals(kind):
         return given
     try:
-        array = decoded(given)
-        if pt.is_map(kind) and is_entries(array.type):
+        array = to_plain(given)
+        if pt.is_map(kind) and is_map_entries(array.type):
             array = as_map(array)
         misfit = _misfit(array.type, kind)
         if misfit is not None:
             raise SchemaMismatch(f"column {field.name!r} {misfit}")
         if pt.is_integer(array.type) and pt.is_timestamp(kind):
-            # Milliseconds, as everywhere in the API.
+            # Integer times are milliseconds everywhere in the API.
             array = pc.multiply_checked(array.cast(pa.int64()), 1000)
         elif (pt.is_floating(array.type) or pt.is_integer(array.type)) and pt.is_decimal(kind):
-            # Digit by digit: Arrow rounds floats, and takes integers for as long as their type can be.
+            # By way of text: Arrow rounds floats, and counts as many digits as an integer type can have.
             array = array.cast(pa.string())
         cast = array.cast(kind, safe=True)
         if _narrows(array.type, kind) and not cast.cast(array.type).equals(array):
-            raise pa.ArrowInvalid("that would lose what a value says")
+            raise pa.ArrowInvalid("that would change a value")
         if (
-            has(kind, pt.is_float32)
-            and has(array.type, pt.is_float64)
+            contains(kind, pt.is_float32)
+            and contains(array.type, pt.is_float64)
             and _infinities(cast) > _infinities(array)
         ):
             raise pa.ArrowInvalid("a value would become infinite")
         return cast
     except (pa.ArrowException, NotImplementedError, OverflowError) as error:
-        reason = str(error).splitlines()[0].partition(". If ")[0]  # without Arrow's advice to its own callers
+        reason = str(error).splitlines()[0].partition(". If ")[0]  # without Arrow's advice to its callers
         raise SchemaMismatch(f"column {field.name!r}: {given.type} does not fit {kind}: {reason}") from None
 
 
 def _in_range(leaf: pa.Array) -> bool:
-    """Whether Python and Spark can hold all times of an array of scalars; where they cannot, no row can be read."""
+    """Whether Python and Spark can represent all times of a scalar array; otherwise no row could be read."""
     if pt.is_timestamp(leaf.type):
         numbers, low, high = leaf.view(pa.int64()), TIMESTAMP_US_MIN, TIMESTAMP_US_MAX
     elif pt.is_date(leaf.type):
         numbers, low, high = leaf.view(pa.int32()), TIMESTAMP_US_MIN // _DAY_US, TIMESTAMP_US_MAX // _DAY_US
     else:
         return True
-    found = pc.min_max(numbers)
-    first, last = found["min"].as_py(), found["max"].as_py()
+    bounds = pc.min_max(numbers)
+    first, last = bounds["min"].as_py(), bounds["max"].as_py()
     return first is None or bool(low <= first and last <= high)
 
 

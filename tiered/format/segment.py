@@ -1,4 +1,4 @@
-"""Segments: a header, blocks, and once sealed a footer and a trailer. Little-endian.
+"""Segments: a header, blocks and, once sealed, a footer and a trailer. Little-endian.
 
 ======== ===== ==================================================================================
 position bytes segment header
@@ -7,8 +7,8 @@ position bytes segment header
 4        2     version (1)
 6        2     length of these fixed fields (128)
 8        4     length of the whole header: fields, schema, padding to 64; blocks start here
-12       4     length of the Arrow IPC schema at 128; its metadata may hold ``tiered.producers``: JSON, a list of
-               `ProducerState`, those known when the segment begins
+12       4     length of the Arrow IPC schema at 128; its metadata may contain ``tiered.producers``: JSON, a list of
+               the `ProducerState` at the beginning of the segment
 16       16    store id
 32       16    topic id
 48       16    segment id
@@ -25,8 +25,7 @@ position bytes segment header
 124      4     CRC32C of the first 124 bytes
 ======== ===== ==================================================================================
 
-Until it is sealed, a segment may go on behind its last block: with zeros, room that its writer reserved, or with
-what is left of a torn write.
+An active segment may have bytes after its last block: zeros, which its writer reserved, or the rest of a torn write.
 
 The footer follows the last block:
 
@@ -41,7 +40,7 @@ The footer follows the last block:
 ...            facts: JSON of `SegmentFacts`, padded with spaces to a multiple of 8
 ======== ===== ==================================================================================
 
-The trailer is the file's last 32 bytes, so that one read from the end finds everything:
+The trailer is the last 32 bytes of the file; it leads to the footer:
 
 ======== ===== ==================================================================================
 0        8     position of the footer
@@ -83,7 +82,7 @@ FIXED_BYTES = 128
 TRAILER_BYTES = 32
 SCHEMA_BYTES_MAX = 4 << 20
 HEADER_BYTES_MAX = 5 << 20
-"""All producers that a partition remembers take 200 KiB: they fit beside any schema, or a partition could not roll."""
+"""All producers of a partition take 200 KiB: they fit beside any schema, so every partition can roll."""
 
 _FIXED = struct.Struct("<4sHHII16s16s16sIIqqIII16sxxxxI")
 _FOOTER = struct.Struct("<4sHxxII")
@@ -95,9 +94,9 @@ _PRODUCERS_KEY = b"tiered.producers"
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What the first bytes of a segment say; ``length`` is where its blocks start.
+    """The header of a segment; ``length`` is the position of its first block.
 
-    ``producers`` are those known when it begins, so that the newest file says all that a writer must know.
+    ``producers`` are the states at its beginning, so that the newest file contains all that a writer must know.
     """
 
     store_id: UUID
@@ -117,12 +116,13 @@ class SegmentHeader:
 
 
 def schema_message(schema: pa.Schema) -> bytes:
-    """Return the Arrow IPC schema of a body, as a header holds it.
+    """Return the Arrow IPC schema of a body, as in the header.
 
     Raises
     ------
     SchemaMismatch
-        It is too large; so one row of any schema that is not leaves a record most of its block (`tiered.format.sizes`).
+        It is too large. The limit also bounds the slots of a row, which leaves most of a block to a record's size
+        (`tiered.format.sizes`).
     """
     data: bytes = schema.serialize().to_pybytes()
     if len(data) > SCHEMA_BYTES_MAX:
@@ -143,7 +143,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     described = header.schema
     schema = schema_message(described)
     if header.producers:
-        states = json.dumps([asdict(item) for item in header.producers], separators=(",", ":"))
+        states = json.dumps([asdict(state) for state in header.producers], separators=(",", ":"))
         described = described.with_metadata({**(described.metadata or {}), _PRODUCERS_KEY: states.encode()})
         schema = described.serialize().to_pybytes()
     padded = schema + bytes(padding(len(schema)))
@@ -157,14 +157,14 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 
 
 def segment_header_length(fixed: bytes) -> int:
-    """Return how many bytes to read for the whole header, as its first bytes claim; nothing is verified yet."""
+    """Return the length of the whole header according to its first bytes, which are not verified yet."""
     claimed = _FIXED.unpack_from(fixed)[3] if len(fixed) >= FIXED_BYTES else 0
     return min(max(int(claimed), FIXED_BYTES), HEADER_BYTES_MAX)
 
 
 @lru_cache(maxsize=8)
-def _decoded_schema(data: bytes) -> tuple[pa.Schema, tuple[ProducerState, ...]]:
-    """Return a checked schema, and the producers in it: thousands of segments of one topic share them."""
+def _decode_schema(data: bytes) -> tuple[pa.Schema, tuple[ProducerState, ...]]:
+    """Return a checked schema and the producers in it; cached, since thousands of segments of one topic share them."""
     schema = pa.ipc.read_schema(pa.py_buffer(data))
     check_body_schema(schema)
     metadata = dict(schema.metadata or {})
@@ -200,7 +200,7 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
     if len(schema_bytes) != length - FIXED_BYTES or crc32c(schema_bytes) != schema_crc:
         raise CorruptionError("segment schema fails its checksum", where=where, position=FIXED_BYTES)
     try:
-        schema, producers = _decoded_schema(schema_bytes[:schema_length])
+        schema, producers = _decode_schema(schema_bytes[:schema_length])
     except (
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError, SchemaMismatch, InvalidName,
     ) as error:  # fmt: skip
@@ -215,9 +215,9 @@ def decode_segment_header(data: Any, *, where: str = "") -> SegmentHeader:
 
 
 class BlockIndex:
-    """Where every block of a segment lies: six parallel columns of int64, searched by bisection.
+    """The index of a segment's blocks: six parallel columns of int64, searched by bisection.
 
-    Works on lists while a segment grows and on views of the footer, without copying, once sealed.
+    The columns are lists while a segment grows, and views of the footer, without a copy, once it is sealed.
     """
 
     __slots__ = (
@@ -236,11 +236,11 @@ class BlockIndex:
         ) = columns or ([], [], [], [], [], [])
 
     def __len__(self) -> int:
-        # The last column to grow says how many rows are whole.
+        # The last column that grows has the number of complete rows.
         return len(self.max_timestamps_us) if self._count is None else self._count
 
     def add(self, header: BlockHeader, position: int) -> None:
-        """Append one block; only for an index made of lists."""
+        """Append one block; only for an index of lists."""
         self.append_row(
             header.base_offset, position, header.length, header.record_count,
             header.min_timestamp_us, header.max_timestamp_us,
@@ -252,7 +252,7 @@ class BlockIndex:
             column.append(value)  # type: ignore[attr-defined]
 
     def truncate(self, position: int) -> None:
-        """Forget the blocks from `position` on, a half added one too; only for an index made of lists."""
+        """Remove the blocks from `position` on, including a partly added one; only for an index of lists."""
         count = bisect_left(self.positions, position)
         for column in self._columns():
             del column[count:]  # type: ignore[attr-defined]
@@ -264,21 +264,21 @@ class BlockIndex:
         return range(first, max(first, bisect_left(self.base_offsets, end_offset, hi=count)))
 
     def fitting_end(self, start_offset: int, end_offset: int, bytes_max: int) -> int:
-        """Return the end of the first blocks of ``[start, end)`` that have at most `bytes_max` together; one at least."""
+        """Return the end offset of the first blocks of ``[start, end)`` with at most `bytes_max`, and at least one block."""
         blocks = self.between(start_offset, end_offset)
         if not blocks:
             return end_offset
         last, limit = blocks.stop - 1, self.positions[blocks.start] + bytes_max
         if self.positions[last] + self.lengths[last] <= limit:
             return end_offset
-        # All before the last block that begins within the limit fits, as blocks lie one after the other.
+        # Blocks are consecutive, so all blocks before the last one that begins within the limit fit.
         cut = bisect_right(self.positions, limit, lo=blocks.start, hi=blocks.stop) - 1
         while cut <= last and self.base_offsets[cut] <= start_offset:
             cut += 1
         return self.base_offsets[cut] if cut <= last else end_offset
 
     def frozen(self) -> BlockIndex:
-        """Return the index as it is now; it shares the columns, whose first rows never change."""
+        """Return the index as it is now; it shares the columns, since their rows never change."""
         return BlockIndex(self._columns(), len(self))
 
     def to_bytes(self) -> bytes:
@@ -300,7 +300,7 @@ class BlockIndex:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A sealed segment's index and facts; ``position`` is where the blocks end."""
+    """A sealed segment's index and facts; ``position`` is the end of its blocks."""
 
     index: BlockIndex
     facts: SegmentFacts
@@ -308,7 +308,7 @@ class Footer:
 
 
 def encode_footer(index: BlockIndex, facts: SegmentFacts, position: int) -> bytes:
-    """Return footer and trailer, to be written at `position`, right after the last block."""
+    """Return footer and trailer, to write at `position`, right after the last block."""
     facts_json = json.dumps(facts.to_json(), separators=(",", ":")).encode()
     facts_json += b" " * (-len(facts_json) % 8)
     footer = _FOOTER.pack(FOOTER_MAGIC, VERSION, len(index), len(facts_json)) + index.to_bytes() + facts_json
@@ -317,18 +317,18 @@ def encode_footer(index: BlockIndex, facts: SegmentFacts, position: int) -> byte
 
 
 def decode_footer(data: pa.Buffer, *, where: str = "") -> Footer | None:
-    """Decode the footer of a segment file; None where the file does not end in a trailer.
+    """Decode the footer of a segment file; None if the file does not end in a trailer.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat
-        The file ends in a trailer, and it or the footer does not verify.
+        The trailer or the footer fails verification.
     """
     return read_footer(data.size, data.slice, where=where)
 
 
 def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str = "") -> Footer | None:
-    """Do as `decode_footer` for a file of `size` bytes of which `read(position, length)` returns a part."""
+    """Decode the footer of a file of `size` bytes by `read(position, length)`; see `decode_footer`."""
     if size < FIXED_BYTES + TRAILER_BYTES:
         return None
     trailer = read(size - TRAILER_BYTES, TRAILER_BYTES).to_pybytes()
@@ -362,7 +362,7 @@ def read_footer(size: int, read: Callable[[int, int], pa.Buffer], *, where: str 
 
 
 def _index_fits(index: Any, facts: SegmentFacts, end_position: int) -> bool:
-    """Whether blocks lie one after the other in offsets and in the file, and hold what the facts say."""
+    """Whether the blocks follow each other in offsets and in the file, and agree with the facts."""
     bases, positions, lengths, counts = index[:4]
     if len(bases) == 0:
         return facts.record_count == 0 and facts.base_offset == facts.end_offset
@@ -385,7 +385,7 @@ def _index_fits(index: Any, facts: SegmentFacts, end_position: int) -> bool:
 
 
 class ContentHash:
-    """BLAKE2b-128 over the headers of a segment's blocks: through their checksums, over its records."""
+    """The BLAKE2b-128 hash of the headers of a segment's blocks, and so, through their checksums, of its records."""
 
     __slots__ = ("_hash",)
 
@@ -393,7 +393,7 @@ class ContentHash:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def copy(self) -> ContentHash:
-        """Return a hash that goes on from here by itself."""
+        """Return an independent copy."""
         twin = ContentHash()
         twin._hash = self._hash.copy()
         return twin

@@ -1,4 +1,4 @@
-"""What a segment says of itself, the same in a local footer, in Parquet metadata and in a manifest.
+"""The facts of a segment, which are the same in a local footer, in Parquet metadata and in a manifest.
 
 Times are integers, microseconds since the epoch, UTC. End offsets are exclusive.
 """
@@ -13,16 +13,16 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The last thing seen of one idempotent producer (KIP-98).
+    """The state of one idempotent producer (KIP-98).
 
     Attributes
     ----------
     last_sequence, last_offset
-        Of its last record; -1 where it only began an epoch.
+        Number and offset of its last record; -1 if it only began an epoch.
     run_length
-        So many of its last records, that one included, lie one after the other in both number and offset.
+        Number of its last records, including that one, that are consecutive in both number and offset.
     last_append_us
-        When it was last seen: the append time of that block.
+        Append time of the last block in which it was seen.
     """
 
     producer_id: int
@@ -40,21 +40,21 @@ class SegmentFacts:
     Attributes
     ----------
     segment_id
-        Survives re-encoding and offload; eviction compares it (promise P5).
+        Unchanged by re-encoding and offload; eviction compares it (promise P5).
     generation
         Raised by one at each local re-encoding.
     lineage_epoch
         Epoch of the lineage in which the segment was first written.
     last_append_us
-        Wall clock of the last append; every age in a policy counts from it, through every rewrite.
+        Wall clock of the last append, unchanged by rewrites; every age in a policy counts from it.
     origin_hash, prev_origin_hash
-        Content hash of this and of the previous segment as first sealed: the chain that proves
-        continuity. Hex; empty where unknown.
+        Content hash of this and of the previous segment as first sealed: the chain that proves continuity. Hexadecimal;
+        empty if unknown.
     content_hash
-        Hash of the blocks as they are stored now (`ContentHash`), hex.
+        Hash of the blocks as stored now (`ContentHash`), hexadecimal.
     end_hash
-        Of a shipped tail: content hash of the segment, as first written, from its first block to the tail's end. Hex;
-        empty where unknown, and of whole segments, whose `origin_hash` it is.
+        For a shipped tail: content hash of the segment, as first written, from its first block to the tail's end,
+        hexadecimal. Empty if unknown, and for whole segments, which have `origin_hash`.
     start_offset
         Start offset of the partition at the time of sealing.
     """
@@ -82,33 +82,33 @@ class SegmentFacts:
     end_hash: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; UUIDs as text."""
+        """Return plain JSON values, with UUIDs as text."""
         values = asdict(self)
         if not self.end_hash:
-            del values["end_hash"]  # of tails alone
+            del values["end_hash"]  # only tails have it
         for name in ("store_id", "topic_id", "segment_id"):
             values[name] = str(values[name])
-        values["replaces"] = [str(item) for item in self.replaces]
-        values["producers"] = [asdict(item) for item in self.producers]
+        values["replaces"] = list(map(str, self.replaces))
+        values["producers"] = list(map(asdict, self.producers))
         return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SegmentFacts:
-        """Build from `to_json`'s result; unknown keys of later minor versions are ignored.
+        """Invert `to_json`; unknown keys, of later minor versions, are ignored.
 
         Raises
         ------
         KeyError, ValueError, TypeError
-            A key is missing or not of its type; callers turn this into `CorruptionError`.
+            A key is missing or has another type; callers translate this into `CorruptionError`.
         """
         if not isinstance(values, dict):
             raise TypeError("facts are an object")
-        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        arguments = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
         for name in ("store_id", "topic_id", "segment_id"):
-            known[name] = UUID(_typed(values[name], str))
-        known["replaces"] = tuple(UUID(_typed(item, str)) for item in values.get("replaces", ()))
-        known["producers"] = producers_from_json(values.get("producers", ()))
-        facts = cls(**known)
+            arguments[name] = UUID(_typed(values[name], str))
+        arguments["replaces"] = tuple(UUID(_typed(other, str)) for other in values.get("replaces", ()))
+        arguments["producers"] = producers_from_json(values.get("producers", ()))
+        facts = cls(**arguments)
         for field in fields(cls):
             if field.type in ("int", "str"):
                 _typed(getattr(facts, field.name), int if field.type == "int" else str)
@@ -125,7 +125,7 @@ def producers_from_json(values: Any) -> tuple[ProducerState, ...]:
     Raises
     ------
     ValueError, TypeError
-        A key is missing or not of its type.
+        A key is missing or has another type.
     """
     try:
         return tuple(
@@ -139,7 +139,7 @@ def producers_from_json(values: Any) -> tuple[ProducerState, ...]:
         raise TypeError(f"a producer lacks {error}") from None
 
 
-# One object for all that are equal: the segments of a partition say the same of each producer that is idle.
+# Cached, since all segments of a partition have equal states of an idle producer.
 @lru_cache(maxsize=8192, typed=True)
 def _state(*numbers: int) -> ProducerState:
     for number in numbers:

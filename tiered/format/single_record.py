@@ -1,8 +1,8 @@
-"""Encode a block of one small record: what every append under sync=always writes.
+"""The fast encoding of a block of one small record, which every append with ``sync="always"`` writes.
 
-Arrow's builders cost more than the write itself when they make columns of one row, and what they make
-differs from record to record only in the timestamp and in the bytes of key and value. So it is made once for
-each pair of lengths, and these three are put in their places.
+Arrow's builders take longer to make columns of one row than the write itself. The blocks of two records with keys and
+values of the same lengths differ only in the timestamp and in the bytes of key and value. So each pair of lengths has a
+template, and these three are copied into it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .block import Body, encode_body, replace_chunk
 from .schema import RECORD_SCHEMA, TIMESTAMP, body_schema
 
 SINGLE_BYTES_MAX = 1024
-"""Longer keys and values are encoded as any others: for them the copy counts."""
+"""Longer keys and values are encoded by Arrow, since copying them takes longer."""
 
 _BODY_SCHEMA = body_schema(RECORD_SCHEMA)
 _TIMESTAMP = struct.Struct("<q")
 
 
 class _Template(NamedTuple):
-    """An encoded record of zeros, and where its timestamp, key and value lie in the chunk."""
+    """An encoded record of zeros, and the positions of its timestamp, key and value in the chunk."""
 
     body: Body
     chunk: bytes
@@ -34,7 +34,7 @@ class _Template(NamedTuple):
 
 
 def encode_single(timestamp_us: int, key: bytes | None, value: bytes | None) -> Body:
-    """Return what `encode_body` makes of one record without headers; key and value of up to `SINGLE_BYTES_MAX`."""
+    """Return the `encode_body` of one record without headers, with key and value of up to `SINGLE_BYTES_MAX`."""
     template = _template(None if key is None else len(key), None if value is None else len(value))
     chunk = bytearray(template.chunk)
     _TIMESTAMP.pack_into(chunk, template.timestamp_at, timestamp_us)

@@ -1,4 +1,4 @@
-"""Record timestamps: microseconds since the epoch, UTC, and the ways in which users give them."""
+"""Record timestamps, in microseconds since the epoch (UTC), and their conversion from and to the types of users."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def plain_int(value: Any) -> Any:
-    """Return an integer of NumPy, as a DataFrame has it, as Python's own, and everything else as it is."""
+    """Return a NumPy integer, as a DataFrame has it, as a Python int, and any other value unchanged."""
     if isinstance(value, np.timedelta64):
-        return value  # which NumPy counts among its integers
+        return value  # a subclass of NumPy's integers
     return int(value) if isinstance(value, np.integer) else value
 
 

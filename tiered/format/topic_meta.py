@@ -1,4 +1,4 @@
-"""What a topic begins with, and how it may grow."""
+"""The document of a topic: its columns and partitions, and the ways in which they may grow."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .segment import schema_message
 PARTITIONS_MAX = 4096
 
 
-def checked_schema(schema: pa.Schema | None, timestamp: str | None, key: str | None) -> pa.Schema:
-    """Return the columns of a new topic as they are kept; by default the record schema.
+def topic_schema(schema: pa.Schema | None, timestamp: str | None, key: str | None) -> pa.Schema:
+    """Return the normalized columns of a new topic; by default the record schema.
 
     Raises
     ------
     SchemaMismatch, InvalidName, ConfigError
-        The columns do not fit, or those named as timestamp and key do not.
+        The columns, or the chosen timestamp or key column, are not valid.
     """
     plain = RECORD_SCHEMA if schema is None else normalize_schema(schema)
     schema_message(body_schema(plain))
@@ -44,17 +44,17 @@ def checked_schema(schema: pa.Schema | None, timestamp: str | None, key: str | N
 
 
 def check_same(meta: TopicMeta, schema: pa.Schema, timestamp: str | None, key: str | None) -> None:
-    """Raise `TopicExists` where a topic has other columns, now and before some were added, or chooses others of them."""
-    if not any(schema.equals(known) for known in meta.schemas):
+    """Raise `TopicExists` unless the topic has this schema in some version, and this timestamp and key column."""
+    if not any(schema.equals(version) for version in meta.schemas):
         names = ", ".join(meta.schemas[-1].names)
         raise TopicExists(f"topic {meta.name!r} exists with another schema: {names}")
-    for what, has, asked in (("timestamp", meta.timestamp, timestamp), ("key", meta.key, key)):
-        if has != asked:
-            raise TopicExists(f"topic {meta.name!r} exists with {what}={has!r}, not {asked!r}")
+    for name, actual, wanted in (("timestamp", meta.timestamp, timestamp), ("key", meta.key, key)):
+        if actual != wanted:
+            raise TopicExists(f"topic {meta.name!r} exists with {name}={actual!r}, not {wanted!r}")
 
 
 def with_partitions(meta: TopicMeta, total: int) -> TopicMeta:
-    """Return a topic grown to `total` partitions; raise `ConfigError` where it would shrink."""
+    """Return a topic with `total` partitions; raise `ConfigError` if it has more."""
     check_partitions(total)
     if total < meta.partitions:
         raise ConfigError(f"topic {meta.name!r} has {meta.partitions} partitions; their number can only grow")
@@ -62,7 +62,7 @@ def with_partitions(meta: TopicMeta, total: int) -> TopicMeta:
 
 
 def check_partitions(partitions: int) -> None:
-    """Raise `ConfigError` for what is no number of partitions."""
+    """Raise `ConfigError` for an invalid number of partitions."""
     if (
         not isinstance(partitions, int)
         or isinstance(partitions, bool)
@@ -73,16 +73,16 @@ def check_partitions(partitions: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TopicMeta:
-    """What ``topic.json`` holds, in the store and in the bucket.
+    """The content of ``topic.json``, in the store and in the bucket.
 
     Attributes
     ----------
     schemas
-        Every version of the schema; the version's id is its position.
+        Every version of the schema; the position of a version is its id.
     timestamp
-        Column whose value is the record timestamp, or None for the append time.
+        The column with the record timestamp, or None for the append time.
     key
-        Column that chooses the partition and feeds key filters, or None.
+        The column that chooses the partition and serves key filters, or None.
     """
 
     name: str
@@ -105,18 +105,18 @@ class TopicMeta:
 
     @property
     def typed(self) -> bool:
-        """Whether it has columns of its own, not those of the record schema."""
+        """Whether the topic has columns of its own instead of the record schema."""
         return not self.schema.equals(RECORD_SCHEMA)
 
     @property
     def key_column(self) -> str | None:
-        """Name of the column that places a record by its key; None: there is none."""
+        """Name of the column that chooses the partition; None if there is none."""
         return self.key if self.typed else "key"
 
     def with_columns(self, columns: pa.Schema) -> TopicMeta:
-        """Return a topic whose schema is extended by `columns`."""
-        known = set(self.schema.names)
-        taken = [name for name in columns.names if name in known]
+        """Return a topic with `columns` added to its schema."""
+        existing = set(self.schema.names)
+        taken = [name for name in columns.names if name in existing]
         if taken:
             raise SchemaMismatch(f"column {taken[0]!r} exists")
         grown = normalize_schema(pa.schema([*self.schema, *columns]))
@@ -146,7 +146,7 @@ class TopicMeta:
     def from_json(cls, values: dict[str, Any], *, where: str) -> TopicMeta:
         """Invert `to_json`.
 
-        The name becomes that of a directory here, and whoever may write to a bucket writes such documents.
+        The document may come from a bucket, so its name is checked before it becomes the name of a local directory.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class TopicMeta:
                 name=check_topic_name(values["name"]),
                 topic_id=UUID(values["id"]),
                 partitions=_integer(values["partitions"]),
-                schemas=tuple(schema_from_text(item["arrow"]) for item in values["schemas"]),
+                schemas=tuple(schema_from_text(version["arrow"]) for version in values["schemas"]),
                 timestamp=values["timestamp"],
                 key=values["key"],
                 created_us=_integer(values["created_us"]),
@@ -166,7 +166,7 @@ class TopicMeta:
                 1 <= meta.partitions <= PARTITIONS_MAX and meta.schemas and abs(meta.created_us) < 1 << 63
             ):
                 raise ValueError("no partition, no schema, or no time")
-            if not all(item is None or item in meta.schemas[0].names for item in (meta.timestamp, meta.key)):
+            if not all(name is None or name in meta.schemas[0].names for name in (meta.timestamp, meta.key)):
                 raise ValueError("no such column")
             return meta
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError, InvalidName) as error:
@@ -175,7 +175,7 @@ class TopicMeta:
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{str(value)[:60]!r} is no integer")
+        raise TypeError(f"{str(value)[:60]!r} is not an integer")
     return value
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import Backpressure, TieredError
 from ..format.block import RAW_BYTES_MAX
-from ..format.block_pieces import BlockRows, encode_blocks, split
+from ..format.block_rows import BlockRows, encode_blocks, split
 from ..format.schema import RECORD_SCHEMA, body_schema
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ..errors import Fenced, again
 from ..format.block import MARK, Body, Numbers
-from ..format.block_pieces import encode_blocks
-from ..format.producers import UNKNOWN_OFFSET, Known
+from ..format.block_rows import encode_blocks
+from ..format.producers import UNKNOWN_OFFSET, ProducerHistory
 from ..format.topic_meta import TopicMeta
 from ..warm.segment_writer import SegmentWriter
 from .pending_rows import PendingRows, SchemaGrew
@@ -80,7 +80,7 @@ class ProducerRows(PendingRows):
                 buffer.timestamps_us.append(timestamp_us)
             except BaseException:
                 buffer.truncate(row)
-                self.producers.take_back(producer_id, offset, known, last)
+                self.producers.undo_add(producer_id, offset, known, last)
                 raise
             return offset
 
@@ -123,7 +123,7 @@ class ProducerRows(PendingRows):
                     self._append_runs(producer_id, epoch, last, pieces, numbers)
                 except BaseException:
                     # Ctrl-C too: what was written is known to the segment.
-                    self.producers.take(producer_id, self._segment.producers)
+                    self.producers.copy_from(producer_id, self._segment.producers)
                     raise
                 finally:
                     self.buffer.base_offset = self._segment.end_offset
@@ -196,7 +196,7 @@ class ProducerRows(PendingRows):
             known = self.producers.get(producer_id)
             return (-1, -1) if known is None else (known.epoch, known.last_sequence)
 
-    def _producer(self, producer_id: int, epoch: int) -> tuple[Known | None, int]:
+    def _producer(self, producer_id: int, epoch: int) -> tuple[ProducerHistory | None, int]:
         """Return what is known of a producer, and its highest number; the caller holds `lock`."""
         known = self.producers.get(producer_id)
         if known is None:

@@ -105,10 +105,10 @@ def _pin(producers: ProducerTable, segment: SegmentFile, pinned: AbstractSet[int
         known = ProducerTable(segment.header.producers, pinned)
         for block in segment.blocks(segment.header.base_offset, segment.end_offset):
             if block.header.producer_id in pinned:
-                known.note(block.header)
+                known.add_block(block.header)
         for number in tuple(pinned):
             if producers.get(number) is None:
-                producers.take(number, known)
+                producers.copy_from(number, known)
 
 
 def _follow(

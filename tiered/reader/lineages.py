@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..cold.manifest.commit import FIRST_LINEAGE
-from ..format.lineages import WHOLLY, shared_end
+from ..format.lineages import UNBOUNDED, shared_end
 from ..format.topic_meta import TopicMeta
 from ..warm.partition_directory import read_lineage
 from .tiers import Tiers
@@ -36,6 +36,6 @@ def common_end(access: Tiers, meta: TopicMeta, partition: int, epoch: int) -> in
     """
     own = lineage_of(access, meta, partition)
     if epoch == own:
-        return WHOLLY
+        return UNBOUNDED
     loaded = access.cold(meta, partition).load() if access.has_cold else None
     return shared_end(loaded.head, epoch, own) if loaded is not None else 0

@@ -43,7 +43,7 @@ from ..cold.manifest.restore_intent import LINEAGE
 from ..cold.manifest.store_documents import DELETED, StoreDocuments
 from ..cold.upkeep.inspect import read_facts, rebuild_entry
 from ..errors import ColdStorageError, CorruptionError, ObjectNotFound
-from ..format.lineages import WHOLLY, shared_end
+from ..format.lineages import UNBOUNDED, shared_end
 from ..format.manifest import Head, ObjectEntry, Origin
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
@@ -142,7 +142,7 @@ def _parts(head: Head, lineage: int, pieces: Iterable[LogPiece]) -> list[LogPiec
     shared = {epoch: shared_end(head, epoch, lineage) for epoch, _ in head.lineages}
     # Of a head of an early release nobody knows what a restore adopted.
     said = {origin.epoch for origin in head.origins}.issuperset(epoch for epoch, _ in head.rewinds)
-    shared_now = shared[head.lineage_epoch] if said else WHOLLY
+    shared_now = shared[head.lineage_epoch] if said else UNBOUNDED
 
     def shared_of(piece: LogPiece) -> int:
         if piece.entry is not None:

@@ -19,7 +19,7 @@ from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.upkeep.inspect import read_facts
 from ..errors import CorruptionError
 from ..format.block import encode_header
-from ..format.block_pieces import encode_blocks, split_batch
+from ..format.block_rows import encode_blocks, split_batch
 from ..format.codec import Codec
 from ..format.compare import aligned, same_records
 from ..format.manifest import ObjectEntry

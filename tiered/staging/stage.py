@@ -45,7 +45,7 @@ from ..errors import (
     TopicNotFound,
     rebuilt,
 )
-from ..format.block_pieces import split_batch
+from ..format.block_rows import split_batch
 from ..format.producers import PASSING_EPOCH, producer_number
 from ..format.schema import SYSTEM_FIELDS, to_batches
 from ..warm.open_commits import STAGE_DIRECTORY, decision_producer

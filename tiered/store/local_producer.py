@@ -25,7 +25,7 @@ from ..engine.open_topics import OpenTopic
 from ..engine.records import Appended, OffsetRange, merged_ranges
 from ..engine.sequence import Sequence
 from ..errors import ConfigError, Fenced, RecordTooLarge, SchemaMismatch
-from ..format.block_pieces import split
+from ..format.block_rows import split
 from ..format.producers import EPOCH_MAX, producer_number
 from ..format.record import Headers, partition_of
 from ..hot.partition_writer import PartitionWriter

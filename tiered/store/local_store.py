@@ -21,7 +21,7 @@ from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.topics import remove_topic
 from ..errors import ColdStorageError, ReadOnly, TieredError, TopicExists, TopicNotFound, as_tiered_error
 from ..format.schema import check_topic_name
-from ..format.topic_meta import TopicMeta, check_partitions, check_same, checked_schema
+from ..format.topic_meta import TopicMeta, check_partitions, check_same, topic_schema
 from ..monitor.http import Web
 from ..monitor.metrics import registry_for
 from ..monitor.status import StoreStatus
@@ -236,7 +236,7 @@ class LocalStore(Store):
         self.lifecycle.check_writable()
         check_topic_name(name)
         check_partitions(partitions)
-        plain = checked_schema(schema, timestamp, key)
+        plain = topic_schema(schema, timestamp, key)
         while True:
             with self.open_topics.names.of(name):
                 if name in self.context.catalog.topics():

@@ -345,7 +345,7 @@ class _Look:
                 continue
             self._keep(block, position)
             if block.end_offset <= producers_end:
-                self.producers.note(block)
+                self.producers.add_block(block)
             epoch, synced = block.writer_epoch, max(synced, block.synced_through)
             position, offset = position + block.length, block.end_offset
             self.end_position = position

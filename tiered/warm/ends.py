@@ -130,6 +130,6 @@ class _Walk:
                 return
             if header.record_count:
                 self._content.add(stored)
-            self._producers.note(header)
+            self._producers.add_block(header)
             self._position += header.length
             self._offset = header.end_offset

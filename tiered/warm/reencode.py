@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ..errors import CorruptionError
 from ..format.block import Body, encode_header
-from ..format.block_pieces import encode_blocks
+from ..format.block_rows import encode_blocks
 from ..format.codec import Codec
 from ..format.compare import same_records
 from ..format.segment import BlockIndex, ContentHash, encode_footer, encode_segment_header

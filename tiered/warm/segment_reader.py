@@ -299,7 +299,7 @@ class SegmentFile:
             columns=columns,
             where=self._where,
             position=block.position,
-            known=looked_at in self._known,
+            trusted=looked_at in self._known,
         )
         if len(self._known) < _BLOCKS_KNOWN_MAX:
             self._known.add(looked_at)

@@ -154,7 +154,7 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
                 first_append_us = header.append_us
             index.add(header, position)
             content.add(data.slice(position, HEADER_BYTES).to_pybytes())
-        producers.note(header)
+        producers.add_block(header)
         epoch = header.writer_epoch
         synced = max(synced, header.synced_through)
         last_append_us = max(last_append_us, header.append_us)

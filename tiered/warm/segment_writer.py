@@ -271,7 +271,7 @@ class SegmentWriter:
             # A footer that outlived a block in front of it would vouch for records that are not there.
             self.sync()
         seen_us = self.last_append_us if now_us is None else min(self.last_append_us, now_us)
-        self.producers.forget_before(seen_us - PRODUCER_AGE_US)
+        self.producers.drop_before(seen_us - PRODUCER_AGE_US)
         content = self._content.hexdigest()
         head, index = self.header, self.index
         facts = SegmentFacts(

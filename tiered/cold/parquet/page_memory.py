@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 import zstandard
 
-from ...format.arrow_layouts import decoded, has, leaves
+from ...format.arrow_layouts import contains, leaves, to_plain
 
 VALUES_BYTES_MAX = 256 * 1024 * 1024
 """Limit of the values, as Arrow lays them out, and of their pages."""
@@ -172,7 +172,7 @@ def decode(
         table = pa.Table.from_batches(list(batches))
     left = VALUES_BYTES_MAX - plan.values_bytes
     for at, (name, column) in enumerate(zip(table.schema.names, table.columns, strict=True)):
-        if not has(column.type, pt.is_dictionary):
+        if not contains(column.type, pt.is_dictionary):
             continue
         left -= sum(
             _text_bytes(leaf)
@@ -183,7 +183,7 @@ def decode(
         if left < 0:
             raise ValueError("its dictionaries stand for more text than a row group has")
         kind = schema.field(name).type
-        plain = pa.chunked_array([decoded(chunk).cast(kind) for chunk in column.chunks], kind)
+        plain = pa.chunked_array([to_plain(chunk).cast(kind) for chunk in column.chunks], kind)
         table = table.set_column(at, name, plain)
     return table
 

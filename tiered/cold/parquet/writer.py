@@ -36,7 +36,7 @@ from ...base.read_ahead import read_ahead
 from ...errors import ColdStorageError, CorruptionError
 from ...format.checksum import crc32c
 from ...format.manifest import ObjectEntry, RowGroup
-from ...format.schema import no_value
+from ...format.schema import invalid_value
 from ...format.segment_facts import SegmentFacts
 from ..object_store.protocol import Bytes, Upload
 from .layout import (
@@ -288,7 +288,7 @@ def _check_values(rows: pa.Table, facts: SegmentFacts) -> None:
     """
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         for chunk in column.chunks:
-            wrong = no_value(chunk, pa.types.is_decimal)
+            wrong = invalid_value(chunk, pa.types.is_decimal)
             if wrong is not None:
                 raise CorruptionError(
                     f"column {name!r} holds {wrong}. The records stay on this disk, and nothing behind them is "

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...errors import CorruptionError
 from ...format.checksum import crc32c
-from ...format.manifest import PIECE_BYTES_MAX, ObjectEntry, RowGroup
+from ...format.manifest import RANGE_BYTES_MAX, ObjectEntry, RowGroup
 from ...format.manifest_checks import check_object
 from ...format.segment_facts import SegmentFacts
 from ..fetch.plan import VerifiedRange, object_ranges, read_range, tail_range
@@ -166,7 +166,7 @@ def read_tail(store: ObjectStore, key: str) -> tuple[ObjectInfo, bytes]:
     length = min(info.size, _TAIL_BYTES)
     tail = store.get_range(key, info.size - length, length)
     needed = int.from_bytes(tail[-8:-4], "little") + 8
-    if len(tail) < 12 or tail[-4:] != MAGIC or needed + len(MAGIC) > info.size or needed > PIECE_BYTES_MAX:
+    if len(tail) < 12 or tail[-4:] != MAGIC or needed + len(MAGIC) > info.size or needed > RANGE_BYTES_MAX:
         raise CorruptionError("not a Parquet object", where=where, position=max(0, info.size - 8))
     if needed > length:
         tail = store.get_range(key, info.size - needed, needed)
@@ -183,7 +183,7 @@ def _rebuild_groups(
     edges = [facts.base_offset, *firsts[1:], facts.end_offset]
     for index, chunks in enumerate(spans):
         length = max(start + size for start, size in chunks) - starts[index]
-        if min(starts[index], length) < 0 or starts[index] + length > size_max or length > PIECE_BYTES_MAX:
+        if min(starts[index], length) < 0 or starts[index] + length > size_max or length > RANGE_BYTES_MAX:
             raise ValueError(f"row group {index} lies outside of the object")
         checks = [(len(MAGIC), crc32c(MAGIC))] if index == 0 else []
         checks += [(size, crc) for chunk in sorted(chunks) for _, size, crc in footer.extents_of(*chunk)]

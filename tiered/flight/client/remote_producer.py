@@ -11,9 +11,9 @@ from ...engine.ingest import check_records, fitting
 from ...engine.records import Appended, OffsetRange, merged_ranges
 from ...engine.sequence import Sequence
 from ...errors import RecordTooLarge, SchemaMismatch
-from ...format.block_pieces import split_batch
+from ...format.block_rows import split_batch
 from ...format.record import Headers
-from ...format.sizes import reckoned_bytes
+from ...format.sizes import bytes_bound
 from ...reader.query import check_sync
 from ...store.interface.producer import Producer
 from ..wire.put_messages import Session
@@ -87,7 +87,7 @@ class RemoteProducer(Producer):
                     body = body_of_rows(batch, timestamps)
                     # Before the first piece of it is sent.
                     check_records(body, limit)
-                    for piece in split_batch(body, PILE_BYTES_MAX, reckoned_bytes):
+                    for piece in split_batch(body, PILE_BYTES_MAX, bytes_bound):
                         ranges += self._appended(PendingBatch.of_batch(partition, sync, piece), number)
                         number += piece.num_rows
             except (SchemaMismatch, RecordTooLarge):

@@ -14,9 +14,9 @@ from ...engine.read import records_in
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 from ...engine.topics import beyond_the_log
 from ...errors import SchemaMismatch, TieredError
-from ...format.block_pieces import split_batch
+from ...format.block_rows import split_batch
 from ...format.record import Headers, check_record_size, partition_of
-from ...format.sizes import reckoned_bytes
+from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
 from ...reader.query import (
@@ -150,7 +150,7 @@ class RemoteTopic(Topic):
                 self.opened.sticky = (self.opened.sticky + 1) % self.partitions
         piles = []
         for place, rows in parts:
-            for piece in split_batch(rows, PILE_BYTES_MAX, reckoned_bytes):
+            for piece in split_batch(rows, PILE_BYTES_MAX, bytes_bound):
                 if place is None:
                     target = self.opened.sticky
                     self.opened.sticky = (target + 1) % self.partitions

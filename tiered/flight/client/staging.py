@@ -10,8 +10,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from ...errors import Backpressure, ServerUnavailable, TieredError
-from ...format.block_pieces import split_batch
-from ...format.sizes import reckoned_bytes
+from ...format.block_rows import split_batch
+from ...format.sizes import bytes_bound
 from ...format.topic_meta import TopicMeta
 from ...staging.stage_file import Staged
 from ..wire.flight_errors import client_errors
@@ -81,7 +81,7 @@ class StageClient:
             Nothing that could be committed is there; try again under another name.
         """
         pieces = _Replayed(
-            piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES, reckoned_bytes)
+            piece for batch in batches for piece in split_batch(batch, _PIECE_BYTES, bytes_bound)
         )
         command = PutCommand(
             meta.name, meta.topic_id, kind="stage", options={"query": query, "attempt": attempt}

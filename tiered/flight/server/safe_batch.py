@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from ...errors import RecordTooLarge, SchemaMismatch
-from ...format.arrow_layouts import decoded
+from ...format.arrow_layouts import to_plain
 from ..wire.batch_size import check_columns, plain_bytes
 
 # Twice the largest record: a client cuts what it sends to far less.
@@ -39,4 +39,4 @@ def safe_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
             f"a batch of {size} bytes is over the limit of {BATCH_BYTES_MAX}: send less at once"
         )
     # Validation leaves out what null rows of views hold.
-    return pa.RecordBatch.from_arrays(list(map(decoded, batch.columns)), batch.schema.names)
+    return pa.RecordBatch.from_arrays(list(map(to_plain, batch.columns)), batch.schema.names)

@@ -1,4 +1,4 @@
-"""Pieces: rows of about a block each, split off larger batches; and the blocks that they become."""
+"""The division of large batches into rows of about a block each, and their encoding."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .codec import ZSTD_LEVEL, Codec
 
 _NBYTES: Callable[[pa.RecordBatch], int] = attrgetter("nbytes")
 
-PIECE_BYTES_MAX = RAW_BYTES_MAX // 4
-"""What to aim at, at most: a slice may have twice the target, and encoding adds padding to each of its buffers."""
+ROWS_BYTES_MAX = RAW_BYTES_MAX // 4
+"""The largest target size: a slice may have twice the target, and encoding adds padding to each of its buffers."""
 
 
 class BlockRows(NamedTuple):
@@ -24,9 +24,9 @@ class BlockRows(NamedTuple):
     Attributes
     ----------
     size
-        Bytes of their values, as Arrow's ``nbytes`` says.
+        Bytes of their values: Arrow's ``nbytes``.
     bounds
-        Minimum and maximum of their timestamps, µs; None where nobody looked.
+        Minimum and maximum of their timestamps, µs; None if they were not computed.
     """
 
     batch: pa.RecordBatch
@@ -37,7 +37,7 @@ class BlockRows(NamedTuple):
 def split(
     batch: pa.RecordBatch, block_bytes: int, size_of: Callable[[pa.RecordBatch], int] = _NBYTES
 ) -> list[BlockRows]:
-    """Split a body batch into slices of about `block_bytes` raw, or of one record each where these are larger.
+    """Split a body batch into slices of about `block_bytes` raw, or of one record if that is larger.
 
     Parameters
     ----------
@@ -48,25 +48,25 @@ def split(
 
 
 def _split(whole: BlockRows, block_bytes: int, size_of: Callable[[pa.RecordBatch], int]) -> list[BlockRows]:
-    target = min(block_bytes, PIECE_BYTES_MAX)
+    target = min(block_bytes, ROWS_BYTES_MAX)
     batch, size = whole.batch, whole.size
     if size <= target or batch.num_rows == 1:
         return [whole]
     rows = max(1, min(batch.num_rows - 1, batch.num_rows * target // size))
-    pieces: list[BlockRows] = []
+    parts: list[BlockRows] = []
     for start in range(0, batch.num_rows, rows):
         rest = batch.slice(start, rows)
-        piece = BlockRows(rest, size_of(rest))
-        # Rows of uneven size: a slice that is still far over the target is split again.
-        pieces.extend([piece] if piece.size <= 2 * target else _split(piece, target, size_of))
-    return pieces
+        part = BlockRows(rest, size_of(rest))
+        # Rows may differ in size: a slice far over the target is split again.
+        parts.extend([part] if part.size <= 2 * target else _split(part, target, size_of))
+    return parts
 
 
 def split_batch(
     batch: pa.RecordBatch, block_bytes: int, size_of: Callable[[pa.RecordBatch], int] = _NBYTES
 ) -> list[pa.RecordBatch]:
-    """Return the rows alone of what `split` does."""
-    return [piece.batch for piece in split(batch, block_bytes, size_of)]
+    """Return the batches of `split`."""
+    return [part.batch for part in split(batch, block_bytes, size_of)]
 
 
 def encode_blocks(
@@ -77,23 +77,23 @@ def encode_blocks(
     size: int | None = None,
     bounds: tuple[int, int] | None = None,
 ) -> list[Body]:
-    """Encode rows as a block; as several where they are more than one can hold, by what Arrow makes of them.
+    """Encode rows as one block, or as several if their encoding exceeds a block.
 
     Parameters
     ----------
     size, bounds
-        As `encode_body` takes them.
+        See `encode_body`.
 
     Raises
     ------
     RecordTooLarge
-        One record alone is more than a block can hold.
+        A single record exceeds a block.
     """
     try:
         return [encode_body(batch, codec, level, size=size, bounds=bounds)]
     except RecordTooLarge:
         if batch.num_rows == 1:
-            # Arrow may encode with a slice what its rows do not have.
+            # Arrow may encode a slice with bytes that its rows do not have; a copy has none of them.
             return [encode_body(batch.take(pa.array([0], pa.int32())), codec, level)]
     half = batch.num_rows // 2
     return encode_blocks(batch.slice(0, half), codec, level) + encode_blocks(batch.slice(half), codec, level)
