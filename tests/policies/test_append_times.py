@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.rules.append_times import believed
+from tiered.policies.rules.append_times import corrected_times
 
 NOW = 1000
 
 
 def times(*stamps: int, now: int = NOW) -> list[int]:
     pieces = list(enumerate(stamps))
-    found = believed(pieces, now)
+    found = corrected_times(pieces, now)
     return [found[piece] for piece in pieces]
 
 

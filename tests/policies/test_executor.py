@@ -51,7 +51,7 @@ def test_the_sweep_runs_alone_when_all_else_is_done() -> None:
     assert port.seen[-1][0] == "sweep"
     assert (sweep, 100) in report.done
     assert sweep.to_json()["partition"] is None
-    assert sweep.place() == ("-", "-", "-")
+    assert sweep.location() == ("-", "-", "-")
 
 
 def test_a_failed_publication_holds_up_the_next_ones_of_its_partition_only(

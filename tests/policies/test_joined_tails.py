@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.rules.ship_tail import FANOUT, Tail, joined_base, unpublished
+from tiered.policies.rules.ship_tail import FANOUT, Tail, extended_base, tail_reason
 
 HUGE = 1 << 60
 
@@ -20,7 +20,7 @@ def shipped(sizes: list[int], bytes_max: int = HUGE) -> tuple[list[Tail], int, i
     uploaded, most, end = 0, 0, 0
     for size in sizes:
         fresh = Tail(end, end + size, size)
-        base, end = joined_base(tails, fresh, bytes_max), end + size
+        base, end = extended_base(tails, fresh, bytes_max), end + size
         kept = [tail for tail in tails if tail.end_offset <= base]
         assert (kept[-1].end_offset if kept else 0) == base  # whole tails, the last ones
         tails = [*kept, Tail(base, end, end - base)]
@@ -61,5 +61,5 @@ def test_nothing_is_joined_beyond_the_limit() -> None:
 
 
 def test_one_record_is_no_records() -> None:
-    assert unpublished(1) == "1 durable record is not in the bucket"
-    assert unpublished(2) == "2 durable records are not in the bucket"
+    assert tail_reason(1) == "1 durable record is not in the bucket"
+    assert tail_reason(2) == "2 durable records are not in the bucket"

@@ -58,7 +58,7 @@ from tiered.policies.policy import (
     ScrubRule,
     StorageClass,
 )
-from tiered.policies.rules.promote import Copies
+from tiered.policies.rules.promote import CopiesPlan
 
 HOUR = timedelta(hours=1)
 INERT = Policy(
@@ -753,5 +753,5 @@ def test_a_copy_whose_page_was_not_read_may_be_of_a_pinned_time() -> None:
         copies=(CopyFact("object", 1 << 10, NOW),),
     )  # fmt: skip
     for pin, kept in (({"since": "2020-01-01"}, 1), ({}, 0)):
-        copies = Copies(facts, Policy.model_validate({"pin": pin}), NOW, 0)
+        copies = CopiesPlan(facts, Policy.model_validate({"pin": pin}), NOW, 0)
         assert (len(copies.kept), len(copies.dropped)) == (kept, 1 - kept)

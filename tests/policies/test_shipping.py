@@ -21,8 +21,8 @@ def line(partition: int, count: int, size: int = 100) -> list[Action]:
 class Stage:
     """Lines of one port; each action waits until it is let go."""
 
-    def __init__(self, places: int) -> None:
-        self.shipping = Shipping(places)
+    def __init__(self, slots: int) -> None:
+        self.shipping = Shipping(slots)
         self.arrived = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.closed: list[int] = []
@@ -45,22 +45,22 @@ class Stage:
 
 def test_a_long_line_takes_turns_with_the_others() -> None:
     """One action of each, again and again; the short one is done after its second turn."""
-    stage = Stage(places=2)
+    stage = Stage(slots=2)
     stage.begin(0, 5, 2 * LARGE_BYTES)
     stage.arrive()
     stage.begin(1, 2, 2 * LARGE_BYTES)
     stage.go_on.release(100)
     stage.shipping.wait(30)
     assert [partition for _, partition, _ in stage.port.seen] == [0, 1, 0, 1, 0, 0, 0]
-    assert [[action.base_offset for action, _ in run.done] for run in stage.shipping.ended()] == [
+    assert [[action.base_offset for action, _ in run.done] for run in stage.shipping.take_ended()] == [
         [0, 10], [0, 10, 20, 30, 40]
     ]  # fmt: skip
     assert sorted(stage.closed) == [0, 1]
-    assert stage.shipping.ended() == []
+    assert stage.shipping.take_ended() == []
 
 
-def test_large_ones_leave_a_place_for_the_small() -> None:
-    stage = Stage(places=3)
+def test_large_ones_leave_a_slot_for_the_small() -> None:
+    stage = Stage(slots=3)
     for partition in range(4):
         stage.begin(partition, 1, 2 * LARGE_BYTES)
     stage.arrive(2)
@@ -77,20 +77,20 @@ def test_large_ones_leave_a_place_for_the_small() -> None:
 
 
 def test_what_fails_is_told_and_skips_the_rest_of_its_line() -> None:
-    stage = Stage(places=2)
+    stage = Stage(slots=2)
     stage.port.answers = {("ship_tail", 0, 10): ColdStorageError("403")}
     stage.go_on.release(100)
     stage.begin(0, 3)
     stage.begin(1, 1)
     stage.shipping.wait(30)
-    runs = {bool(run.failed): run for run in stage.shipping.ended()}
+    runs = {bool(run.failed): run for run in stage.shipping.take_ended()}
     assert [len(part) for part in (runs[True].done, runs[True].failed, runs[True].skipped)] == [1, 1, 1]
     assert len(runs[False].done) == 1
 
 
 def test_what_is_no_error_of_an_action_is_raised_where_it_is_waited_for() -> None:
     """As when a thread is killed: the other lines end, what was held is let go, and a later line is begun."""
-    stage = Stage(places=2)
+    stage = Stage(slots=2)
     stage.port.answers = {("ship_tail", 0, 0): SystemExit("killed")}
     stage.begin(0, 3)
     stage.begin(1, 3)
@@ -105,7 +105,7 @@ def test_what_is_no_error_of_an_action_is_raised_where_it_is_waited_for() -> Non
 
 
 def test_an_interrupt_ends_what_is_under_way_and_begins_nothing() -> None:
-    stage = Stage(places=2)
+    stage = Stage(slots=2)
     stage.begin(0, 3)
     stage.begin(1, 3)
     stage.arrive(2)
@@ -116,5 +116,5 @@ def test_an_interrupt_ends_what_is_under_way_and_begins_nothing() -> None:
     stage.go_on.release(100)
     interrupting.join(30)
     assert len(stage.port.seen) == 2
-    assert [[why for _, why in run.skipped] for run in stage.shipping.ended()] == [["stopping"] * 2] * 2
+    assert [[why for _, why in run.skipped] for run in stage.shipping.take_ended()] == [["stopping"] * 2] * 2
     assert sorted(stage.closed) == [0, 1]

@@ -288,4 +288,4 @@ def _print_report(report: TierReport) -> None:
 
 
 def _row(action: Action, moved: str, result: str, why: str) -> tuple[Any, ...]:
-    return action.kind, *action.place(), moved, result, why or action.reason
+    return action.kind, *action.location(), moved, result, why or action.reason

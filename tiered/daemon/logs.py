@@ -64,7 +64,7 @@ def _has_traceback(record: logging.LogRecord) -> bool:
 def log_outcome(outcome: Outcome) -> None:
     """Log what became of one action."""
     action = outcome.action
-    topic, partition, offsets = action.place()
+    topic, partition, offsets = action.location()
     fields: dict[str, Any] = {
         "action": action.kind,
         "topic": None if action.whole_store else action.topic,

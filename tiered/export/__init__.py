@@ -1,4 +1,4 @@
-"""A topic as a table of another system.
+"""The export of a topic as a table of another system.
 
 Other packages import `iceberg`.
 """

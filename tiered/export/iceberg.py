@@ -1,12 +1,12 @@
-"""Register what a topic has in its bucket as an Iceberg table, without copying a byte of it.
+"""The export of a topic's objects in the bucket as an Iceberg table, without copying data.
 
-The objects are Parquet with the field ids that Iceberg wants, so a table is only metadata that names them: the table's
-schema has the same ids, and ``partition``, which no object stores, is an identity partition column, whose values
-Iceberg keeps in its own manifests. An export compares the table with a snapshot of the topic and commits what
-differs, added and removed objects in one: a repeat changes nothing, and an export that was cut short is repeated.
+The objects are Parquet files with the field ids that Iceberg requires. So a table is only metadata that names them: its
+schema has the same ids. ``partition``, which the objects do not store, is an identity partition column whose values are in
+Iceberg's own manifests. An export compares the table with a snapshot of the topic, and commits added and removed objects
+in one step. A repeat changes nothing, and an export that was cut short can be repeated.
 
-The objects stay the store's. The table property ``gc.enabled = false`` forbids Iceberg's maintenance to delete
-them; the store's sweep deletes what was replaced or expired a grace later, so a table that is not exported again within
+The store still owns the objects. The table property ``gc.enabled = false`` keeps Iceberg's maintenance from deleting them.
+The store's sweep deletes replaced and expired objects after the grace. So a table that is not exported again within
 ``sweep.grace`` names objects that are gone.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..cold.fetch.plan import read_range, tail_range
-from ..cold.object_store.protocol import ObjectStore
+from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.parquet.footer import parse_footer
 from ..errors import ColdStorageError, ConfigError, TieredError
 from ..format.manifest import ObjectEntry
@@ -31,30 +31,30 @@ from ..reader.splits import ColdSource
 from ..store.interface.topic import Topic
 
 PARTITION_ID = 1_000_000_000
-"""Field id of the column ``partition``: out of the way of columns that a topic may still get."""
+"""Field id of the column ``partition``, above those of columns that a topic may get later."""
 
-_PARTITION_FIELD_ID = 1000  # where Iceberg begins to count partition fields
+_PARTITION_FIELD_ID = 1000  # Iceberg's first id of a partition field
 _TOPIC_PROPERTY = "tiered.topic-id"
 _CONNECTIONS = 8
-# Else the metadata, written anew by each export, would grow for ever. By then what an older snapshot names may be gone.
+# Each export rewrites the metadata, which would grow without this limit. Objects of older snapshots may be gone by then.
 _SNAPSHOTS_AGE_MAX = timedelta(days=5)
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergExport:
-    """What an export did.
+    """The result of an export.
 
     Attributes
     ----------
     metadata
-        URL of the table's newest metadata, for readers that know no catalog.
+        URL of the table's newest metadata, for readers without a catalog.
     added, removed
-        Objects by which the table changed.
+        Numbers of objects that were added to the table and removed from it.
     objects, records
-        Of the table, afterwards.
+        Numbers of objects and records in the table after the export.
     offsets
-        Start and end offset of each partition. Rows below a start offset can still be in an object that
-        begins before it: filter by ``offset`` where that matters.
+        Start and end offset of each partition. An object may begin before the start offset and still contain rows below
+        it: filter by ``offset`` if that matters.
     """
 
     table: str
@@ -66,28 +66,29 @@ class IcebergExport:
     offsets: dict[int, tuple[int, int]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as plain JSON values."""
         return asdict(self) | {"offsets": {str(key): list(ends) for key, ends in self.offsets.items()}}
 
 
 def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> IcebergExport:
-    """Make an Iceberg table name exactly the objects that a topic has in its bucket now (needs pyiceberg).
+    """Update an Iceberg table to name exactly the current objects of a topic in its bucket (needs pyiceberg).
 
     Parameters
     ----------
     topic
-        Of a store that was opened by the URL of its bucket.
+        A topic of a store that was opened by the URL of its bucket.
     table
-        ``namespace.table``; both are created where they are missing.
+        ``namespace.table``; both are created if they do not exist.
     catalog
         A pyiceberg ``Catalog``, or the name of one in pyiceberg's own configuration.
 
     Raises
     ------
     ConfigError
-        pyiceberg is missing, there is no such catalog, the store is a local one, or the table is something else.
+        pyiceberg is not installed, there is no such catalog, the store is local, or the table is not an export of the
+        topic.
     CorruptionError, ColdStorageError
-        With ``retryable``: somebody else changed the table at the same time.
+        With ``retryable``: another process changed the table at the same time.
     """
     try:
         from pyiceberg.exceptions import CommitFailedException
@@ -96,35 +97,33 @@ def export_iceberg(topic: Topic, table: str, catalog: Any = "default") -> Iceber
     if "." not in table or not all(table.split(".")):
         raise ConfigError(f"a table is called namespace.name, not {table!r}")
     if topic.tiers is None or topic.tiers.locations.root is not None:
-        raise ConfigError("open the store by the URL of its bucket: what is not offloaded cannot be exported")
+        raise ConfigError("open the store by the URL of its bucket: local records cannot be exported")
     try:
         return _export(topic, topic.tiers.object_store, table, _catalog(catalog))
     except TieredError:
         raise
     except CommitFailedException as error:
         raise ColdStorageError(
-            f"table {table} was changed by somebody else: {error}", retryable=True
+            f"table {table} was changed by another process: {error}", retryable=True
         ) from error
-    except Exception as error:  # a catalog raises what its database or its server's client does
+    except Exception as error:  # a catalog raises errors of its database or client
         raise ColdStorageError(f"cannot export to table {table}: {type(error).__name__}: {error}") from error
 
 
 def _export(topic: Topic, bucket: ObjectStore, table: str, catalog: Any) -> IcebergExport:
-    opened = _opened(catalog, table, topic)
+    opened = _open_table(catalog, table, topic)
     if opened.properties.get(_TOPIC_PROPERTY) != str(topic.meta.topic_id):
         raise ConfigError(
             f"table {table} was not made from topic {topic.name!r} of this store; choose another name"
         )
-    # Only now: nothing that the table names is newer than the scan, and what changes the table from here on
-    # makes this commit fail.
+    # After loading the table: it names nothing newer than the scan, and a later change of it makes this commit fail.
     scan = topic.scan()
-    prefix = bucket.url.rstrip("/")
     wanted = {
-        f"{prefix}/{split.source.key}": (split.partition, split.source.key, split.source.entry)
+        object_url(bucket, split.source.key): (split.partition, split.source.key, split.source.entry)
         for split in scan.splits()
         if isinstance(split.source, ColdSource)
     }
-    added, removed = _bring_up_to_date(opened, topic, bucket, wanted, scan.offsets)
+    added, removed = _update(opened, topic, bucket, wanted, scan.offsets)
     records = sum(entry.record_count for _, _, entry in wanted.values())
     return IcebergExport(table, opened.metadata_location, len(wanted), added, removed, records, scan.offsets)
 
@@ -140,8 +139,8 @@ def _catalog(catalog: Any) -> Any:
         raise ConfigError(f"there is no Iceberg catalog {catalog!r}: {error}") from None
 
 
-def _opened(catalog: Any, table: str, topic: Topic) -> Any:
-    """Return the table; a new one has no columns yet, as a catalog would give them other ids than the objects have."""
+def _open_table(catalog: Any, table: str, topic: Topic) -> Any:
+    """Return the table. A new one has no columns yet, since the catalog would give them other ids than the objects."""
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.schema import Schema
 
@@ -158,30 +157,30 @@ def _opened(catalog: Any, table: str, topic: Topic) -> Any:
     return catalog.create_table_if_not_exists(table, Schema(), properties=properties)
 
 
-def _bring_up_to_date(
+def _update(
     table: Any,
     topic: Topic,
     bucket: ObjectStore,
     wanted: Mapping[str, tuple[int, str, ObjectEntry]],
     offsets: Mapping[int, tuple[int, int]],
 ) -> tuple[int, int]:
-    """Commit what differs; return how many objects were added and removed."""
+    """Commit the differences; return the numbers of added and removed objects."""
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-    ours = f"{bucket.url.rstrip('/')}/"
+    prefix = object_url(bucket, "")
     listed = {task.file.file_path: task.file for task in table.scan().plan_files()}
-    gone = [file for url, file in listed.items() if url not in wanted and url.startswith(ours)]
+    gone = [file for url, file in listed.items() if url not in wanted and url.startswith(prefix)]
     fresh = {url: item for url, item in wanted.items() if url not in listed}
     summary = {f"tiered.offsets.{key}": f"{start}-{end}" for key, (start, end) in offsets.items()}
     current = table.current_snapshot()
-    # A start offset moves within an object too.
+    # A start offset may rise within an object.
     moved = current is not None and not summary.items() <= current.summary.additional_properties.items()
-    # pyiceberg would add the same objects once more to what another export has committed meanwhile.
+    # On a retry, pyiceberg would add the objects again on top of another export's commit.
     table.metadata.properties["commit.retry.num-retries"] = "0"
     with table.transaction() as change:
         _evolve(change, topic)
         if fresh or gone or moved:
-            # One snapshot of both: no reader sees records twice, or none of them.
+            # One snapshot for both: no reader sees records twice or misses any.
             snapshot = change.update_snapshot(snapshot_properties=summary)
             with snapshot.overwrite() if gone else snapshot.fast_append() as update:
                 for file in gone:
@@ -217,11 +216,11 @@ def _evolve(change: Any, topic: Topic) -> None:
 
 
 def iceberg_schema(schema: pa.Schema) -> Any:
-    """Return the table's schema for a topic's columns, with the field ids that stand in its objects."""
+    """Return the table's schema for a topic's columns, with the field ids of its objects."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
 
-    ids = count(3)  # as `cold.parquet_format.with_field_ids` counts
+    ids = count(3)  # as in `cold.parquet.layout.with_field_ids`
     columns = [_column(field, ids) for field in schema]
     return Schema(
         NestedField(PARTITION_ID, "partition", IntegerType(), required=False),
@@ -272,7 +271,7 @@ def _type(kind: pa.DataType, ids: Iterator[int]) -> Any:
 def _data_files(
     bucket: ObjectStore, metadata: Any, fresh: Mapping[str, tuple[int, str, ObjectEntry]]
 ) -> Iterator[Any]:
-    """Yield Iceberg's entries for objects, with the bounds of every column that has some."""
+    """Yield Iceberg's entries for objects, with the bounds of the columns that have them."""
     from pyiceberg.io.pyarrow import (
         MetricModeTypes,
         MetricsMode,
@@ -285,9 +284,9 @@ def _data_files(
     from pyiceberg.types import BinaryType
 
     plan = compute_statistics_plan(metadata.schema(), metadata.properties)
-    for number, item in plan.items():
-        if isinstance(item.iceberg_type, BinaryType):  # has none, of which pyiceberg would warn at each chunk
-            plan[number] = replace(item, mode=MetricsMode(MetricModeTypes.NONE))
+    for number, collector in plan.items():
+        if isinstance(collector.iceberg_type, BinaryType):  # no bounds; pyiceberg would warn for each chunk
+            plan[number] = replace(collector, mode=MetricsMode(MetricModeTypes.NONE))
     paths = parquet_path_to_id_mapping(metadata.schema())
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         footers = pool.map(lambda item: _footer(bucket, item[1], item[2]), fresh.values())
@@ -310,9 +309,9 @@ def _data_files(
 
 
 def _without_bounds(footer: Any) -> set[str]:
-    """Return the columns of which some row group has values and no bounds, as of texts over 4 KiB.
+    """Return the columns without bounds in a row group with values, as for text over 4 KiB.
 
-    pyiceberg would take the bounds of the other row groups for those of the column.
+    pyiceberg would use the bounds of the other row groups for the whole column.
     """
     chunks = [
         footer.row_group(group).column(index)
@@ -322,13 +321,12 @@ def _without_bounds(footer: Any) -> set[str]:
     return {
         chunk.path_in_schema
         for chunk in chunks
-        if (known := chunk.statistics) is None
-        or (not known.has_min_max and known.null_count < chunk.num_values)
+        if (statistics := chunk.statistics) is None
+        or (not statistics.has_min_max and statistics.null_count < chunk.num_values)
     }
 
 
 def _footer(store: ObjectStore, key: str, entry: ObjectEntry) -> Any:
-    """Return Parquet's metadata of an object, verified."""
-    where = f"{store.url.rstrip('/')}/{key}"
-    tail = read_range(store, key, tail_range(entry))
-    return parse_footer(memoryview(tail), where=where, position=entry.tail_position).metadata
+    """Return the verified Parquet metadata of an object."""
+    tail = memoryview(read_range(store, key, tail_range(entry)))
+    return parse_footer(tail, where=object_url(store, key), position=entry.tail_position).metadata

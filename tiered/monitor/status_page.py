@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import TieredError
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.forecast.explain import Step, explain
-from ..policies.rules.append_times import by_the_clock
+from ..policies.rules.append_times import correct_append_times
 from ..survey.partition_survey import PartitionSurvey
 from ..survey.plan_facts import partition_facts
 from ..tiering.pass_loop import PassLoop
@@ -149,7 +149,7 @@ def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple
             facts = partition_facts(watched.survey.open_segments(survey))
         except (TieredError, OSError):
             continue  # a topic that was deleted, or a file that passes cannot read either
-        (known if is_known else unknown).append(by_the_clock(facts, context.clock()))
+        (known if is_known else unknown).append(correct_append_times(facts, context.clock()))
     disk = shutil.disk_usage(root)
     steps: dict[tuple[str, int], Step] = {}
     for partitions, with_cold in ((known, has_cold), (unknown, False)):

@@ -1,6 +1,6 @@
-"""When data moves: facts + rules + now -> plan (pure), and the executor that carries a plan out.
+"""The policies: pure rules that turn facts and the time into a plan, and the executor that carries a plan out.
 
-``policy`` is what ``tiered.toml`` says of a topic, ``facts`` is what the store knows, ``rules`` and ``plan`` decide,
+``policy`` has the rules of a topic from ``tiered.toml``, ``facts`` the facts about a store. ``rules`` and ``plan`` decide;
 ``executor`` acts through a port that the store implements.
 
 Other packages import `actions`, `cost`, `executor`, `facts`, `forecast`, `outlook`, `plan`, `policy`,

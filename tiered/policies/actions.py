@@ -1,7 +1,7 @@
-"""What a plan can ask for, one frozen class a kind.
+"""The actions of a plan, a frozen class for each kind.
 
-A new kind is a class here, a rule that yields it for ``draft.py`` and a method of `ActionPort` in
-``executor.py`` that is called as the kind is.
+A new kind needs a class here, a rule that yields it for ``rules/partition_plan.py``, and a method of `ActionPort` in
+``executor.py`` with the name of the kind.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ WHOLE_STORE = ("", -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One step for one partition; safe to repeat and safe to kill at any instruction.
+    """One step for one partition; it may be killed at any instruction and repeated.
 
     Attributes
     ----------
     segment_id
-        The segment it is about; ``None`` where it is about a range.
+        The segment that it changes; None for an action on a range.
     base_offset, end_offset
-        The records it is about, end exclusive.
+        The range of its records; the end is exclusive.
     bytes
-        What it reads, moves or frees, estimated from the local files.
+        Bytes that it reads, moves or frees, estimated from the local files.
     cold_bytes_delta
-        By how much the bucket grows; negative where it shrinks.
+        The growth of the bucket; negative if it shrinks.
     reason
-        The rule and the fact that met, for people.
+        The rule and the fact behind it, for people.
     """
 
     kind: ClassVar[str]
     publishes: ClassVar[bool] = False  # changes the partition's manifest
-    whole_store: ClassVar[bool] = False  # of no partition: `WHOLE_STORE` stands for topic and partition
+    whole_store: ClassVar[bool] = False  # has no partition; topic and partition are `WHOLE_STORE`
 
     topic: str
     partition: int
@@ -49,44 +49,44 @@ class Action:
     requests: Requests = field(default_factory=Requests)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values, the kind under ``action``."""
+        """Return plain JSON values, with the kind as ``action``."""
         values = {"action": self.kind, **asdict(self)}
         values = {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()}
         if self.whole_store:
             values["topic"] = values["partition"] = None
         return values
 
-    def place(self) -> tuple[str, str, str]:
-        """Return topic, partition and offsets as tables show them."""
+    def location(self) -> tuple[str, str, str]:
+        """Return topic, partition and offsets as text for tables."""
         if self.whole_store:
             return "-", "-", "-"
         return self.topic, str(self.partition), f"[{self.base_offset}, {self.end_offset})"
 
     def __str__(self) -> str:
-        where = "" if self.whole_store else " {}/{} {}".format(*self.place())
+        where = "" if self.whole_store else " {}/{} {}".format(*self.location())
         return f"{self.kind}{where} {approximate_size(self.bytes)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal(Action):
-    """Seal the active segment and roll to a new one."""
+    """Seal the active segment and begin the next one."""
 
     kind = "seal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expire(Action):
-    """Delete everything before ``end_offset``, which becomes the start offset, in every tier.
+    """Delete all records before ``end_offset``, which becomes the start offset, in every tier.
 
-    ``base_offset`` is the start offset before; equal to ``end_offset`` where only what earlier deletions
-    left behind is removed.
+    ``base_offset`` is the previous start offset. It equals ``end_offset`` if only the leftovers of earlier deletions are
+    removed.
 
     Attributes
     ----------
     topic_id
-        The topic that was looked at: one that took its name since keeps its records.
+        The surveyed topic: a newer topic of the same name keeps its records.
     begins_manifest
-        Publish a first manifest where the bucket has none: without it a restore would begin at offset 0 again.
+        Publish a first manifest if the bucket has none: without it a restore would begin at offset 0 again.
     """
 
     kind = "expire"
@@ -97,7 +97,7 @@ class Expire(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload(Action):
-    """Publish a sealed segment as one object, which replaces the tails shipped of it."""
+    """Publish a sealed segment as one object, which replaces its shipped tails."""
 
     kind = "offload"
     publishes = True
@@ -107,8 +107,8 @@ class Offload(Action):
 class ShipTail(Action):
     """Publish durable records of a segment that cannot be offloaded as a whole yet.
 
-    Of no records, where ``base_offset`` is ``end_offset``: publish that the log begins there. What lies before was
-    deleted, and the bucket never had all of it.
+    Without records, with ``base_offset`` equal to ``end_offset``: publish that the log begins there. The records before
+    it were deleted, and the bucket never had all of them.
     """
 
     kind = "ship_tail"
@@ -134,12 +134,12 @@ class Compress(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge(Action):
-    """Write the records of adjacent objects into one, and publish it in their place.
+    """Write the records of adjacent objects into one, and publish it in place of them.
 
     Attributes
     ----------
     names
-        The objects, in the order of their offsets.
+        The objects in offset order.
     """
 
     kind = "merge"
@@ -149,14 +149,14 @@ class Merge(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeClass(Action):
-    """Copy an object under a new name into another storage class, and publish the copy in its place.
+    """Copy an object under a new name into another storage class, and publish the copy in place of it.
 
     Attributes
     ----------
     name
         The object.
     source_class, storage_class
-        From where and whereto.
+        The old and the new storage class.
     """
 
     kind = "change_class"
@@ -168,7 +168,7 @@ class ChangeClass(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promote(Action):
-    """Copy an object to the local disk, where readers find it; the object stays what it is."""
+    """Make a local copy of an object, which readers then use; the object is unchanged."""
 
     kind = "promote"
     name: str
@@ -176,7 +176,7 @@ class Promote(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demote(Action):
-    """Delete the local copy of an object; the log loses nothing by it."""
+    """Delete the local copy of an object; no record is lost."""
 
     kind = "demote"
     name: str
@@ -184,18 +184,18 @@ class Demote(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrub(Action):
-    """Look whether the objects of a range are there and are what the manifest says.
+    """Check that the objects of a range exist and agree with the manifest.
 
     Attributes
     ----------
     round
-        Counts from 1; one round looks at every object once.
+        Number of the round, from 1; a round checks every object once.
     deep
-        Read every byte, also where the server keeps a checksum of the whole object.
+        Read every byte, even if the server stores a checksum of the whole object.
     completes
         Whether the round ends with this range.
     planned_us
-        The time that was planned for.
+        The time of the plan.
     """
 
     kind = "scrub"
@@ -207,7 +207,7 @@ class Scrub(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep(Action):
-    """Delete from the bucket what no manifest names any more, in every partition and of deleted topics."""
+    """Delete orphans from the bucket, in every partition, and the objects of deleted topics."""
 
     kind = "sweep"
     whole_store = True

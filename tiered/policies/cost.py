@@ -1,8 +1,8 @@
-"""What requests and storage cost, by Amazon S3's public list prices; an estimate, without transfer or tax.
+"""The cost of requests and storage by Amazon S3's public list prices; an estimate without transfer and tax.
 
-Prices are in USD for us-east-1, first tier of volume, as published at `PRICES_AS_OF`. Deletes and the abort of an
-upload are free. Not in them: the least time and size that the cheaper classes bill (30 days for ``STANDARD_IA`` and
-``ONEZONE_IA``, 90 for ``GLACIER_IR``, 128 KiB an object), which short-lived tails reach, and the monitoring of
+Prices are in USD for us-east-1, first tier of volume, as published at `PRICES_AS_OF`. Deletions and aborted uploads are
+free. The estimate omits the minimum duration and size that the cheaper classes bill (30 days for ``STANDARD_IA`` and
+``ONEZONE_IA``, 90 days for ``GLACIER_IR``, 128 KiB an object), which apply to short-lived tails, and the monitoring fee of
 ``INTELLIGENT_TIERING``.
 """
 
@@ -23,11 +23,11 @@ class Prices:
     Attributes
     ----------
     gib_month_usd
-        Of a GiB stored for a month.
+        Price of a GiB stored for a month.
     writes_1000_usd, reads_1000_usd
-        Of a thousand requests: PUT, POST, LIST and each request of a multipart upload; GET and HEAD.
+        Price of a thousand requests: PUT, POST, LIST and each request of a multipart upload; GET and HEAD.
     retrieved_gib_usd
-        Of a GiB read, besides its requests.
+        Price of a GiB read, in addition to its requests.
     """
 
     gib_month_usd: float
@@ -52,14 +52,14 @@ FREE = {"DeleteObject", "DeleteObjects", "AbortMultipartUpload"}
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How many requests the bucket will see, or has seen."""
+    """Numbers of billed requests to the bucket."""
 
     writes: int = 0
     reads: int = 0
 
     @classmethod
     def of(cls, counted: Mapping[str, int]) -> Requests:
-        """Return what requests that were counted by S3 operation are billed as."""
+        """Return the billed requests for counts by S3 operation."""
         reads = sum(count for name, count in counted.items() if name in READS)
         return cls(sum(count for name, count in counted.items() if name not in READS | FREE), reads)
 
@@ -69,7 +69,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``one_off_usd`` for the requests; ``monthly_usd`` by how much a month of storage changes."""
+    """A cost: ``one_off_usd`` for requests, ``monthly_usd`` for the change in a month's storage."""
 
     one_off_usd: float
     monthly_usd: float
@@ -80,22 +80,22 @@ COMMIT = Requests(writes=2, reads=1)
 
 
 def upload_requests(size: int) -> Requests:
-    """Return the requests of one object of `size` bytes, with the check of what arrived."""
+    """Return the requests to upload one object of `size` bytes and check it."""
     parts = -(-size // MULTIPART_BYTES)
     return Requests(writes=1 if parts <= 1 else parts + 2, reads=1)
 
 
 def estimate(requests: Requests, cold_bytes_delta: int, storage_class: str = "STANDARD") -> Cost:
-    """Return the cost of `requests`, and of storing `cold_bytes_delta` bytes more (or fewer).
+    """Return the cost of `requests`, and of storing `cold_bytes_delta` more bytes (or fewer, if negative).
 
-    An unknown storage class is estimated as STANDARD.
+    An unknown storage class has the prices of STANDARD.
     """
     prices = S3_PRICES.get(storage_class, S3_STANDARD)
     one_off = requests.writes * prices.writes_1000_usd + requests.reads * prices.reads_1000_usd
     return Cost(one_off / 1000, cold_bytes_delta / _GIB * prices.gib_month_usd)
 
 
-def moving(requests: Requests, size: int, source_class: str, storage_class: str) -> Cost:
+def class_change_cost(requests: Requests, size: int, source_class: str, storage_class: str) -> Cost:
     """Return the cost of moving an object of `size` bytes from one storage class into another."""
     source, target = (S3_PRICES.get(name, S3_STANDARD) for name in (source_class, storage_class))
     one_off = requests.writes * target.writes_1000_usd + requests.reads * source.reads_1000_usd

@@ -1,4 +1,4 @@
-"""Carries a plan out: one thread a partition, so many at a time; one failure never stops the others."""
+"""The executor of plans: it works on several partitions at a time, and a failure in one never stops the others."""
 
 from __future__ import annotations
 
@@ -34,51 +34,51 @@ log = logging.getLogger("tiered.policies.executor")
 
 
 class Stopping(StoreLocked):
-    """Nothing is to be begun any more: who waited for a turn gave up."""
+    """The process is stopping, so a wait for the turn of an action was abandoned."""
 
 
 class ActionPort(Protocol):
-    """What the store does for each kind of action.
+    """The store's implementation of each kind of action.
 
-    Each method looks at the state anew before it changes anything, as a plan may be old; may be called again
-    after it was killed at any instruction; is called from several threads, for different partitions; returns
-    how many bytes it really moved or freed, or ``None`` for the planned figure.
+    Each method reads the state again before it changes anything, since the plan may be old. It may be killed at any
+    instruction and called again. Several threads call it, for different partitions. It returns the bytes that it actually
+    moved or freed, or None for the planned number.
     """
 
     def seal(self, action: Seal, /) -> int | None:
-        """Seal the segment and roll to an empty one."""
+        """Seal the segment and begin an empty one."""
         ...
 
     def expire(self, action: Expire, /) -> int | None:
-        """Make ``end_offset`` the durable start offset, publish it, then remove what lies before it."""
+        """Make ``end_offset`` the durable start offset, publish it, then delete the records before it."""
         ...
 
     def offload(self, action: Offload, /) -> int | None:
-        """Upload, verify and publish the segment, in place of the tails shipped of it."""
+        """Upload, verify and publish the segment, in place of its shipped tails."""
         ...
 
     def ship_tail(self, action: ShipTail, /) -> int | None:
-        """Upload, verify and publish the records from ``base_offset`` to ``end_offset``; of none, the start offset."""
+        """Upload, verify and publish the records from ``base_offset`` to ``end_offset``; without records, the start offset."""
         ...
 
     def evict_local(self, action: EvictLocal, /) -> int | None:
-        """Delete the file, once the head read now still has an entry with its id that covers it (P5)."""
+        """Delete the file if the head, read again, has an entry with its id that covers it (P5)."""
         ...
 
     def compress(self, action: Compress, /) -> int | None:
-        """Write the next generation of the file, compare it with this one, then replace it."""
+        """Write the next generation of the file, compare the two, then replace the file."""
         ...
 
     def merge(self, action: Merge, /) -> int | None:
-        """Write the objects as one, compare it with them, publish it in their place; delete nothing."""
+        """Write the objects as one, compare it with them, publish it in place of them; delete nothing."""
         ...
 
     def change_class(self, action: ChangeClass, /) -> int | None:
-        """Copy the object into the other storage class, publish the copy in its place; delete nothing."""
+        """Copy the object into the other storage class, publish the copy in place of it; delete nothing."""
         ...
 
     def promote(self, action: Promote, /) -> int | None:
-        """Copy the object to the local disk."""
+        """Make a local copy of the object."""
         ...
 
     def demote(self, action: Demote, /) -> int | None:
@@ -86,28 +86,28 @@ class ActionPort(Protocol):
         ...
 
     def scrub(self, action: Scrub, /) -> int | None:
-        """Look at the objects of the range, remember how far it came, raise what is damaged."""
+        """Check the objects of the range, record the progress, raise for damage."""
         ...
 
     def sweep(self, action: Sweep, /) -> int | None:
-        """Sweep the bucket; called when nothing else of the plan is left to do."""
+        """Sweep the bucket; called after all other actions of the plan."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TierReport:
-    """What became of a plan; each action is in exactly one of the three.
+    """The results of a plan; each action is in exactly one of the three lists.
 
     Attributes
     ----------
     done
-        Actions with the bytes each moved or freed.
+        Actions with the bytes that each moved or freed.
     failed
         Actions with the error's message.
     skipped
-        Actions with the reason, such as an earlier failure that they depend on.
+        Actions with the reason, such as an earlier failure.
     seconds
-        How long it all took.
+        Duration of the whole execution.
     """
 
     done: tuple[tuple[Action, int], ...] = ()
@@ -117,11 +117,11 @@ class TierReport:
 
     @property
     def bytes(self) -> int:
-        """What all done actions together moved or freed."""
+        """The sum of the bytes that all done actions moved or freed."""
         return sum(count for _, count in self.done)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the report as plain JSON values."""
         return {
             "done": [{**action.to_json(), "bytes": count} for action, count in self.done],
             "failed": [{**action.to_json(), "error": message} for action, message in self.failed],
@@ -131,8 +131,8 @@ class TierReport:
         }
 
 
-def joined(rounds: Sequence[TierReport]) -> TierReport:
-    """Return one report of plans that followed one another, each in the place of what the one before had left."""
+def join_reports(rounds: Sequence[TierReport]) -> TierReport:
+    """Return one report for consecutive plans, each of which replaced the rest of the one before."""
     return TierReport(
         done=tuple(item for report in rounds for item in report.done),
         failed=tuple(item for report in rounds for item in report.failed),
@@ -143,16 +143,16 @@ def joined(rounds: Sequence[TierReport]) -> TierReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one action, for whoever observes.
+    """The result of one action, for observers.
 
     Attributes
     ----------
     result
         ``done``, ``failed`` or ``skipped``.
     bytes
-        What it moved or freed.
+        Bytes that it moved or freed.
     seconds
-        How long it took.
+        Its duration.
     message
         Why it failed or was skipped.
     """
@@ -165,8 +165,8 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Run:
-    """The outcome for one partition while it is worked on."""
+class PartitionRun:
+    """The results of one partition's actions so far."""
 
     done: list[tuple[Action, int]] = field(default_factory=list)
     failed: list[tuple[Action, str]] = field(default_factory=list)
@@ -181,10 +181,10 @@ class Run:
             self.unpublished = action
 
     def obstacle(self, action: Action) -> str | None:
-        """Return why `action` may not run.
+        """Return why `action` may not run, or None.
 
-        Changes of the manifest build on each other, so after a failed one the later ones wait for the next
-        plan. Everything else rests on facts from before the plan, and goes on.
+        Changes of the manifest depend on each other: after a failed one, the later ones wait for the next plan. All other
+        actions depend on facts from before the plan only.
         """
         if self.fenced:
             return "the partition is fenced"
@@ -193,8 +193,8 @@ class Run:
         return None
 
 
-def report_of(runs: Iterable[Run], seconds: float) -> TierReport:
-    """Return the report of what became of the actions of several partitions."""
+def make_report(runs: Iterable[PartitionRun], seconds: float) -> TierReport:
+    """Return the report of several partitions."""
     runs = list(runs)
     return TierReport(
         done=tuple(item for run in runs for item in run.done),
@@ -205,26 +205,26 @@ def report_of(runs: Iterable[Run], seconds: float) -> TierReport:
 
 
 class Executor:
-    """Carries plans out through a port.
+    """The executor of plans through a port.
 
     Parameters
     ----------
     port
-        What acts.
+        Carries out single actions.
     concurrency
-        How many partitions are worked on at a time; the actions of one keep their order.
+        Number of partitions at a time; the actions of a partition keep their order.
     clock
-        Monotonic seconds, for the report.
+        Returns monotonic seconds, for the report.
     should_stop
-        Asked before each action; once true, what is left is skipped. A daemon's way to end early.
-    held
-        Asked before each action why it is to be left alone by now; empty: it is not.
+        Called before each action; once it returns true, the remaining actions are skipped.
+    skip_reason
+        Called before each action; returns why it must be skipped now, or an empty string.
     is_gone
-        Asked after an action failed whether its topic was deleted meanwhile: then it is skipped.
+        Called after an action failed; returns whether its topic was deleted meanwhile. Then the action counts as skipped.
     turn
-        Entered for each action: waits for what excludes other processes. May raise `Stopping`, and any error.
+        A context around each action that excludes other processes. It may raise `Stopping`, and any error.
     running
-        Is told which actions are under way.
+        Records the actions that are under way.
     observe
         Called after each action, on its thread; must not raise.
     """
@@ -236,7 +236,7 @@ class Executor:
         concurrency: int = 4,
         clock: Callable[[], float] = time.monotonic,
         should_stop: Callable[[], bool] = lambda: False,
-        held: Callable[[Action], str] = lambda _: "",
+        skip_reason: Callable[[Action], str] = lambda _: "",
         is_gone: Callable[[Action], bool] = lambda _: False,
         turn: Callable[[], AbstractContextManager[object]] = nullcontext,
         running: Running | None = None,
@@ -248,14 +248,14 @@ class Executor:
         self._concurrency = concurrency
         self._clock = clock
         self._should_stop = should_stop
-        self._held = held
+        self._skip_reason = skip_reason
         self._is_gone = is_gone
         self._turn = turn
         self._running = running or Running()
         self._observe = observe
 
     def execute(self, plan: Plan) -> TierReport:
-        """Carry `plan` out and say what became of it; no error of an action escapes."""
+        """Carry `plan` out and return the report; no error of an action escapes."""
         started = self._clock()
         partitions: dict[tuple[str, int], list[Action]] = {}
         for action in plan.actions:
@@ -268,14 +268,15 @@ class Executor:
             try:
                 runs = list(outcomes)
             except BaseException:
-                interrupted.set()  # leaving the pool waits for its threads, which must not start more
+                interrupted.set()  # leaving the pool waits for its threads, which must begin no further action
                 raise
-        # Alone, since a partition has one thread.
-        runs.append(self._run_partition((item for item in plan.actions if item.whole_store), interrupted))
-        return report_of(runs, self._clock() - started)
+        # After all partitions, so that each of them has one thread only.
+        whole_store = (action for action in plan.actions if action.whole_store)
+        runs.append(self._run_partition(whole_store, interrupted))
+        return make_report(runs, self._clock() - started)
 
-    def _run_partition(self, actions: Iterable[Action], interrupted: threading.Event) -> Run:
-        run = Run()
+    def _run_partition(self, actions: Iterable[Action], interrupted: threading.Event) -> PartitionRun:
+        run = PartitionRun()
         try:
             for action in actions:
                 self.step(action, run, stopping=interrupted.is_set())
@@ -284,41 +285,41 @@ class Executor:
             raise
         return run
 
-    def step(self, action: Action, run: Run, *, stopping: bool = False) -> None:
-        """Carry out one action of a partition, or skip it, and add what became of it to `run`, the partition's."""
+    def step(self, action: Action, run: PartitionRun, *, stopping: bool = False) -> None:
+        """Carry out one action of a partition, or skip it, and add the result to `run`, the partition's."""
         stopping = stopping or self._should_stop()
-        why = "stopping" if stopping else (run.obstacle(action) or self._held(action) or None)
+        why = "stopping" if stopping else (run.obstacle(action) or self._skip_reason(action) or None)
         if why is None:
             self._run_action(action, run)
         else:
-            self._skipped(run, action, why)
+            self._skip(run, action, why)
 
-    def _run_action(self, action: Action, run: Run) -> None:
+    def _run_action(self, action: Action, run: PartitionRun) -> None:
         begun = time.monotonic()
         try:
             with self._turn(), self._running.during(action):
                 count: int | None = getattr(self._port, action.kind)(action)
         except Stopping:
-            self._skipped(run, action, "stopping")
+            self._skip(run, action, "stopping")
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             if self._is_gone(action):
-                self._skipped(run, action, "its topic was deleted")
+                self._skip(run, action, "its topic was deleted")
                 return
             if isinstance(error, TieredError):
                 log.warning("%s failed: %s", action, message)
             else:
                 log.exception("%s failed unexpectedly", action)
-            self._failed(run, action, message, begun, fenced=isinstance(error, Fenced))
+            self._fail(run, action, message, begun, fenced=isinstance(error, Fenced))
         else:
             moved = action.bytes if count is None else count
             run.done.append((action, moved))
             self._observe(Outcome(action, "done", moved, time.monotonic() - begun))
 
-    def _skipped(self, run: Run, action: Action, why: str) -> None:
+    def _skip(self, run: PartitionRun, action: Action, why: str) -> None:
         run.skipped.append((action, why))
         self._observe(Outcome(action, "skipped", message=why))
 
-    def _failed(self, run: Run, action: Action, message: str, begun: float, *, fenced: bool) -> None:
+    def _fail(self, run: PartitionRun, action: Action, message: str, begun: float, *, fenced: bool) -> None:
         run.fail(action, message, fenced=fenced)
         self._observe(Outcome(action, "failed", 0, time.monotonic() - begun, message))

@@ -1,6 +1,6 @@
-"""What the store knows when it plans: frozen facts, gathered once, with no handle to anything.
+"""The facts about a store for a plan: frozen values, gathered once, without handles.
 
-Times are microseconds since the epoch, UTC. End offsets are exclusive. Zero bytes in a tier: not there.
+Times are microseconds since the epoch, UTC. End offsets are exclusive. Zero bytes in a tier mean that it has no copy.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ class SegmentFact:
     local_bytes, cold_bytes
         Size of its file, and of its object in the published manifest.
     generation
-        Raised by one at each local re-encoding; 0 is the file as it was appended.
+        Number of local re-encodings; 0 is the file as appended.
     codec
-        The codec its blocks were last encoded for, even where single blocks are stored plain because they
-        did not shrink. A segment whose codec is not the policy's is encoded again.
+        The codec of its last encoding, even if single blocks are stored uncompressed because they did not shrink. A
+        segment with another codec than the policy's is re-encoded.
     newest
-        The newest file of its partition. It carries the end offset and is never evicted.
+        Whether it is the newest file of its partition. That file has the end offset and is never evicted.
     in_manifest
-        The published manifest has an entry with *this* segment's id that covers all of it, and the object
-        was verified after upload (promise P5). Equal offsets under another id do not count, nor does a tail, even one
-        that has all of it.
+        Whether the published manifest has an entry with *this* segment's id that covers all of it, and the object was
+        verified after its upload (promise P5). Equal offsets under another id do not count. Nor does a tail, even one with
+        all records.
     created_us
-        Time of its first append, or of its creation where that is not known.
+        Time of its first append, or of its creation if that is not known.
     last_append_us
-        Wall clock of its last append, kept through every rewrite.
+        Wall clock of its last append, unchanged by rewrites.
     where
         Path of the file, for messages.
     block_count, raw_bytes
-        How many blocks hold how many bytes before compression; 0 where not known.
+        Number of blocks, and their bytes before compression; 0 if unknown.
     """
 
     topic: str
@@ -61,9 +61,9 @@ class SegmentFact:
 
 @dataclass(frozen=True, slots=True)
 class ColdObjectFact:
-    """One entry of the published manifest whose segments are not all in the local directory.
+    """One entry of the published manifest with a segment that is not in the local directory.
 
-    ``tail`` marks a piece of a segment that was shipped before it was sealed.
+    ``tail`` marks a shipped tail.
     """
 
     key: str
@@ -78,24 +78,24 @@ class ColdObjectFact:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFact:
-    """One entry of the published manifest, whichever tiers have its records too.
+    """One entry of the published manifest, regardless of the other tiers.
 
     Attributes
     ----------
     segment_count
-        Of how many segments it holds records.
+        Number of segments with records in it.
     lineage
-        Epoch of the lineage in which its first record lies.
+        Epoch of the lineage of its first record.
     sealed
-        False for a shipped tail, which is replaced soon.
+        False for a shipped tail, which is soon replaced.
     damaged
-        A scrub, or an attempt to merge it, found it missing or damaged.
+        Whether a scrub or a merge found it missing or damaged.
     count
-        More than one where it stands for all entries of a page that was not read, as the head sums them up.
+        1, or the number of entries of a page that was not read: then the values are the sums in the head.
     storage_class
-        Where it was moved by rule; empty: the class that the bucket's settings name.
+        The class to which a rule moved it; empty for the class in the bucket's settings.
     fetches, fetched_us
-        In how many minutes its bytes came from the bucket, as far as that is counted, and when they last did.
+        Number of minutes with fetches of its bytes from the bucket, if they are counted, and the time of the last one.
     """
 
     name: str
@@ -118,7 +118,7 @@ class ObjectFact:
 
 @dataclass(frozen=True, slots=True)
 class CopyFact:
-    """A copy of an object on the local disk, beside the segments; ``used_us`` is when it was last read."""
+    """A local copy of an object; ``used_us`` is the time of its last read."""
 
     name: str
     bytes: int
@@ -127,7 +127,7 @@ class CopyFact:
 
 @dataclass(frozen=True, slots=True)
 class ScrubFact:
-    """How far the scrub of a partition has come: it began round ``round`` at ``started_us``.
+    """The progress of a partition's scrub: round ``round`` began at ``started_us``.
 
     ``finished_us`` is 0 while the round is under way; then it goes on at ``next_offset``.
     """
@@ -140,7 +140,7 @@ class ScrubFact:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of offsets as retention counts it: once, whichever tiers hold it."""
+    """A range of offsets as retention counts it: once, even if several tiers hold it."""
 
     base_offset: int
     end_offset: int
@@ -156,23 +156,23 @@ class PartitionFacts:
     Attributes
     ----------
     start_offset, end_offset
-        What readers may ask for.
+        Bounds of the log.
     durable_offset
-        End of what was synced.
+        End of the synced records.
     published_offset
-        End of what the published manifest covers without a gap; 0 where nothing was published.
+        End of the records that the published manifest covers without a gap; 0 without one.
     published_start_offset
-        The manifest's start offset; None where there is no manifest.
+        The manifest's start offset; None without a manifest.
     topic_id
-        Which of the topics of this name was looked at; None where that is not known.
+        Id of the surveyed topic; None if unknown.
     tail_shipped_us
-        When a tail was last published; 0 where not known, which makes the next one due.
+        When a tail was last published; 0 if unknown, which makes the next one due.
     objects
-        Every entry of the manifest, in the order of offsets; of a large one, some pages stand for theirs.
+        Every entry of the manifest in offset order; in a large manifest, one fact may stand for a page.
     scrub
         None before the first round.
     copies
-        Of objects, on the local disk; their objects need not be in the manifest any more.
+        Local copies of objects; the manifest need not name these objects any more.
     """
 
     topic: str
@@ -192,9 +192,9 @@ class PartitionFacts:
     copies: tuple[CopyFact, ...] = ()
 
     def live_segments(self) -> list[SegmentFact]:
-        """Return the segments in offset order, each offset once: of overlapping ones the higher generation.
+        """Return the segments in offset order, each offset once: of overlapping segments the higher generation.
 
-        Leaves out what lies wholly before the start offset. An empty segment stays in.
+        Segments wholly before the start offset are left out; an empty segment is not.
         """
         live: list[SegmentFact] = []
         cursor = self.start_offset
@@ -206,17 +206,17 @@ class PartitionFacts:
         return live
 
     def is_damaged_in_bucket(self, segment: SegmentFact) -> bool:
-        """Whether an object with records of `segment` was found damaged: its local file may be the only good copy."""
+        """Whether an object with records of `segment` is damaged: the local file may be the only good copy."""
         low, high = segment.base_offset, segment.end_offset
         return any(
             item.damaged and item.base_offset < high and low < item.end_offset for item in self.objects
         )
 
     def spans(self) -> list[Span]:
-        """Return the live log as runs of offsets, oldest first, each offset once.
+        """Return the live log as ranges of offsets, oldest first, each offset once.
 
-        A segment counts with its object's size once it is in the manifest, so that eviction and promotion
-        do not change what retention by size sees. A cold object counts for the offsets no segment holds.
+        A segment in the manifest counts with the size of its object, so that eviction and promotion do not change the
+        size for retention. A cold object counts for the offsets that no segment has.
         """
         spans = [_segment_span(item) for item in self.live_segments() if item.end_offset > item.base_offset]
         live = [item for item in self.cold_objects if item.end_offset > self.start_offset]
@@ -230,11 +230,11 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """All partitions and the disk under them.
+    """The facts about a store: its partitions and its disk.
 
-    ``disk_total_bytes=0`` means not known. ``now_us`` is when they were gathered. ``storage_class`` is the
-    bucket's; ``has_classes`` says whether there are others. ``swept_us`` is when the bucket was last swept; None where that is not
-    known, and nothing is due.
+    ``disk_total_bytes=0`` means unknown. ``now_us`` is the time of the survey. ``storage_class`` is the bucket's;
+    ``has_classes`` tells whether it has others. ``swept_us`` is the time of the last sweep; None if unknown, and then no
+    sweep is due.
     """
 
     partitions: tuple[PartitionFacts, ...]
@@ -263,7 +263,7 @@ def _object_span(item: ColdObjectFact, base: int, end: int) -> Span:
 
 
 def _gaps(spans: list[Span]) -> list[tuple[int, int]]:
-    """Return the offset ranges before, between and after `spans`, which are in order and disjoint."""
+    """Return the ranges before, between and after `spans`, which are disjoint and in order."""
     gaps, cursor = [], 0
     for span in spans:
         if span.base_offset > cursor:

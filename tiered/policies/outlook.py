@@ -1,4 +1,4 @@
-"""How many bytes each tier holds before a plan and after it: pure."""
+"""The bytes in each tier before and after a plan. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .facts import PartitionFacts
 
 @dataclass(frozen=True, slots=True)
 class TierBytes:
-    """One tier: ``warm``, the local disk, or ``cold``, the bucket.
+    """The bytes in one tier: ``warm``, the local disk, or ``cold``, the bucket.
 
-    ``after`` is an estimate: what is uploaded counts with its local size, and compression is left out.
+    ``after`` is an estimate: uploads count with their local size, and compression is ignored.
     """
 
     tier: str
@@ -21,8 +21,8 @@ class TierBytes:
     after: int
 
 
-def held(partitions: Iterable[PartitionFacts]) -> dict[str, int]:
-    """Return how many bytes each tier holds; copies of objects are on the local disk too."""
+def bytes_by_tier(partitions: Iterable[PartitionFacts]) -> dict[str, int]:
+    """Return the bytes in each tier; local copies count as warm."""
     sums = {"warm": 0, "cold": 0}
     for facts in partitions:
         sums["warm"] += sum(item.local_bytes for item in facts.segments)
@@ -32,8 +32,8 @@ def held(partitions: Iterable[PartitionFacts]) -> dict[str, int]:
 
 
 def outlook(partitions: Iterable[PartitionFacts], actions: Iterable[Action]) -> tuple[TierBytes, TierBytes]:
-    """Return warm and cold, once every one of `actions` is done."""
-    warm, cold = held(partitions).values()
+    """Return the bytes in the warm and the cold tier, before and after all `actions`."""
+    warm, cold = bytes_by_tier(partitions).values()
     warm_after, cold_after = warm, cold
     for action in actions:
         cold_after += action.cold_bytes_delta
@@ -42,7 +42,6 @@ def outlook(partitions: Iterable[PartitionFacts], actions: Iterable[Action]) -> 
         elif isinstance(action, Promote):
             warm_after += action.bytes
         elif isinstance(action, Expire):
-            warm_after -= (
-                action.bytes + action.cold_bytes_delta
-            )  # bytes of both tiers, less those of the bucket
+            # `bytes` counts both tiers, and the delta those of the bucket.
+            warm_after -= action.bytes + action.cold_bytes_delta
     return TierBytes("warm", warm, max(0, warm_after)), TierBytes("cold", cold, max(0, cold_after))

@@ -1,18 +1,17 @@
-"""Facts, rules and a time in; a plan out. Pure: no I/O, no clock.
+"""The plan of a store, made from facts, rules and a time. Pure: no I/O, no clock.
 
-The order within a partition is chosen for what happens when a step fails or the process dies there:
+The order of actions within a partition makes failures and crashes between them safe:
 
-1. ``seal``: what becomes immutable now is planned further in the next pass, from new facts.
-2. ``expire``: moves the start offset first, so that nothing expired is uploaded and no gap is left before
-   what is offloaded.
+1. ``seal``: the next pass plans further actions on the sealed segment, from new facts.
+2. ``expire``: raises the start offset first, so that no expired record is uploaded and no gap precedes an offload.
 3. ``offload`` and ``ship_tail``, oldest first: the manifest never covers a record after a gap.
-4. ``evict_local`` and ``demote``: only what the facts already showed as published, never what this plan is to
-   publish. While the disk is short they come before 3, and partitions that free some come first.
-5. ``compress``: it needs room that the others free, and the cold tier does not profit from it (its Parquet
-   is encoded from the records).
-6. ``merge``, ``change_class``, ``promote``, then ``scrub``: they can wait, and take long.
+4. ``evict_local`` and ``demote``: only records that were published according to the facts, never those that this plan
+   publishes. While the disk is short, they precede step 3, and partitions that free room come first.
+5. ``compress``: it needs room that the others free. The cold tier does not profit from it, since Parquet is encoded from
+   the records.
+6. ``merge``, ``change_class``, ``promote``, then ``scrub``: they take long and can wait.
 
-``sweep`` is of no partition and comes when the others are done.
+``sweep`` belongs to no partition and comes last.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .actions import (
     Offload,
     ShipTail,
 )
-from .cost import PRICES_AS_OF, Cost, Requests, estimate, moving
+from .cost import PRICES_AS_OF, Cost, Requests, class_change_cost, estimate
 from .facts import StoreFacts
 from .outlook import TierBytes
 from .policy import Policy
@@ -41,14 +40,14 @@ from .rules.sweep import sweep
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the policies would do at ``now_us``, in the order in which it is safe.
+    """The actions of the policies at ``now_us``, in a safe order.
 
     Attributes
     ----------
     notes
-        What stands in the way of an action, one line each; empty when all is well.
+        The obstacles to actions, one line each.
     tiers
-        What each tier holds before and after it; empty where that was not asked for.
+        The bytes in each tier before and after the plan; empty if they were not requested.
     """
 
     now_us: int
@@ -61,30 +60,33 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """What all actions together read, move or free."""
+        """The sum of the bytes that all actions read, move or free."""
         return sum(action.bytes for action in self.actions)
 
     @property
     def upload_bytes(self) -> int:
-        """What goes to the bucket, estimated from the local files; Parquet is usually smaller."""
+        """The bytes to upload, estimated from the local files; Parquet is usually smaller."""
         kinds = (Offload, ShipTail, Merge, ChangeClass)
-        return sum(item.bytes for item in self.actions if isinstance(item, kinds))
+        return sum(action.bytes for action in self.actions if isinstance(action, kinds))
 
     @property
     def requests(self) -> Requests:
-        """Requests to the bucket."""
+        """The requests to the bucket."""
         return reduce(Requests.__add__, (action.requests for action in self.actions), Requests())
 
     @property
     def cost(self) -> Cost:
-        """What the requests cost once, and the change of the bucket a month, by list price."""
+        """The one-off cost of the requests, and the monthly cost of the bucket's change, by list price."""
         moves = [item for item in self.actions if isinstance(item, ChangeClass)]
         others = [item for item in self.actions if not isinstance(item, ChangeClass)]
         delta = sum(action.cold_bytes_delta for action in others)
         requests = reduce(Requests.__add__, (action.requests for action in others), Requests())
         costs = [
             estimate(requests, delta, self.storage_class),
-            *(moving(item.requests, item.bytes, item.source_class, item.storage_class) for item in moves),
+            *(
+                class_change_cost(item.requests, item.bytes, item.source_class, item.storage_class)
+                for item in moves
+            ),
         ]
         return Cost(sum(item.one_off_usd for item in costs), sum(item.monthly_usd for item in costs))
 
@@ -108,11 +110,11 @@ class Plan:
         }
 
     def describe(self) -> list[tuple[str, ...]]:
-        """Return one row of text an action, under `Plan.COLUMNS`."""
+        """Return a row of text for each action, with the columns `Plan.COLUMNS`."""
         return [
             (
                 action.kind,
-                *action.place(),
+                *action.location(),
                 approximate_size(action.bytes),
                 str(action.requests.writes + action.requests.reads),
                 action.reason,
@@ -128,18 +130,18 @@ def make_plan(
     *,
     sweep_every: timedelta | None = None,
 ) -> Plan:
-    """Return what the policies ask for.
+    """Return the plan of the policies.
 
     Parameters
     ----------
     facts
-        What the store gathered.
+        The facts about the store.
     policy_for
-        The resolved policy of a topic, by its name; `Settings.policy_for`.
+        Returns the resolved policy of a topic by its name; `Settings.policy_for`.
     now_us
-        The time to plan for; default is when the facts were gathered.
+        The time of the plan; by default the time of the facts.
     sweep_every
-        How often the bucket is swept; None for never.
+        The interval of sweeps; None for never.
     """
     now = facts.now_us if now_us is None else now_us
     drafts = [PartitionPlan(item, policy_for(item.topic), facts, now) for item in facts.partitions]

@@ -1,8 +1,7 @@
-"""The rules of a policy: when a topic's data is sealed, compressed, moved, kept, merged, scrubbed and expired.
+"""The policy of a topic: its settings for sealing, compression, movement, retention, merges and scrubs.
 
-Every age counts from the last append of a segment, except ``retention`` with ``by = "timestamp"``. Limits in
-bytes hold for each partition, as Kafka's ``retention.bytes`` does. ``None`` (written ``off``) means never, or
-no limit.
+Every age counts from the last append of a segment, except ``retention`` with ``by = "timestamp"``. Limits in bytes apply
+to each partition, like Kafka's ``retention.bytes``. ``None`` (written ``off``) means never, or no limit.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class _Rule(BaseModel):
-    """One inline table of a policy; the whole of it can be written as ``"off"``."""
+    """One inline table of a policy; ``"off"`` switches off the whole table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     limits: ClassVar[tuple[str, ...]]
@@ -55,7 +54,7 @@ class _Rule(BaseModel):
 
 
 def readable_class(name: str) -> str:
-    """Return the name of a storage class; refuse those from which nothing can be read at once."""
+    """Return the name of a storage class; raise `ValueError` for a class that needs a restore before each read."""
     if name in ("GLACIER", "DEEP_ARCHIVE"):
         raise ValueError(
             f'{name} cannot be read without a restore first; write "GLACIER_IR" or "STANDARD_IA"'
@@ -69,13 +68,13 @@ def _us(moment: datetime) -> int:
 
 def _fits_a_block(size: int) -> int:
     if size > RAW_BYTES_MAX // 2:
-        # A block may end a quarter above its target.
+        # A block may exceed its target by a quarter.
         raise ValueError(f"is at most {format_size(RAW_BYTES_MAX // 2)}, half the limit of the format")
     return size
 
 
 class Roll(_Rule):
-    """Seal the active segment once it has so many bytes, or its first record is so old."""
+    """Seal the active segment when it has ``bytes``, or its first record has ``age``."""
 
     limits = ("bytes", "age")
     bytes: PositiveSizeOrOff = 256 << 20
@@ -83,9 +82,9 @@ class Roll(_Rule):
 
 
 class CompressRule(_Rule):
-    """Re-encode a sealed segment on the local disk, so long after its last append, into blocks of about ``block_bytes``.
+    """Re-encode a sealed segment on the local disk, ``after`` its last append, into blocks of about ``block_bytes``.
 
-    ``level=None`` is the codec's own default. Files of less than ``min_bytes`` stay as they are.
+    ``level=None`` is the codec's default. Files smaller than ``min_bytes`` are not re-encoded.
     """
 
     limits = ("after",)
@@ -97,10 +96,10 @@ class CompressRule(_Rule):
 
 
 class OffloadRule(_Rule):
-    """Copy sealed segments, so long after their last append, and the active tail to the cold tier.
+    """Copy sealed segments to the cold tier ``after`` their last append, and the active tail every ``tail_interval``.
 
-    Sooner, the oldest first, where more than so many ``bytes`` of sealed segments wait for it, and while the disk
-    has less free than ``local_retention.free_disk``. ``after = "off"`` offloads nothing.
+    If more than ``bytes`` of sealed segments wait, or the disk has less free room than ``local_retention.free_disk``,
+    segments are offloaded sooner, the oldest first. ``after = "off"`` offloads nothing.
     """
 
     limits = ("after", "tail_interval")
@@ -110,13 +109,13 @@ class OffloadRule(_Rule):
 
 
 class LocalRetention(_Rule):
-    """Delete the local copy of offloaded segments that are so old, or are more than so many bytes.
+    """Evict offloaded segments that have ``age``, or exceed ``bytes`` together.
 
-    And, the oldest of all topics first, while the disk has less free than ``free_disk``, a size or a share
-    such as ``"5%"``. What is not offloaded stays in any case.
+    While the disk has less free room than ``free_disk``, a size or a share such as ``"5%"``, evict the oldest segments of
+    all topics. Segments that are not offloaded always stay.
     """
 
-    # Without a floor a full disk stops appends, so to switch that off it has to be named.
+    # Without a floor a full disk stops appends, so "off" for the whole table leaves `free_disk` as it is.
     limits = ("age", "bytes")
     age: DurationOrOff = None
     bytes: SizeOrOff = None
@@ -124,11 +123,11 @@ class LocalRetention(_Rule):
 
 
 class Pin(_Rule):
-    """Keep data on the local disk, whatever ``local_retention`` says.
+    """Keep data on the local disk, regardless of ``local_retention``.
 
-    What was appended within ``age``, or with ``topic = "on"`` (for short ``pin = "on"``) all segments that are
-    there. ``since`` and ``until`` (exclusive) are record timestamps: objects of that time are copied to the local
-    disk, and stay there.
+    Pinned are segments appended within ``age``, or with ``topic = "on"`` (short ``pin = "on"``) all local segments.
+    ``since`` and ``until`` (exclusive) are record timestamps: objects with records of that time are copied to the local
+    disk and stay there.
     """
 
     limits = ("age", "topic")
@@ -149,7 +148,7 @@ class Pin(_Rule):
         return self
 
     def holds(self, min_timestamp_us: int, max_timestamp_us: int) -> bool:
-        """Whether records of these times are in the range of time that is pinned."""
+        """Whether a record with a timestamp in these bounds may be pinned by ``since`` and ``until``."""
         if self.since is None and self.until is None:
             return False
         return (self.since is None or max_timestamp_us >= _us(self.since)) and (
@@ -158,11 +157,11 @@ class Pin(_Rule):
 
 
 class PromoteRule(_Rule):
-    """Copy a cold object to the local disk once its bytes were fetched from the bucket in so many minutes.
+    """Make a local copy of an object once its bytes were fetched from the bucket in ``reads`` different minutes.
 
-    Counted in every process that reads through the local store; a count ends ``within`` so long after the last
-    fetch. The copy is dropped when nothing read it for ``keep``, or the least recently read first where copies
-    are more than ``bytes`` in a partition, or the disk is short.
+    Every process that reads through the local store counts; a count ends ``within`` after the last fetch. A copy is deleted
+    when it was not read for ``keep``. If the copies of a partition exceed ``bytes``, or the disk is short, the least
+    recently read copies are deleted first.
     """
 
     limits = ("reads",)
@@ -177,9 +176,9 @@ class PromoteRule(_Rule):
 
 
 class StorageClass(_Rule):
-    """Move objects into another storage class of the bucket, so long after their last append.
+    """Move objects into another storage class of the bucket, ``after`` their last append.
 
-    An object is copied under a new name, compared and published in place of the old one.
+    An object is copied under a new name, and the compared copy is published in place of it.
     """
 
     limits = ("after",)
@@ -193,9 +192,9 @@ class StorageClass(_Rule):
 
 
 class Retention(_Rule):
-    """Delete data for good, in every tier, once it is so old, or more than so many bytes; default never.
+    """Delete records permanently, in every tier, when they have ``age``, or the log exceeds ``bytes``; by default never.
 
-    ``by``: ages count from the last append, or from the records' own timestamps.
+    ``by``: ages count from the last append, or from the records' timestamps.
     """
 
     limits = ("age", "bytes")
@@ -205,9 +204,9 @@ class Retention(_Rule):
 
 
 class MergeRule(_Rule):
-    """Join small neighbours in the cold tier into objects of at most ``target_bytes``, so long after their last append.
+    """Merge small adjacent objects into objects of at most ``target_bytes``, ``after`` their last append.
 
-    An object of half the target or more is left as it is.
+    An object of at least half the target is not merged.
     """
 
     limits = ("target_bytes", "after")
@@ -216,7 +215,7 @@ class MergeRule(_Rule):
 
 
 class ScrubRule(_Rule):
-    """Look at every cold object again, once in ``every``, so many bytes of objects a pass and partition."""
+    """Check each object once in ``every``, at most ``bytes_per_pass`` of a partition's objects in a pass."""
 
     limits = ("every",)
     every: PositiveDurationOrOff = timedelta(days=30)
@@ -224,7 +223,7 @@ class ScrubRule(_Rule):
 
 
 class Policy(BaseModel):
-    """All rules of one topic, resolved. Nothing expires unless a ``retention`` says so."""
+    """All rules of one topic, resolved. Nothing expires without a ``retention``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -242,7 +241,7 @@ class Policy(BaseModel):
 
 PRESETS: Mapping[str, Policy] = MappingProxyType(
     {
-        # Much stays local and cheap to decode; the bucket is seconds behind.
+        # Much data stays local and is cheap to decode; the bucket lags by seconds.
         "high-performance": Policy(
             roll=Roll(bytes=512 << 20, age=timedelta(hours=1)),
             compress=CompressRule(codec="lz4", after=timedelta(minutes=10)),
@@ -250,7 +249,7 @@ PRESETS: Mapping[str, Policy] = MappingProxyType(
             local_retention=LocalRetention(age=timedelta(days=7), bytes=500 << 30),
             promote=PromoteRule(reads=3, bytes=50 << 30),
         ),
-        # Few, large objects, few requests and little local disk; the bucket is minutes behind.
+        # Few large objects, few requests and little local disk; the bucket lags by minutes.
         "cost-optimized": Policy(
             roll=Roll(bytes=512 << 20, age=timedelta(hours=6)),
             compress=CompressRule(codec="zstd", level=9, after=timedelta(minutes=1)),

@@ -1,4 +1,4 @@
-"""When a plan under way is to be made anew: while the disk is short, what was published since can be evicted."""
+"""The check that ends a plan early on a full disk: a new plan can evict the segments published since."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import time
 from collections.abc import Callable
 
 SHORT_SECONDS = 30.0
-"""How long a plan is carried out on a disk that is short; it does not evict what it publishes itself."""
+"""How long a plan goes on while the disk is short; a plan does not evict the segments that it publishes itself."""
 
 
 class ReplanCheck:
-    """Asked before each action of one plan, from several threads.
+    """The check before each action of one plan; thread-safe.
 
     Parameters
     ----------
     is_short
-        Whether less of the disk is free than is to stay free.
+        Returns whether the disk has less free room than its floor.
     clock
-        Monotonic seconds.
+        Returns monotonic seconds.
 
     Attributes
     ----------
-    found
-        Whether it was so when it was last asked; what is left is not begun then.
+    was_due
+        The last result of `is_due`; once it is true, no further action is begun.
     """
 
     def __init__(self, is_short: Callable[[], bool], clock: Callable[[], float] | None = None) -> None:
         self._is_short = is_short
         self._clock = clock or time.monotonic
         self._until = self._clock() + SHORT_SECONDS
-        self.found = False
+        self.was_due = False
 
-    def is_so(self) -> bool:
-        """Whether what is left of the plan is better planned again; once it is, it stays so."""
-        self.found = self.found or (self._clock() >= self._until and self._is_short())
-        return self.found
+    def is_due(self) -> bool:
+        """Whether the rest of the plan should be planned again; once true, it stays true."""
+        self.was_due = self.was_due or (self._clock() >= self._until and self._is_short())
+        return self.was_due

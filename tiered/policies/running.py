@@ -1,4 +1,4 @@
-"""Which actions are under way, for those who watch."""
+"""The record of the actions that are under way, for status and logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .actions import Action
 
 
 class Running:
-    """The actions that executors carry out right now. Thread-safe.
+    """The actions that executors carry out now. Thread-safe.
 
     Parameters
     ----------
     clock
-        Monotonic seconds.
+        Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,18 +26,18 @@ class Running:
 
     @contextmanager
     def during(self, action: Action) -> Iterator[None]:
-        """Count `action` as under way until the block ends."""
-        place = threading.get_ident()  # a thread carries out one action at a time
+        """Record `action` as under way until the block ends."""
+        thread = threading.get_ident()  # a thread carries out one action at a time
         with self._lock:
-            self._begun[place] = action, self._clock()
+            self._begun[thread] = action, self._clock()
         try:
             yield
         finally:
             with self._lock:
-                del self._begun[place]
+                del self._begun[thread]
 
     def now(self) -> list[tuple[Action, float]]:
-        """Return what is under way, the oldest first, and since how many seconds."""
+        """Return the actions under way, the oldest first, with the seconds since they began."""
         with self._lock:
             begun = list(self._begun.values())
         now = self._clock()

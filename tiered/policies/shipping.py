@@ -1,12 +1,12 @@
-"""Carries out the actions of many partitions side by side, one at a time of each, in turn.
+"""The fair execution of many partitions' actions: in turn, one action of a partition at a time.
 
 ::
 
-    lines    big: [piece piece piece …]   quiet: [tail]   …      begun whenever something is due
-    places   ▓ ▓ ▓ ░                                             a large action leaves the last one free
+    lines    big: [tail tail tail …]   quiet: [tail]   …      a line begins whenever its partition is due
+    slots    ▓ ▓ ▓ ░                                          large actions leave the last slot free
 
-A line waits for its turn, does one action, and goes back to the end of the queue. So a partition with much to ship
-holds up no other for longer than one action, and as small ones have a place of their own, none of those at all.
+A line waits for its turn, carries out one action, and goes back to the end of the queue. So a partition with much to ship
+delays another one by one action at most. Small actions have a slot of their own and are not delayed by large ones.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Collection, Hashable, Iterable
 from contextlib import ExitStack
 
 from .actions import Action
-from .executor import Executor, Run
+from .executor import Executor, PartitionRun
 
-PLACES = 4
+SLOTS = 4
 LARGE_BYTES = 1 << 20
-"""An action of more is large."""
+"""An action above this size is large."""
 
 
 class _Line:
-    """The actions of one partition that are left, and what became of the others."""
+    """The remaining actions of one partition, and the results of the others."""
 
-    def __init__(self, executor: Executor, actions: Iterable[Action], held: ExitStack) -> None:
+    def __init__(self, executor: Executor, actions: Iterable[Action], resources: ExitStack) -> None:
         self.executor = executor
         self.left = deque(actions)
-        self.held = held
-        self.run = Run()
+        self.resources = resources
+        self.run = PartitionRun()
 
     @property
     def is_large(self) -> bool:
@@ -39,23 +39,23 @@ class _Line:
 
 
 class Shipping:
-    """Lines that are under way on threads of this process. Thread-safe.
+    """The lines under way, and the threads that carry them out. Thread-safe.
 
     Parameters
     ----------
-    places
-        How many actions are carried out at a time, at least two; one of them is for small ones.
+    slots
+        Number of actions at a time, at least two; one slot is for small actions.
     """
 
-    def __init__(self, places: int = PLACES) -> None:
-        if places < 2:
-            raise ValueError("places must be at least 2")
-        self._places = places
+    def __init__(self, slots: int = SLOTS) -> None:
+        if slots < 2:
+            raise ValueError("slots must be at least 2")
+        self._slots = slots
         self._changed = threading.Condition()
         self._lines: dict[Hashable, _Line] = {}
         self._queue: deque[Hashable] = deque()
         self._workers = self._large = 0
-        self._ended: list[Run] = []
+        self._ended: list[PartitionRun] = []
         self._interrupted = False
         self._error: BaseException | None = None
 
@@ -64,31 +64,33 @@ class Shipping:
         with self._changed:
             return frozenset(self._lines)
 
-    def begin(self, key: Hashable, actions: Collection[Action], executor: Executor, held: ExitStack) -> None:
-        """Let a line wait for its turn.
+    def begin(
+        self, key: Hashable, actions: Collection[Action], executor: Executor, resources: ExitStack
+    ) -> None:
+        """Queue a new line.
 
         Parameters
         ----------
         key
-            The partition; nothing of it is under way.
+            The partition; it has no line under way.
         actions
-            At least one, in the order in which they are carried out.
-        held
-            Closed once the line has ended, whatever comes; also where this raises.
+            At least one action, in order.
+        resources
+            Closed when the line has ended, in any way, and also if this method raises.
 
         Raises
         ------
         RuntimeError
             No thread can be started any more.
         """
-        line = _Line(executor, actions, held)
+        line = _Line(executor, actions, resources)
         with self._changed:
-            if self._workers < min(self._places, len(self._lines) + 1):
+            if self._workers < min(self._slots, len(self._lines) + 1):
                 try:
-                    # A daemon's thread: what is under way at the exit may be killed, and is gone on with later.
+                    # A daemon thread: the exit of the process may kill an action, and a later pass repeats it.
                     threading.Thread(target=self._work, name="tiered-ship", daemon=True).start()
                 except BaseException:
-                    held.close()
+                    resources.close()
                     raise
                 self._workers += 1
             self._lines[key] = line
@@ -96,12 +98,12 @@ class Shipping:
             self._changed.notify_all()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until no line is under way, for so long at most; None for however long it takes.
+        """Wait until no line is under way, for `seconds` at most; None for no limit.
 
         Raises
         ------
         BaseException
-            What ended a thread, which is no error of an action.
+            The exception that ended a thread; errors of actions do not.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._lines, seconds)
@@ -118,8 +120,8 @@ class Shipping:
             finally:
                 self._interrupted = False
 
-    def ended(self) -> list[Run]:
-        """Return what became of the lines that ended since this was asked last."""
+    def take_ended(self) -> list[PartitionRun]:
+        """Return the results of the lines that have ended since the last call."""
         with self._changed:
             ended, self._ended = self._ended, []
             return ended
@@ -132,19 +134,19 @@ class Shipping:
             error: BaseException | None = None
             try:
                 line.executor.step(action, line.run, stopping=self._interrupted)
-            except BaseException as failed:  # noqa: BLE001 - told to who waits
+            except BaseException as failed:  # noqa: BLE001 - `wait` raises it
                 error = failed
             if error is not None or not line.left:
-                line.held.close()
-            self._went(key, line, large, error)
+                line.resources.close()
+            self._requeue(key, line, large, error)
 
     def _next(self) -> Hashable | None:
-        """Wait for a line whose turn it is; None where none is left."""
+        """Wait for the next line that may run; None if no line is left."""
         with self._changed:
             while self._lines:
                 for key in self._queue:
                     large = self._lines[key].is_large
-                    if not large or self._large < self._places - 1:
+                    if not large or self._large < self._slots - 1:
                         self._queue.remove(key)
                         self._large += large
                         return key
@@ -152,7 +154,8 @@ class Shipping:
             self._workers -= 1
             return None
 
-    def _went(self, key: Hashable, line: _Line, large: bool, error: BaseException | None) -> None:
+    def _requeue(self, key: Hashable, line: _Line, large: bool, error: BaseException | None) -> None:
+        """Queue a line again after one of its actions, or end it."""
         with self._changed:
             self._large -= large
             if error is not None:

@@ -47,7 +47,7 @@ from ..format.lineages import UNBOUNDED, shared_end
 from ..format.manifest import Head, ObjectEntry, Origin
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
-from ..policies.rules.append_times import believed
+from ..policies.rules.append_times import corrected_times
 
 log = logging.getLogger("tiered.restore")
 
@@ -216,7 +216,7 @@ def rewound(
     orphans = _orphans(cold, before, named, at_us)
     began = _began(cold, before, named, orphans.values())
     # One log; of an orphan nobody knows which one's.
-    times = believed(((entry.end_offset, entry.last_append_us) for entry in named), now_us)
+    times = corrected_times(((entry.end_offset, entry.last_append_us) for entry in named), now_us)
     pieces = [_named(entry, times[entry.end_offset, entry.last_append_us]) for entry in named]
     pieces += [_orphan(name, facts) for name, facts in orphans.items()]
     where = cold.where(cold.keys.prefix)

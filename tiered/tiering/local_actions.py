@@ -26,7 +26,7 @@ from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import Action, Compress, EvictLocal, Expire, Offload, Seal, ShipTail
-from ..policies.rules.ship_tail import PIECE_BYTES, Tail, joined_base
+from ..policies.rules.ship_tail import TAIL_BYTES_MAX, Tail, extended_base
 from ..reader.same_log import Likeness
 from ..reader.snapshot import check_owner
 from ..survey.local_segments import LocalSegments, active_segment, local_segments
@@ -222,14 +222,14 @@ class TierActions:
         share = segment.bytes * (end - base) // max(1, segment.end_offset - segment.header.base_offset)
         tails = _tails_before(head, segment.header.segment_id, base)
         if self._same.at_end(committer.partition, head, [segment]) is Likeness.SAME:
-            base = joined_base(tails, Tail(base, end, share))
+            base = extended_base(tails, Tail(base, end, share))
         if segment.facts is not None and (base, end) == (segment.header.base_offset, segment.end_offset):
             return self._publish(meta, committer, segment, segment.facts, sealed=True), end
         facts = _tail_facts(segment, base, end, self._same.ends)
         return self._publish(meta, committer, segment, facts, sealed=False), end
 
     def _piece_end(self, segment: SegmentFile, base: int, end: int) -> int:
-        cut = segment.index.fitting_end(base, end, PIECE_BYTES)
+        cut = segment.index.fitting_end(base, end, TAIL_BYTES_MAX)
         return end if self._same.ends.producers_at(segment, cut) is None else cut
 
     def _publish(

@@ -19,7 +19,7 @@ from ..errors import (
     as_tiered_error,
 )
 from ..policies.facts import PartitionFacts, StoreFacts
-from ..policies.rules.append_times import by_the_clock
+from ..policies.rules.append_times import correct_append_times
 from ..survey.local_segments import local_segments
 from ..survey.partition_survey import PartitionSurvey, survey_partition, with_copies
 from ..survey.plan_facts import partition_facts
@@ -100,7 +100,7 @@ class StoreSurvey:
         disk = self._context.host.disk_usage(self.root)
         url = self._access.locations.cold_url if self._access.has_cold else None
         return StoreFacts(
-            partitions=tuple(by_the_clock(facts, now_us) for facts in partitions),
+            partitions=tuple(correct_append_times(facts, now_us) for facts in partitions),
             disk_free_bytes=disk.free,
             disk_total_bytes=disk.total,
             has_cold=url is not None,

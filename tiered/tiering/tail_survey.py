@@ -10,7 +10,7 @@ from ..errors import CorruptionError, Fenced
 from ..format.topic_meta import TopicMeta
 from ..hot.partition_writer import PartitionWriter
 from ..policies.actions import ShipTail
-from ..policies.rules.ship_tail import PIECE_BYTES, unpublished, untold
+from ..policies.rules.ship_tail import TAIL_BYTES_MAX, start_reason, tail_reason
 from ..reader.snapshot import check_owner
 from ..survey.lag import Lag, lag_of
 from ..survey.local_segments import LocalFile, oldest_append_us, open_segments
@@ -106,7 +106,7 @@ class TailSurvey:
             base_offset=base,
             end_offset=end,
             bytes=segment.bytes * (end - base) // (segment.end_offset - segment.header.base_offset),
-            reason=unpublished(end - base),
+            reason=tail_reason(end - base),
         )
 
 
@@ -118,7 +118,7 @@ def _begins_at(meta: TopicMeta, partition: int, start: int) -> ShipTail:
         base_offset=start,
         end_offset=start,
         bytes=0,
-        reason=untold(start),
+        reason=start_reason(start),
     )
 
 
@@ -133,6 +133,6 @@ def _pieces(segment: SegmentFile, base: int) -> Iterator[tuple[int, int]]:
         yield base, end
         return
     while base < end:
-        piece = segment.index.fitting_end(base, end, PIECE_BYTES)
+        piece = segment.index.fitting_end(base, end, TAIL_BYTES_MAX)
         yield base, piece
         base = piece

@@ -30,7 +30,7 @@ from ..errors import (
 from ..format.timestamps import timestamp_us
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import Action, Expire, ShipTail
-from ..policies.executor import Executor, Outcome, Stopping, TierReport, joined, report_of
+from ..policies.executor import Executor, Outcome, Stopping, TierReport, join_reports, make_report
 from ..policies.forecast.simulate import Simulation, simulate
 from ..policies.outlook import outlook
 from ..policies.plan import Plan, make_plan
@@ -157,7 +157,7 @@ class Tierer:
                 rounds.append(report)
             if self._access.has_cold and read_swept(self.finder.root) is None:
                 self.actions.remember_sweep(plan.now_us)  # from here on counts when the first is due
-        return joined(rounds), untidy + problems
+        return join_reports(rounds), untidy + problems
 
     def _carried_out(self, plan: Plan, should_stop: Callable[[], bool]) -> tuple[TierReport, bool]:
         """Carry a plan out, as far as it does not become outdated; return whether it did, and another gets further."""
@@ -165,9 +165,9 @@ class Tierer:
         total, policy_for = usage(root).total, self._context.settings.policy_for
         floor = max((floor_bytes(policy_for(name), total) for name in self._topics.listed()), default=0)
         outdated = ReplanCheck(lambda: usage(root).free < floor)
-        report = self._executor(lambda: outdated.is_so() or should_stop()).execute(plan)
+        report = self._executor(lambda: outdated.is_due() or should_stop()).execute(plan)
         stopping = should_stop() or self._context.lifecycle.stopping.is_set()
-        return report, outdated.found and report.bytes > 0 and not report.failed and not stopping
+        return report, outdated.was_due and report.bytes > 0 and not report.failed and not stopping
 
     def tail_pass(
         self,
@@ -208,7 +208,7 @@ class Tierer:
                 self._shipping.interrupt()
                 raise
             under_way = self._shipping.under_way()
-            report = report_of(self._shipping.ended(), time.monotonic() - begun)
+            report = make_report(self._shipping.take_ended(), time.monotonic() - begun)
         return TailReport(report, lags, problems, under_way)
 
     def _survey_tails(
@@ -333,7 +333,7 @@ class Tierer:
             # Whoever does not let one action have its turn would let each of the others wait as long.
             should_stop=lambda: locked_out.is_set() or self._stops(should_stop),
             turn=turn,
-            held=self._paused_meanwhile,
+            skip_reason=self._paused_meanwhile,
             is_gone=self._deleted_meanwhile(),
             running=self.running,
             observe=self.observe_action,

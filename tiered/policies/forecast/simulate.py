@@ -31,7 +31,7 @@ from ..actions import (
     Sweep,
 )
 from ..facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, ScrubFact, SegmentFact, StoreFacts
-from ..outlook import TierBytes, held
+from ..outlook import TierBytes, bytes_by_tier
 from ..plan import Plan, make_plan
 from ..policy import Policy
 
@@ -97,7 +97,7 @@ class Simulation:
         found: dict[tuple[str, str, str], Group] = {}
         for at_us, action in self.steps:
             named = re.search(r"[a-z_]+\.[a-z_]+", action.reason)
-            key = action.kind, action.place()[0], named[0] if named else ""
+            key = action.kind, action.location()[0], named[0] if named else ""
             requests = action.requests.writes + action.requests.reads
             known = found.get(key) or Group(*key, 0, 0, 0, at_us, at_us)
             found[key] = replace(
@@ -126,7 +126,7 @@ def simulate(
 ) -> Simulation:
     """Return what passes would do until `end_us`; parameters are as of `make_plan`."""
     steps: list[tuple[int, Action]] = []
-    start, before = facts.now_us, held(facts.partitions)
+    start, before = facts.now_us, bytes_by_tier(facts.partitions)
     notes: tuple[str, ...] = ()
     for at_us in _times(facts, policy_for, end_us, sweep_every):
         for _ in range(_PASSES_MAX):
@@ -135,8 +135,8 @@ def simulate(
             if not plan.actions:
                 break
             steps += ((at_us, action) for action in plan.actions)
-            facts = carried_out(facts, plan.actions, at_us)
-    after = held(facts.partitions)
+            facts = apply_actions(facts, plan.actions, at_us)
+    after = bytes_by_tier(facts.partitions)
     tiers = tuple(TierBytes(name, before[name], after[name]) for name in before)
     return Simulation(
         start, end_us, tuple(steps), tiers, replace(facts, now_us=end_us), notes, facts.storage_class
@@ -196,10 +196,10 @@ def _every(begun_us: int, start_us: int, end_us: int, every_us: int) -> Iterator
 # -- what actions do -------------------------------------------------------------------------------
 
 
-def carried_out(facts: StoreFacts, actions: Iterable[Action], now_us: int) -> StoreFacts:
+def apply_actions(facts: StoreFacts, actions: Iterable[Action], now_us: int) -> StoreFacts:
     """Return the facts once all `actions` are done, in their order."""
     parts = {(item.topic, item.partition): item for item in facts.partitions}
-    before = held(facts.partitions)["warm"]
+    before = bytes_by_tier(facts.partitions)["warm"]
     swept_us = facts.swept_us
     for action in actions:
         place = action.topic, action.partition
@@ -207,7 +207,7 @@ def carried_out(facts: StoreFacts, actions: Iterable[Action], now_us: int) -> St
             swept_us = now_us
         else:
             parts[place] = _done(parts[place], action, now_us)
-    left = facts.disk_free_bytes + before - held(parts.values())["warm"]
+    left = facts.disk_free_bytes + before - bytes_by_tier(parts.values())["warm"]
     return replace(facts, partitions=tuple(parts.values()), disk_free_bytes=left, swept_us=swept_us)
 
 

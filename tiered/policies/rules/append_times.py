@@ -14,7 +14,7 @@ Stamp = tuple[int, int]
 """End offset of a piece of a log, and the time of its last append, in microseconds since the epoch."""
 
 
-def believed(stamps: Iterable[Stamp], now_us: int) -> dict[Stamp, int]:
+def corrected_times(stamps: Iterable[Stamp], now_us: int) -> dict[Stamp, int]:
     """Return the times of appends that a wall clock gave which never went back, and is not ahead of `now_us`.
 
     A time ahead of now never was, and one before that of an earlier piece is of a clock that was behind: in the place of
@@ -40,11 +40,11 @@ def believed(stamps: Iterable[Stamp], now_us: int) -> dict[Stamp, int]:
     return times
 
 
-def by_the_clock(facts: PartitionFacts, now_us: int) -> PartitionFacts:
-    """Return facts in which no append lies ahead of now, nor before that of an earlier record; see `believed`."""
+def correct_append_times(facts: PartitionFacts, now_us: int) -> PartitionFacts:
+    """Return facts in which no append lies ahead of now, nor before that of an earlier record; see `corrected_times`."""
     pieces: tuple[SegmentFact | ColdObjectFact | ObjectFact, ...]
     pieces = (*facts.segments, *facts.cold_objects, *facts.objects)
-    times = believed(((item.end_offset, item.last_append_us) for item in pieces), now_us)
+    times = corrected_times(((item.end_offset, item.last_append_us) for item in pieces), now_us)
     if all(stamp[1] == time_us for stamp, time_us in times.items()):
         return facts
     return replace(

@@ -11,7 +11,7 @@ from ..policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PartitionCase:
     """One partition, its policy and its store at the time that is planned for.
 
     Attributes
@@ -28,7 +28,7 @@ class Case:
     floor_bytes: int
 
     @classmethod
-    def of(cls, facts: PartitionFacts, policy: Policy, store: StoreFacts, now_us: int) -> Case:
+    def of(cls, facts: PartitionFacts, policy: Policy, store: StoreFacts, now_us: int) -> PartitionCase:
         """Return the case of a partition of a store."""
         floor = floor_bytes(policy, store.disk_total_bytes)
         return cls(facts, policy, store.has_cold, now_us, store.disk_free_bytes, floor)
@@ -42,7 +42,7 @@ class Case:
         """Return how long ago the last record was appended."""
         return self.now_us - item.last_append_us
 
-    def short(self) -> str:
+    def short_reason(self) -> str:
         """Return how short the disk is, as a reason."""
         limit = approximate_size(self.floor_bytes)
         return f"{approximate_size(max(0, self.free_bytes))} of disk free < local_retention.free_disk {limit}"
@@ -62,7 +62,7 @@ def floor_bytes(policy: Policy, disk_total_bytes: int) -> int:
     return 0 if floor is None or not disk_total_bytes else floor.of(disk_total_bytes)
 
 
-def about(segment: SegmentFact) -> dict[str, Any]:
+def segment_fields(segment: SegmentFact) -> dict[str, Any]:
     """Return what an action says of the segment that it is about."""
     return {
         "topic": segment.topic,

@@ -8,7 +8,7 @@ from uuid import UUID
 from ...base.units import to_us
 from ..actions import Compress
 from ..facts import SegmentFact
-from .case import Case, about, age_reason
+from .case import PartitionCase, age_reason, segment_fields
 
 # Re-encoding a file that is evicted sooner than this costs more than the room it gains.
 COMPRESS_PAYS_US = 3_600_000_000
@@ -17,7 +17,7 @@ _SMALL_BLOCKS = 4
 
 
 def compressions(
-    case: Case, segments: Iterable[SegmentFact], evicted: Collection[UUID | None]
+    case: PartitionCase, segments: Iterable[SegmentFact], evicted: Collection[UUID | None]
 ) -> Iterator[Compress]:
     """Yield what is old enough, and would profit; not what this plan evicts, or the next ones soon."""
     rule = case.policy.compress
@@ -38,7 +38,7 @@ def compressions(
         else:
             continue
         yield Compress(
-            **about(segment),
+            **segment_fields(segment),
             bytes=segment.local_bytes,
             codec=rule.codec,
             level=rule.level,
@@ -47,7 +47,7 @@ def compressions(
         )
 
 
-def _leaves_soon(case: Case, segment: SegmentFact) -> bool:
+def _leaves_soon(case: PartitionCase, segment: SegmentFact) -> bool:
     limit, pin = case.policy.local_retention.age, case.policy.pin
     will_be_cold = case.has_cold and (segment.in_manifest or case.policy.offload.after is not None)
     if pin.topic or limit is None or not will_be_cold:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from ...base.units import to_us
 from ..actions import EvictLocal
 from ..facts import SegmentFact
-from .case import Case, about, age_reason, size_reason
+from .case import PartitionCase, age_reason, segment_fields, size_reason
 
 
-def evictable(case: Case, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
+def evictable(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
     """Yield what may be evicted (promise P5), oldest first; what stays local stays contiguous."""
     pin = case.policy.pin
     # SurveyResult for once: there may be thousands of objects, and of segments.
@@ -26,7 +26,7 @@ def evictable(case: Case, segments: Sequence[SegmentFact]) -> Iterator[SegmentFa
             yield segment
 
 
-def evictions(case: Case, segments: Sequence[SegmentFact]) -> Iterator[EvictLocal]:
+def evictions(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[EvictLocal]:
     """Yield what the rules on age and size evict, oldest first."""
     rule = case.policy.local_retention
     local = sum(item.local_bytes for item in segments)
@@ -44,4 +44,4 @@ def evictions(case: Case, segments: Sequence[SegmentFact]) -> Iterator[EvictLoca
 
 def evict(segment: SegmentFact, reason: str) -> EvictLocal:
     """Return the eviction of a segment."""
-    return EvictLocal(**about(segment), bytes=segment.local_bytes, reason=reason)
+    return EvictLocal(**segment_fields(segment), bytes=segment.local_bytes, reason=reason)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..actions import Expire
 from ..cost import COMMIT, Requests
-from .case import Case, is_behind, size_reason
+from .case import PartitionCase, is_behind, size_reason
 
 
-def expiry(case: Case) -> Expire | None:
+def expiry(case: PartitionCase) -> Expire | None:
     """Return the one step to the new start offset; what earlier deletions left counts as well."""
     facts, limit = case.facts, case.policy.retention.bytes
     spans = facts.spans()

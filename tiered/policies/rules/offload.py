@@ -8,12 +8,12 @@ from ...base.units import to_us
 from ..actions import Offload, ShipTail
 from ..cost import COMMIT, upload_requests
 from ..facts import SegmentFact
-from .case import Case, about, age_reason, size_reason
-from .ship_tail import unpublished
+from .case import PartitionCase, age_reason, segment_fields, size_reason
+from .ship_tail import tail_reason
 
 
 def publications(
-    case: Case, segments: Sequence[SegmentFact], start_offset: int, notes: list[str]
+    case: PartitionCase, segments: Sequence[SegmentFact], start_offset: int, notes: list[str]
 ) -> Iterator[Offload | ShipTail]:
     """Walk from the published offset towards the end; stop where a record would follow a gap, and note that."""
     rule, cursor = case.policy.offload, max(case.facts.published_offset, start_offset)
@@ -46,7 +46,7 @@ def publications(
             return
 
 
-def _reason_to_offload(case: Case, segment: SegmentFact, waiting_bytes: int) -> str | None:
+def _reason_to_offload(case: PartitionCase, segment: SegmentFact, waiting_bytes: int) -> str | None:
     rule, age = case.policy.offload, case.age_us(segment)
     assert rule.after is not None
     if not segment.sealed:
@@ -55,23 +55,23 @@ def _reason_to_offload(case: Case, segment: SegmentFact, waiting_bytes: int) -> 
         return age_reason(age, "offload.after", to_us(rule.after))
     if rule.bytes is not None and waiting_bytes > rule.bytes:
         return size_reason(waiting_bytes, "offload.bytes", rule.bytes)
-    return case.short() if case.is_short else None
+    return case.short_reason() if case.is_short else None
 
 
-def _tail_is_due(case: Case) -> bool:
+def _tail_is_due(case: PartitionCase) -> bool:
     interval = case.policy.offload.tail_interval
     # A clock that was once far ahead must not put the next tail off until then.
     return interval is not None and abs(case.now_us - case.facts.tail_shipped_us) >= to_us(interval)
 
 
-def _offload(case: Case, segment: SegmentFact, reason: str) -> Offload:
+def _offload(case: PartitionCase, segment: SegmentFact, reason: str) -> Offload:
     replaced = sum(
         item.bytes
         for item in case.facts.cold_objects
         if item.tail and item.segment_ids == (segment.segment_id,)
     )
     return Offload(
-        **about(segment),
+        **segment_fields(segment),
         bytes=segment.local_bytes,
         cold_bytes_delta=segment.local_bytes - replaced,
         requests=upload_requests(segment.local_bytes) + COMMIT,
@@ -82,9 +82,9 @@ def _offload(case: Case, segment: SegmentFact, reason: str) -> Offload:
 def _ship_tail(segment: SegmentFact, base: int, end: int) -> ShipTail:
     size = segment.local_bytes * (end - base) // (segment.end_offset - segment.base_offset)
     return ShipTail(
-        **{**about(segment), "base_offset": base, "end_offset": end},
+        **{**segment_fields(segment), "base_offset": base, "end_offset": end},
         bytes=size,
         cold_bytes_delta=size,
         requests=upload_requests(size) + COMMIT,
-        reason=unpublished(end - base),
+        reason=tail_reason(end - base),
     )

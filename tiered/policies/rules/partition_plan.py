@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from ..actions import Action, ChangeClass, Demote, Merge
 from ..facts import PartitionFacts, SegmentFact, StoreFacts
 from ..policy import Policy
-from .case import Case, is_behind
+from .case import PartitionCase, is_behind
 from .change_class import class_moves
 from .compress import compressions
 from .evict import evict, evictable, evictions
 from .expire import expiry
 from .merge import merges
 from .offload import publications
-from .promote import Copies
+from .promote import CopiesPlan
 from .scrub import scrub
 from .seal import seals
 
@@ -23,7 +23,7 @@ class PartitionPlan:
     """The plan of one partition while it is made."""
 
     def __init__(self, facts: PartitionFacts, policy: Policy, store: StoreFacts, now_us: int) -> None:
-        self.case = case = Case.of(facts, policy, store, now_us)
+        self.case = case = PartitionCase.of(facts, policy, store, now_us)
         self.moves_to: str | None = store.storage_class if store.has_classes else None
         self.notes: list[str] = []
         self.expire = expiry(case)
@@ -34,7 +34,7 @@ class PartitionPlan:
             if item.end_offset > max(self.start_offset, item.base_offset)
         ]
         self.evictions = list(evictions(case, self.segments))
-        self.copies = Copies(facts, policy, now_us, self.start_offset)
+        self.copies = CopiesPlan(facts, policy, now_us, self.start_offset)
         self.demotions: list[Demote] = list(self.copies.dropped)
         self.promotions: list[Action] = []
         self.merged, self.moved = self._rewrites()
@@ -92,7 +92,7 @@ def relieve_disk(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
     for _, index, copy in sorted(copies, key=lambda item: item[:2]):
         if free < drafts[index].case.floor_bytes:
             draft = drafts[index]
-            draft.demotions.append(draft.copies.drop(copy, draft.case.short()))
+            draft.demotions.append(draft.copies.drop(copy, draft.case.short_reason()))
             free += copy.bytes
     candidates: list[tuple[int, int, SegmentFact]] = []
     for index, draft in enumerate(drafts):
@@ -102,7 +102,7 @@ def relieve_disk(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
             candidates.append((latest, index, segment))
     for _, index, segment in sorted(candidates, key=lambda item: item[:2]):
         if free < drafts[index].case.floor_bytes:
-            drafts[index].evictions.append(evict(segment, drafts[index].case.short()))
+            drafts[index].evictions.append(evict(segment, drafts[index].case.short_reason()))
             free += segment.local_bytes
 
 
@@ -113,7 +113,7 @@ def promote(facts: StoreFacts, drafts: Sequence[PartitionPlan]) -> None:
         floor = max((draft.case.floor_bytes for draft in drafts), default=0)
         room = facts.disk_free_bytes - 2 * floor
     for draft in drafts if facts.has_cold else ():
-        made = list(draft.copies.made(room, draft.rewritten()))
+        made = list(draft.copies.promotions(room, draft.rewritten()))
         draft.promotions += made
         room -= sum(item.bytes for item in made)
 

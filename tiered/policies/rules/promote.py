@@ -19,7 +19,7 @@ from ..policy import Policy
 _READ_BYTES = 8 << 20
 
 
-class Copies:
+class CopiesPlan:
     """The copies of one partition while its plan is made.
 
     Parameters
@@ -83,7 +83,7 @@ class Copies:
             return not self._all_known and (pin.since is not None or pin.until is not None)
         return item.damaged or self._holds(item)
 
-    def made(self, room_bytes: int, replaced: Collection[str]) -> Iterator[Promote]:
+    def promotions(self, room_bytes: int, replaced: Collection[str]) -> Iterator[Promote]:
         """Yield the copies to make, pinned ones first, then those most fetched, in so much room on the disk.
 
         Parameters

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator
 from ...base.units import to_us
 from ..actions import Seal
 from ..facts import SegmentFact
-from .case import Case, about, age_reason, size_reason
+from .case import PartitionCase, age_reason, segment_fields, size_reason
 
 
-def seals(case: Case, segments: Iterable[SegmentFact], start_offset: int) -> Iterator[Seal]:
+def seals(case: PartitionCase, segments: Iterable[SegmentFact], start_offset: int) -> Iterator[Seal]:
     """Yield the end of the segment that is appended to, where it is due."""
     for segment in segments:
         if segment.sealed or not segment.newest:
             continue
         reason = _reason_to_seal(case, segment, start_offset)
         if reason:
-            yield Seal(**about(segment), bytes=segment.local_bytes, reason=reason)
+            yield Seal(**segment_fields(segment), bytes=segment.local_bytes, reason=reason)
 
 
-def _reason_to_seal(case: Case, segment: SegmentFact, start_offset: int) -> str | None:
+def _reason_to_seal(case: PartitionCase, segment: SegmentFact, start_offset: int) -> str | None:
     roll, offload = case.policy.roll, case.policy.offload
     if roll.bytes is not None and segment.local_bytes >= roll.bytes:
         return size_reason(segment.local_bytes, "roll.bytes", roll.bytes)

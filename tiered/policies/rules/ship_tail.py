@@ -1,6 +1,6 @@
 """What the tail of a segment is in the bucket: large ones go in pieces, and older small ones are joined. Pure.
 
-A piece is of whole blocks and has at most `PIECE_BYTES` of the segment, unless one block has more. It is published by a
+A piece is of whole blocks and has at most `TAIL_BYTES_MAX` of the segment, unless one block has more. It is published by a
 commit of its own, with the facts of its own end. So no tail waits for a place for longer than a piece takes, and a crash
 undoes no more than one.
 
@@ -22,8 +22,8 @@ from typing import NamedTuple
 from ..cost import MULTIPART_BYTES
 
 FANOUT = 8
-# One part of an upload, so that a piece takes no others along, see `joined_base`.
-PIECE_BYTES = MULTIPART_BYTES
+# One part of an upload, so that a piece takes no others along, see `extended_base`.
+TAIL_BYTES_MAX = MULTIPART_BYTES
 
 
 class Tail(NamedTuple):
@@ -34,7 +34,7 @@ class Tail(NamedTuple):
     bytes: int
 
 
-def joined_base(tails: Sequence[Tail], fresh: Tail, bytes_max: int = MULTIPART_BYTES) -> int:
+def extended_base(tails: Sequence[Tail], fresh: Tail, bytes_max: int = MULTIPART_BYTES) -> int:
     """Return where the object for `fresh` is to begin, so that it replaces the last ones of `tails`.
 
     Parameters
@@ -60,12 +60,12 @@ def joined_base(tails: Sequence[Tail], fresh: Tail, bytes_max: int = MULTIPART_B
             return base
 
 
-def unpublished(records: int) -> str:
+def tail_reason(records: int) -> str:
     """Say why a tail of so many records is shipped."""
     return f"{records} durable {'record is' if records == 1 else 'records are'} not in the bucket"
 
 
-def untold(start_offset: int) -> str:
+def start_reason(start_offset: int) -> str:
     """Say why a tail of no records is shipped."""
     return f"the bucket does not know that the log begins at offset {start_offset}"
 
