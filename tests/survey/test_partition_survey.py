@@ -98,7 +98,7 @@ def test_a_survey_that_does_not_ask_opens_no_sealed_segment(
     store: tiered.Store, bucket: WatchedBucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs no request either, and knows the end and the size of every file all the same."""
-    store.context.tiers.forget_segments()
+    store.context.tiers.release_segments()
     before = len(bucket.asked)
     monkeypatch.setattr(SegmentFile, "open", lambda *_, **__: pytest.fail("a segment was opened"))
     for survey in surveys(store, ask_bucket=False):
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_hides_nothing_else(store: tiered.Store, bucket: Wat
     """A damaged file, and then a bucket that does not answer: the survey keeps what the other tier says."""
     path = sorted(Path(store.url, "topics", "t", "1").glob("*.log"))[1]
     path.write_bytes(bytes(100))
-    store.context.tiers.forget_segments()
+    store.context.tiers.release_segments()
     sound, damaged, _ = surveys(store, ask_bucket=True)
     assert (sound.disk_error, len(sound.local.segments)) == (None, 4)
     assert isinstance(damaged.disk_error, CorruptionError)
