@@ -19,7 +19,7 @@ from tiered.monitor.metrics import METRICS
 from tiered.monitor.status import PartitionStatus, TierHoldings
 from tiered.policies.policy import PRESETS, Policy
 from tiered.reader.scan import TierShare
-from tiered.settings.sections import PRESETS_LEAVE, PolicyTable
+from tiered.settings.sections import PRESET_EXEMPT_RULES, PolicyTable
 from tiered.spark import TieredDataSource, session
 from tiered.verify.report import Problem, Repair, Unknown
 
@@ -271,7 +271,7 @@ def _settings() -> Lines:
     yield from ("```toml", text.strip(), "```", "")
     for name, preset in PRESETS.items():
         yield from (f'`preset = "{name}"` stands for these rules:', "", "```toml", "[policies.default]")
-        yield from _rules(preset.model_dump(mode="json", exclude=set(PRESETS_LEAVE)))
+        yield from _rules(preset.model_dump(mode="json", exclude=set(PRESET_EXEMPT_RULES)))
         yield from ("```", "")
 
 

@@ -18,8 +18,8 @@ from .flight import connect, serve
 from .monitor.views import listen
 from .reader.locations import TierLocations
 from .reader.tiers import Tiers
-from .settings.schedule import first_seconds, schedule_of
-from .settings.sections import SERVED
+from .settings.schedule import first_pass_seconds, pass_schedule
+from .settings.sections import SERVER_URL
 from .settings.settings import Settings
 from .store.interface.store import Store
 from .store.local_store import LocalStore
@@ -77,7 +77,7 @@ def open_store(
     StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
     """
     text = path_text(path)
-    if SERVED.match(text) and cold is None and not (tierer or daemon):
+    if SERVER_URL.match(text) and cold is None and not (tierer or daemon):
         _check_platform()
         return connect(text, loaded_settings(settings), host or Host(), read_only=read_only, token=token)
     return open_local_store(
@@ -100,7 +100,7 @@ def open_local_store(
     text = path_text(path)
     settings = loaded_settings(settings)
     host = host or Host()
-    if SERVED.match(text):
+    if SERVER_URL.match(text):
         raise ConfigError(
             f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"
         )
@@ -190,9 +190,9 @@ def _start_passes(store: LocalStore) -> None:
         store.tierer,
         store.topics,
         store.context.settings.policy_for,
-        schedule=schedule_of(store.context.settings.daemon, store.context.clock),
+        schedule=pass_schedule(store.context.settings.daemon, store.context.clock),
         clock=store.context.clock,
-        first_seconds=first_seconds(store.context.settings.daemon),
+        first_seconds=first_pass_seconds(store.context.settings.daemon),
     )
     try:
         store.web = listen(store.watched(), "daemon.metrics", store.context.settings.daemon.metrics)

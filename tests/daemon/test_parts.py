@@ -29,7 +29,7 @@ from tiered.daemon.service import Daemon
 from tiered.monitor.http import read_token
 from tiered.policies.actions import WHOLE_STORE, Offload, Sweep
 from tiered.policies.executor import Outcome
-from tiered.settings.schedule import first_seconds, schedule_of
+from tiered.settings.schedule import first_pass_seconds, pass_schedule
 from tiered.settings.sections import DaemonSettings
 from tiered.warm.bucket_binding import COLD_FILE
 
@@ -52,15 +52,15 @@ def us(text: str) -> int:
 def test_a_cron_line_names_the_next_pass(line: str, now: str, following: str) -> None:
     for jitter, draw, late in ((None, 0.9, 0.0), ("40s", 0.5, 20.0)):
         daemon = DaemonSettings.model_validate({"cron": line, "jitter": jitter})
-        seconds = schedule_of(daemon, lambda: us(now), lambda draw=draw: draw)()  # type: ignore[misc]
+        seconds = pass_schedule(daemon, lambda: us(now), lambda draw=draw: draw)()  # type: ignore[misc]
         assert seconds == pytest.approx((us(following) - us(now)) / 1e6 + late, abs=1e-6)
-    assert first_seconds(daemon) == float("inf"), (
+    assert first_pass_seconds(daemon) == float("inf"), (
         "a pass at once, at noon, is not what a line for the night means"
     )
 
 
 def test_passes_of_a_cron_line_never_come_twice_for_one_time(clock: Clock) -> None:
-    schedule = schedule_of(DaemonSettings(cron="* * * * *"), clock)
+    schedule = pass_schedule(DaemonSettings(cron="* * * * *"), clock)
     times = []
     for _ in range(5):
         clock.advance(schedule())
@@ -73,9 +73,9 @@ def test_passes_of_a_cron_line_never_come_twice_for_one_time(clock: Clock) -> No
 )
 def test_an_interval_has_its_jitter(jitter: str | None, least: float, most: float) -> None:
     daemon = DaemonSettings.model_validate({"interval": "10s", "jitter": jitter})
-    found = [schedule_of(daemon, lambda: 0, lambda draw=draw: draw)() for draw in (0.0, 0.5, 1.0)]  # type: ignore[misc]
+    found = [pass_schedule(daemon, lambda: 0, lambda draw=draw: draw)() for draw in (0.0, 0.5, 1.0)]  # type: ignore[misc]
     assert found == pytest.approx([least, 10.0, most])
-    assert first_seconds(daemon) <= 1
+    assert first_pass_seconds(daemon) <= 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.clock import Clock
 from tests.support.s3_server import S3Process
 from tiered.engine.host import Host
 from tiered.monitor.metrics import exposition, registry_for
-from tiered.settings.schedule import every
+from tiered.settings.schedule import jittered_interval
 from tiered.tiering.pass_loop import PassLoop
 
 POLICY = {
@@ -40,7 +40,7 @@ def scene(path: Path, cold: str | None, clock: Clock) -> Iterator[tuple[tiered.S
                 store.tierer,
                 store.topics,
                 settings.policy_for,
-                schedule=every(60, draw=lambda: 0.5),
+                schedule=jittered_interval(60, draw=lambda: 0.5),
                 clock=clock,
                 monotonic=lambda: clock() / 1e6,
                 draw=lambda: 0.5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tiered
 from tests.support.clock import Clock
-from tiered.settings.schedule import every
+from tiered.settings.schedule import jittered_interval
 from tiered.tiering.pass_loop import PassLoop
 from tiered.tiering.reports import PassEvent
 
@@ -19,7 +19,7 @@ class Loop:
             store.tierer,
             store.topics,
             store.context.settings.policy_for,
-            schedule=every(interval, draw=lambda: 0.5),
+            schedule=jittered_interval(interval, draw=lambda: 0.5),
             clock=clock,
             monotonic=lambda: clock() / 1e6,
             draw=lambda: 0.5,

@@ -20,7 +20,7 @@ from tests.support.stores import stepwise
 from tests.support.watched_bucket import WatchedBucket, open_at, settings
 from tiered.daemon.health import Health
 from tiered.daemon.pass_watch import WatchedWork
-from tiered.settings.schedule import every
+from tiered.settings.schedule import jittered_interval
 from tiered.tiering import tierer as tierer_module
 from tiered.tiering.pass_loop import PassLoop
 from tiered.warm.fair_lock import FairLock
@@ -124,7 +124,7 @@ def test_passes_that_are_locked_out_are_counted_and_said(
         health.set_unready("")
         passes = PassLoop(
             WatchedWork(store.tierer, health), store.topics, store.context.settings.policy_for,
-            schedule=every(1.0, draw=lambda: 0.5), clock=clock, monotonic=lambda: clock() / 1e6,
+            schedule=jittered_interval(1.0, draw=lambda: 0.5), clock=clock, monotonic=lambda: clock() / 1e6,
             draw=lambda: 0.5,
         )  # fmt: skip
         passes.run_due()

@@ -15,7 +15,7 @@ from tests.support.clock import Clock
 from tests.support.stores import values
 from tests.support.watched_bucket import URL, WatchedBucket, away, host
 from tiered.engine.host import Host
-from tiered.settings.schedule import every
+from tiered.settings.schedule import jittered_interval
 from tiered.tiering.pass_loop import PassLoop
 
 KIB = 1 << 10
@@ -104,7 +104,7 @@ def running(path: Path, clock: Clock) -> Iterator[Run]:
     with tiered.open(path, cold=URL, settings=SETTINGS, host=small) as store:
         store.create_topic("t", partitions=2)
         passes = PassLoop(
-            store.tierer, store.topics, SETTINGS.policy_for, schedule=every(TICK_SECONDS, draw=lambda: 0.5),
+            store.tierer, store.topics, SETTINGS.policy_for, schedule=jittered_interval(TICK_SECONDS, draw=lambda: 0.5),
             clock=clock, monotonic=lambda: clock() / 1e6, draw=lambda: 0.5,
         )  # fmt: skip
         yield Run(store, bucket, clock, passes)

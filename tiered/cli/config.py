@@ -13,7 +13,7 @@ import typer
 from ..daemon.service import DEFAULT_ADDRESS
 from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
-from ..settings.provenance import Setting, doubts, pattern_of, policy_provenance, provenance
+from ..settings.provenance import Setting, config_warnings, matching_pattern, policy_provenance, provenance
 from ..settings.settings import Settings, Sources, dotted
 from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_cold_place
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
@@ -66,11 +66,11 @@ def config(
     sources = Sources.read(config_file, overrides_of(path, cold))
     settings = Settings.from_sources(sources)
     place = read_cold_place(Path(settings.store.path))
-    warnings = [*doubts(settings, sources, os.environ), *_other_bucket(settings, place)]
+    warnings = [*config_warnings(settings, sources, os.environ), *_other_bucket(settings, place)]
     if task is Task.CHECK:
         _print_check(sources, settings, warnings, as_json)
         return
-    pattern = None if topic is None else pattern_of(settings, topic)
+    pattern = None if topic is None else matching_pattern(settings, topic)
     found = (
         [_in_effect(item, settings, place) for item in provenance(settings, sources)]
         if pattern is None

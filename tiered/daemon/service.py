@@ -30,7 +30,7 @@ from ..monitor.metrics import exposition, registry_for
 from ..monitor.status_page import page, page_state
 from ..opening import open_local_store
 from ..policies.policy import Policy
-from ..settings.schedule import first_seconds, schedule_of
+from ..settings.schedule import first_pass_seconds, pass_schedule
 from ..settings.settings import Settings
 from ..store.local_store import LocalStore
 from ..tiering.pass_loop import PassLoop
@@ -140,9 +140,9 @@ class Daemon:
             work,
             store.topics,
             self._policy,
-            schedule=schedule_of(daemon, self._clock),
+            schedule=pass_schedule(daemon, self._clock),
             clock=self._clock,
-            first_seconds=first_seconds(daemon),
+            first_seconds=first_pass_seconds(daemon),
         )
         try:
             self._registry = registry_for(store.watched(self._passes))
@@ -253,7 +253,7 @@ class Daemon:
             self._clock_drift = drift
             if self._settings.daemon.cron is not None:
                 # The clock was set, or the machine slept: the passes wait by another clock.
-                self._passes.reschedule(schedule_of(self._settings.daemon, self._clock))
+                self._passes.reschedule(pass_schedule(self._settings.daemon, self._clock))
         now = time.monotonic()
         if now >= self._status_due:
             self._status_due = now + _STATUS_SECONDS
@@ -339,7 +339,7 @@ class Daemon:
             if self._passes is not None and (before.cron, before.interval, before.jitter) != (
                 new.daemon.cron, new.daemon.interval, new.daemon.jitter,
             ):  # fmt: skip
-                self._passes.reschedule(schedule_of(new.daemon, self._clock))
+                self._passes.reschedule(pass_schedule(new.daemon, self._clock))
             log.info("the configuration was read again")
         self._notify.ready()
 

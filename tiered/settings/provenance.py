@@ -1,4 +1,4 @@
-"""Where each effective setting comes from, and which of them contradict each other. Pure."""
+"""The source of each effective setting, and warnings about settings that contradict each other. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from ..policies.policy import PRESETS, Policy
-from .sections import PRESETS_LEAVE, PolicyTable
+from .sections import PRESET_EXEMPT_RULES, PolicyTable
 from .settings import Settings, Sources, dotted
 
 DEFAULT = "default"
 _PREFIX = "TIERED_"
-_DISAGREEING = (
+_CONFLICTING_RULES = (
     ("local_retention", "retention"),
     ("offload", "retention"),
     ("storage_class", "retention"),
     ("storage_class", "merge"),
 )
-# For the project's own tests; a secret, which no setting holds.
-_NOT_SETTINGS = ("TIERED_TEST_", "TIERED_FLIGHT_TOKEN")
+# Variables of the project's own tests, and the secret that no setting holds.
+_OTHER_VARIABLES = ("TIERED_TEST_", "TIERED_FLIGHT_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Setting:
     Attributes
     ----------
     key
-        As TOML writes it: ``store.sync``, ``policies.default.roll.age``.
+        The key in TOML: ``store.sync``, ``policies.default.roll.age``.
     value
-        As JSON has it: durations and sizes are text, ``off`` too; None where nothing is set.
+        The value in JSON: durations, sizes and ``off`` are text; None if the setting has no value.
     source
         ``default``, ``preset NAME``, ``FILE line N``, ``environment NAME`` or ``argument KEY``.
     """
@@ -50,7 +50,7 @@ def provenance(settings: Settings, sources: Sources) -> Iterator[Setting]:
     Parameters
     ----------
     settings
-        What `sources` were merged to.
+        The result of merging `sources`.
     """
     for section in Settings.model_fields:
         if section == "policies":
@@ -64,18 +64,18 @@ def provenance(settings: Settings, sources: Sources) -> Iterator[Setting]:
 
 
 def patterns(settings: Settings) -> list[str]:
-    """Return ``default`` and the globs, in the order in which they are matched."""
+    """Return ``default``, then the globs in the order in which they are tried."""
     return ["default", *(name for name in settings.policies if name != "default")]
 
 
-def pattern_of(settings: Settings, topic: str) -> str:
-    """Return which policy a topic has: the first glob that matches its name, else ``default``."""
+def matching_pattern(settings: Settings, topic: str) -> str:
+    """Return the name of a topic's policy table: the first glob that matches the topic, else ``default``."""
     return next((name for name in patterns(settings)[1:] if fnmatchcase(topic, name)), "default")
 
 
 def policy_provenance(settings: Settings, sources: Sources, pattern: str) -> Iterator[Setting]:
-    """Yield the resolved rules of one policy table, under its own name."""
-    policy = _resolved(settings, pattern)
+    """Yield the resolved rules of one policy table, each under the key of this table."""
+    policy = _resolve(settings, pattern)
     for name in Policy.model_fields:
         rule = getattr(policy, name)
         for key, value in rule.model_dump(mode="json").items():
@@ -83,8 +83,8 @@ def policy_provenance(settings: Settings, sources: Sources, pattern: str) -> Ite
             yield Setting(dotted(("policies", pattern, name, key)), value, source)
 
 
-def doubts(settings: Settings, sources: Sources, environment: Iterable[str] = ()) -> list[str]:
-    """Return what is allowed and hardly meant, one line each.
+def config_warnings(settings: Settings, sources: Sources, environment: Iterable[str] = ()) -> list[str]:
+    """Return a line for each setting that is valid but has no effect or contradicts another.
 
     Parameters
     ----------
@@ -93,9 +93,9 @@ def doubts(settings: Settings, sources: Sources, environment: Iterable[str] = ()
     """
     return [
         *_unknown_variables(environment),
-        *_unreachable(settings, sources),
+        *_unreachable_globs(settings, sources),
         *(text for pattern in patterns(settings) for text in _contradictions(settings, sources, pattern)),
-        *_without_bucket(settings, sources),
+        *_no_offload_for_sync_cold(settings, sources),
     ]
 
 
@@ -104,17 +104,17 @@ def doubts(settings: Settings, sources: Sources, environment: Iterable[str] = ()
 
 def _source(sources: Sources, location: tuple[str, ...]) -> str:
     for values in (sources.arguments, sources.environment, sources.file):
-        found = _held(values, location)
-        if found is not None:
-            line = sources.line(found)
-            return f"{sources.path} line {line}" if line else sources.blame(found)
+        key = _set_key(values, location)
+        if key is not None:
+            line = sources.line(key)
+            return f"{sources.path} line {line}" if line else sources.name_source(key)
     return DEFAULT
 
 
-def _held(values: Any, location: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return under which key `values` set a value.
+def _set_key(values: Any, location: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the key in `values` that sets a value; None if `values` do not set it.
 
-    A rule that is off as a whole sets all its limits; ``pin = "on"`` is short for its `topic`.
+    ``rule = "off"`` sets all limits of the rule; ``pin = "on"`` sets ``pin.topic``.
     """
     for depth, part in enumerate(location):
         if not isinstance(values, Mapping):
@@ -129,94 +129,94 @@ def _chain(pattern: str) -> list[str]:
     return ["default"] if pattern == "default" else [pattern, "default"]
 
 
-def _resolved(settings: Settings, pattern: str) -> Policy:
+def _resolve(settings: Settings, pattern: str) -> Policy:
     policy = Policy()
     for name in reversed(_chain(pattern)):
         policy = settings.policies.get(name, PolicyTable()).over(policy)
     return policy
 
 
-def _setter(settings: Settings, pattern: str, rule: str) -> tuple[str, str | None] | None:
-    """Return the table that a rule comes from, and the preset that it names, if that is it; None for no table."""
+def _rule_table(settings: Settings, pattern: str, rule: str) -> tuple[str, str | None] | None:
+    """Return the table that sets a rule, and its preset if the preset does; None if no table sets the rule."""
     for name in _chain(pattern):
         table = settings.policies.get(name, PolicyTable())
         if getattr(table, rule) is not None:
             return name, None
-        if table.preset is not None and rule not in PRESETS_LEAVE:
+        if table.preset is not None and rule not in PRESET_EXEMPT_RULES:
             return name, table.preset
     return None
 
 
 def _rule_source(settings: Settings, sources: Sources, pattern: str, rule: str, key: str) -> str:
-    found = _setter(settings, pattern, rule)
-    if found is None:
+    origin = _rule_table(settings, pattern, rule)
+    if origin is None:
         return DEFAULT
-    table, preset = found
+    table, preset = origin
     if preset is not None:
         assert preset in PRESETS
         return f"preset {preset}, {_source(sources, ('policies', table, 'preset'))}"
     return _source(sources, ("policies", table, rule, key))
 
 
-# -- doubts ----------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------
 
 
 def _contradictions(settings: Settings, sources: Sources, pattern: str) -> Iterator[str]:
-    """Yield where rules of different tables disagree; those of one table are refused by `PolicyTable`."""
-    policy = _resolved(settings, pattern)
-    for other, against in _DISAGREEING:
-        tables = [_setter(settings, pattern, rule) for rule in (other, against)]
-        # What nobody wrote just never applies, but that nothing reaches the bucket is not to be overlooked.
+    """Yield conflicts between rules of different tables; `PolicyTable` refuses those within one table."""
+    policy = _resolve(settings, pattern)
+    for other, against in _CONFLICTING_RULES:
+        tables = [_rule_table(settings, pattern, rule) for rule in (other, against)]
+        # A conflict with a default is harmless, except that without offload no record reaches the bucket.
         if other != "offload" and None in tables:
             continue
         try:
             PolicyTable.model_validate({rule: getattr(policy, rule) for rule in (other, against)})
         except ValidationError as error:
             text = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-            places = ", ".join(
-                f"{rule}: {_place(settings, sources, pattern, rule)}" for rule in (other, against)
+            origins = ", ".join(
+                f"{rule}: {_rule_source_line(settings, sources, pattern, rule)}" for rule in (other, against)
             )
-            yield f"{dotted(('policies', pattern))}: {text} ({places})"
+            yield f"{dotted(('policies', pattern))}: {text} ({origins})"
 
 
-def _place(settings: Settings, sources: Sources, pattern: str, rule: str) -> str:
-    found = _setter(settings, pattern, rule)
-    if found is None:
+def _rule_source_line(settings: Settings, sources: Sources, pattern: str, rule: str) -> str:
+    origin = _rule_table(settings, pattern, rule)
+    if origin is None:
         return DEFAULT
-    table, preset = found
+    table, preset = origin
     return _source(sources, ("policies", table, "preset" if preset else rule))
 
 
-def _unreachable(settings: Settings, sources: Sources) -> Iterator[str]:
+def _unreachable_globs(settings: Settings, sources: Sources) -> Iterator[str]:
     globs = patterns(settings)[1:]
     for index, name in enumerate(globs):
-        # A glob that matches the other's own text matches all that the other does, as far as * and ? go.
-        before = next((item for item in globs[:index] if fnmatchcase(name, item)), None)
+        # With * and ? alone, a glob that matches the text of another glob matches every topic of that glob.
+        before = next((glob for glob in globs[:index] if fnmatchcase(name, glob)), None)
         if before is not None:
-            place = _source(sources, ("policies", name))
+            source = _source(sources, ("policies", name))
             yield (
                 f"{dotted(('policies', name))} never applies, as {dotted(('policies', before))} matches first; "
-                f"write it further up ({place})"
+                f"write it further up ({source})"
             )
 
 
-def _without_bucket(settings: Settings, sources: Sources) -> Iterator[str]:
+def _no_offload_for_sync_cold(settings: Settings, sources: Sources) -> Iterator[str]:
     if settings.store.sync == "cold":
         for pattern in patterns(settings):
-            if _resolved(settings, pattern).offload.after is None:
-                place = _place(settings, sources, pattern, "offload")
+            if _resolve(settings, pattern).offload.after is None:
+                source = _rule_source_line(settings, sources, pattern, "offload")
                 yield (
                     f'{dotted(("policies", pattern))}: offload = "off" and store.sync = "cold" exclude each other: its '
-                    f"topics cannot be appended to ({place})"
+                    f"topics cannot be appended to ({source})"
                 )
 
 
 def _unknown_variables(environment: Iterable[str]) -> Iterator[str]:
     for name in sorted(environment):
         upper = name.upper()
-        if not upper.startswith(_PREFIX) or upper.startswith(_NOT_SETTINGS):
+        if not upper.startswith(_PREFIX) or upper.startswith(_OTHER_VARIABLES):
             continue
         section = upper.removeprefix(_PREFIX).partition("__")[0].lower()
         if section not in Settings.model_fields:
-            known = ", ".join(f"{_PREFIX}{item.upper()}__…" for item in Settings.model_fields)
-            yield f"environment {name} sets nothing; write one of {known}"
+            sections = ", ".join(f"{_PREFIX}{section.upper()}__…" for section in Settings.model_fields)
+            yield f"environment {name} sets nothing; write one of {sections}"

@@ -1,4 +1,4 @@
-"""When full passes run: every so often, or by a cron line."""
+"""The schedule of full passes: an interval with jitter, or a cron line."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ FIRST_PASS_SECONDS = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def schedule_of(
+def pass_schedule(
     daemon: DaemonSettings, clock: Callable[[], int], draw: Callable[[], float] = random.random
 ) -> Callable[[], float]:
-    """Return what says how many seconds there are until the next full pass.
+    """Return a function that returns the seconds until the next full pass.
 
     Parameters
     ----------
     daemon
-        ``cron``, else ``interval``; and ``jitter``.
+        Gives ``cron`` or else ``interval``, and ``jitter``.
     clock
-        Microseconds since the epoch. A cron line is read in UTC, so that no hour is left out or comes twice.
+        Microseconds since the epoch. A cron line is in UTC, where each hour comes exactly once a day.
     draw
-        A number in [0, 1), for jitter.
+        Returns a number in [0, 1), for jitter.
     """
     if daemon.cron is not None:
-        late = daemon.jitter.total_seconds() if daemon.jitter else 0.0
+        delay_max = daemon.jitter.total_seconds() if daemon.jitter else 0.0
         line = daemon.cron
-        return lambda: _until_next(line, clock()) + late * draw()
+        return lambda: _until_next(line, clock()) + delay_max * draw()
     seconds = daemon.interval.total_seconds()
     jitter = 0.1 if daemon.jitter is None else daemon.jitter.total_seconds() / seconds
-    return every(seconds, jitter, draw)
+    return jittered_interval(seconds, jitter, draw)
 
 
-def first_seconds(daemon: DaemonSettings) -> float:
-    """Return within how many seconds of the start the first full pass runs: soon, unless a cron line chooses."""
+def first_pass_seconds(daemon: DaemonSettings) -> float:
+    """Return the most seconds from the start to the first full pass; a cron line sets no limit."""
     return FIRST_PASS_SECONDS if daemon.cron is None else float("inf")
 
 
 def _until_next(line: str, now_us: int) -> float:
-    """Return the seconds until the next time that `line` names, which is after `now_us`."""
+    """Return the seconds from `now_us` to the next time that the cron line names."""
     now = _EPOCH + timedelta(microseconds=now_us)
-    found: datetime = next(CronSim(line, now))
-    return (found - now).total_seconds()
+    following: datetime = next(CronSim(line, now))
+    return (following - now).total_seconds()
 
 
-def every(
+def jittered_interval(
     interval_seconds: float, jitter: float = 0.1, draw: Callable[[], float] = random.random
 ) -> Callable[[], float]:
-    """Return a schedule: seconds until the next pass, up to `jitter` of them more or less."""
+    """Return a schedule of this interval; each wait is longer or shorter by up to the share `jitter`."""
     return lambda: interval_seconds * (1 + jitter * (2 * draw() - 1))

@@ -1,4 +1,4 @@
-"""The sections of a ``tiered.toml``, each checked."""
+"""The sections of ``tiered.toml``; each checks its values."""
 
 from __future__ import annotations
 
@@ -56,33 +56,35 @@ from ..policies.policy import (
     readable_class,
 )
 
-SERVED = re.compile(r"grpc[^/]*://")  # what the URL of a server begins with
-PRESETS_LEAVE = ("retention", "merge", "scrub", "storage_class", "pin")
+SERVER_URL = re.compile(r"grpc[^/]*://")  # matches the beginning of a server's URL
+PRESET_EXEMPT_RULES = ("retention", "merge", "scrub", "storage_class", "pin")
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """The base of every section: frozen values; an unknown key is an error."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
-def _path_text(path: object) -> object:
+def _plain_path(path: object) -> object:
     if path == "":
         raise ValueError('is empty; write a directory such as "./data"')
     path = os.fspath(path) if isinstance(path, os.PathLike) else path
-    # No shell does it in a file, nor in `--path=~/data`.
-    return os.path.expanduser(path) if isinstance(path, str) else path  # noqa: PTH111 — "./data" stays as it is written
+    # No shell expands ~ in a file, or in `--path=~/data`.
+    return os.path.expanduser(path) if isinstance(path, str) else path  # noqa: PTH111 — a Path would drop "./"
 
 
-def _store_place(path: str) -> str:
-    """Refuse the URL of a bucket that is none, or carries a secret; a server's is for whoever calls it."""
-    if "://" in path and not SERVED.match(path):
-        _place(path)
+def _check_store_path(path: str) -> str:
+    """Refuse an invalid URL, and one that carries a secret; `opening` checks the URL of a server."""
+    if "://" in path and not SERVER_URL.match(path):
+        _check_bucket_url(path)
     return path
 
 
-class StoreSettings(_Section):
-    """``[store]``: the local store. Sizes are bytes."""
+class StoreSettings(Section):
+    """``[store]``: the local store. Sizes are in bytes."""
 
-    path: Annotated[str, BeforeValidator(_path_text), AfterValidator(_store_place)] = "./data"
+    path: Annotated[str, BeforeValidator(_plain_path), AfterValidator(_check_store_path)] = "./data"
     sync: Literal["always", "interval", "never", "cold"] = "interval"
     sync_every: Annotated[int | None, Field(ge=1)] = None
     sync_interval: PositiveDuration = timedelta(milliseconds=50)
@@ -91,11 +93,11 @@ class StoreSettings(_Section):
     max_record_bytes: PositiveSize = RECORD_BYTES_MAX
     cache_bytes: Size = 1 << 30
     cache_memory_bytes: Size = 64 << 20
-    cache_path: Annotated[str | None, BeforeValidator(_path_text)] = None
+    cache_path: Annotated[str | None, BeforeValidator(_plain_path)] = None
     mmap: bool = True
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_sizes(self) -> Self:
         for name, limit in (("block_bytes", RAW_BYTES_MAX), ("max_record_bytes", RECORD_BYTES_MAX)):
             if getattr(self, name) > limit:
                 raise ValueError(f"{name} is at most {format_size(limit)}, the limit of the format")
@@ -107,8 +109,8 @@ class StoreSettings(_Section):
         return self
 
 
-def _place(url: str | None) -> str | None:
-    """Refuse what is not a URL, and one that carries a secret."""
+def _check_bucket_url(url: str | None) -> str | None:
+    """Refuse an invalid URL, and one that carries a secret."""
     if url is None:
         return None
     try:
@@ -121,22 +123,22 @@ def _place(url: str | None) -> str | None:
     return url
 
 
-def _server(url: str | None) -> str | None:
+def _check_endpoint(url: str | None) -> str | None:
     fault = None if url is None else endpoint_fault(url)
     if fault is not None:
         raise ValueError(fault)
     return url
 
 
-class ColdSettings(_Section):
-    """``[cold]``: the object store. ``conditional_writes`` and ``read_back`` are written ``"on"`` or ``"off"``.
+class ColdSettings(Section):
+    """``[cold]``: the object store. ``conditional_writes`` and ``read_back`` are ``"on"`` or ``"off"``.
 
-    Encryption is asked for with every object; storage class and tags concern data objects alone. A request to S3
-    that moves fewer than ``bytes_per_second_min`` ends as one that is never answered.
+    ``encryption`` applies to every object; ``storage_class`` and ``tags`` apply to data objects only. A request to S3
+    that is slower than ``bytes_per_second_min`` fails like a request without an answer.
     """
 
-    url: Annotated[str | None, AfterValidator(_place)] = None
-    endpoint_url: Annotated[str | None, AfterValidator(_server)] = None
+    url: Annotated[str | None, AfterValidator(_check_bucket_url)] = None
+    endpoint_url: Annotated[str | None, AfterValidator(_check_endpoint)] = None
     region: str | None = None
     storage_class: Annotated[str, AfterValidator(readable_class)] = "STANDARD"
     encryption: Literal["off", "AES256", "aws:kms"] = "off"
@@ -149,7 +151,7 @@ class ColdSettings(_Section):
     bytes_per_second_min: PositiveSize = BYTES_PER_SECOND_MIN
 
     @model_validator(mode="after")
-    def _can_be_asked_for(self) -> Self:
+    def _check_options(self) -> Self:
         try:
             check_encryption(self.encryption, self.kms_key_id)
             check_tags(tuple(self.tags.items()))
@@ -161,13 +163,13 @@ class ColdSettings(_Section):
         for name, value in (("encryption", self.encryption != "off"), ("tags", self.tags)):
             if value and scheme not in ("", "s3", "s3a"):
                 raise ValueError(
-                    f"{name} is for s3:// alone, not for {scheme}://; leave it out and set the like of it on the bucket"
+                    f"{name} is for s3:// alone, not for {scheme}://; leave it out and set its equivalent on the bucket"
                 )
         return self
 
 
-class PolicyTable(_Section):
-    """``[policies.default]`` or ``[policies."glob"]`` as written; ``None`` is a rule that is not set."""
+class PolicyTable(Section):
+    """``[policies.default]`` or ``[policies."glob"]`` of the file; a rule that is not set is ``None``."""
 
     preset: Literal["high-performance", "cost-optimized"] | None = None
     roll: Roll | None = None
@@ -182,31 +184,38 @@ class PolicyTable(_Section):
     pin: Pin | None = None
 
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        """Refuse contradictions between rules of one table; what a topic only inherits just never applies."""
-        self._local_agrees()
-        self._objects_agree()
-        kept, local, offload = self.retention, self.local_retention, self.offload
-        if kept is None:
+    def _check_rules(self) -> Self:
+        """Refuse contradictions between rules of one table; `provenance` warns of those with inherited rules."""
+        self._check_local_rules()
+        self._check_object_rules()
+        retention, local, offload = self.retention, self.local_retention, self.offload
+        if retention is None:
             return self
-        if kept.age is not None and kept.by == "append":
-            limit = f"retention.age ({format_duration(kept.age)})"
-            if local and local.age is not None and local.age > kept.age:
+        if retention.age is not None and retention.by == "append":
+            limit = f"retention.age ({format_duration(retention.age)})"
+            if local and local.age is not None and local.age > retention.age:
                 text = f"local_retention.age ({format_duration(local.age)})"
-                raise ValueError(f"{text} is longer than {limit}; write {format_duration(kept.age)} or less")
-            if offload and offload.after is not None and offload.after >= kept.age:
+                raise ValueError(
+                    f"{text} is longer than {limit}; write {format_duration(retention.age)} or less"
+                )
+            if offload and offload.after is not None and offload.after >= retention.age:
                 text = f"offload.after ({format_duration(offload.after)})"
                 raise ValueError(
                     f'{text} would follow {limit}, so nothing is offloaded; write less, or "off"'
                 )
-        if kept.bytes is not None and local and local.bytes is not None and local.bytes > kept.bytes:
+        if (
+            retention.bytes is not None
+            and local
+            and local.bytes is not None
+            and local.bytes > retention.bytes
+        ):
             text = f"local_retention.bytes ({format_size(local.bytes)})"
             raise ValueError(
-                f"{text} is more than retention.bytes ({format_size(kept.bytes)}); write that or less"
+                f"{text} is more than retention.bytes ({format_size(retention.bytes)}); write that or less"
             )
         return self
 
-    def _local_agrees(self) -> None:
+    def _check_local_rules(self) -> None:
         local, offload, pin, promote = self.local_retention, self.offload, self.pin, self.promote
         if offload and offload.after is None and offload.bytes is not None:
             raise ValueError(
@@ -227,33 +236,43 @@ class PolicyTable(_Section):
                 f"({format_duration(promote.within)}); write {format_duration(promote.within)} or more"
             )
 
-    def _objects_agree(self) -> None:
-        moved, merge, kept = self.storage_class, self.merge, self.retention
-        if moved is None or moved.after is None:
+    def _check_object_rules(self) -> None:
+        change, merge, retention = self.storage_class, self.merge, self.retention
+        if change is None or change.after is None:
             return
-        text = f"storage_class.after ({format_duration(moved.after)})"
-        if merge and merge.after is not None and merge.target_bytes is not None and moved.after < merge.after:
+        text = f"storage_class.after ({format_duration(change.after)})"
+        if (
+            merge
+            and merge.after is not None
+            and merge.target_bytes is not None
+            and change.after < merge.after
+        ):
             raise ValueError(
                 f"{text} is shorter than merge.after ({format_duration(merge.after)}), so that small objects would be "
                 f"moved and never merged; write {format_duration(merge.after)} or more"
             )
-        if kept and kept.age is not None and kept.by == "append" and moved.after >= kept.age:
+        if (
+            retention
+            and retention.age is not None
+            and retention.by == "append"
+            and change.after >= retention.age
+        ):
             raise ValueError(
-                f"{text} would follow retention.age ({format_duration(kept.age)}), so nothing is moved; write less, "
-                'or "off"'
+                f"{text} would follow retention.age ({format_duration(retention.age)}), so nothing is moved; write "
+                'less, or "off"'
             )
 
     def over(self, base: Policy) -> Policy:
         """Return `base` with this table's rules in place of its own."""
         if self.preset is not None:
-            # A preset is about speed and cost: what is deleted for good stays as it was.
-            kept = {name: getattr(base, name) for name in PRESETS_LEAVE}
-            base = PRESETS[self.preset].model_copy(update=kept)
+            # A preset changes speed and cost; it never changes which records are deleted.
+            exempt = {name: getattr(base, name) for name in PRESET_EXEMPT_RULES}
+            base = PRESETS[self.preset].model_copy(update=exempt)
         rules = {name: getattr(self, name) for name in Policy.model_fields}
         return base.model_copy(update={name: rule for name, rule in rules.items() if rule is not None})
 
 
-def _cron(text: str | None) -> str | None:
+def _check_cron(text: str | None) -> str | None:
     if text is None:
         return None
     if len(text.split()) != 5:
@@ -263,43 +282,43 @@ def _cron(text: str | None) -> str | None:
     except CronSimError as error:
         raise ValueError(f'{text!r} is no cron line ({error}); write one such as "*/5 * * * *"') from None
     except StopIteration:
-        raise ValueError(f"{text!r} names a day that never comes") from None
+        raise ValueError(f"{text!r} names a day that never comes; write a date that exists") from None
     return text
 
 
-def _host_port(text: str | None) -> str | None:
+def _check_address(text: str | None) -> str | None:
     host, colon, port = (text or "").rpartition(":")
     if text not in (None, "off") and not (host and colon and port.isdecimal() and int(port) < 65536):
         raise ValueError(f'{text!r} is not an address; write host:port such as "127.0.0.1:9464", or "off"')
     return text
 
 
-def _rate_or_off(value: object) -> object:
+def _parse_off(value: object) -> object:
     return None if value == "off" else value
 
 
 Rate = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-    BeforeValidator(_rate_or_off),
+    BeforeValidator(_parse_off),
     PlainSerializer(lambda rate: "off" if rate is None else rate, when_used="json"),
 ]
 
 
-class DaemonSettings(_Section):
-    """``[daemon]``: when passes run (``cron``, in UTC, where set, instead of ``interval``), what they may use and show.
+class DaemonSettings(Section):
+    """``[daemon]``: the schedule of passes, their limits, and HTTP.
 
-    ``jitter`` is by how much a pass comes later or earlier than ``interval``, a tenth of it by default, or how much
-    later at most than ``cron``, by default not at all. ``metrics`` is where to answer over HTTP, ``token_file`` holds
-    what callers have to show there. A daemon that is told to stop leaves what is not done after ``stop_deadline``; one
-    whose pass makes no progress for ``stuck_after`` reports itself as ill. The limits are for the process: ranged
-    reads, which scans wait for, count as no request.
+    Full passes run every ``interval``, or by ``cron``, a cron line in UTC. ``jitter`` shifts a pass: earlier or later
+    than ``interval`` (by default up to a tenth of it), or later than ``cron`` (by default not). ``metrics`` is the address
+    for HTTP; ``token_file`` holds the token that callers must send there. A daemon that stops abandons its pass after
+    ``stop_deadline``. A daemon whose pass makes no progress for ``stuck_after`` reports itself as unhealthy. The two
+    limits are for the whole process; ranged reads do not count, because scans wait for them.
     """
 
     interval: PositiveDuration = timedelta(seconds=30)
-    cron: Annotated[str | None, AfterValidator(_cron)] = None
+    cron: Annotated[str | None, AfterValidator(_check_cron)] = None
     jitter: Duration | None = None
-    metrics: Annotated[str | None, AfterValidator(_host_port)] = None
-    token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
+    metrics: Annotated[str | None, AfterValidator(_check_address)] = None
+    token_file: Annotated[str | None, BeforeValidator(_plain_path)] = None
     log: Literal["human", "json"] = "human"
     stop_deadline: PositiveDuration = timedelta(seconds=30)
     stuck_after: PositiveDuration = timedelta(minutes=15)
@@ -307,7 +326,7 @@ class DaemonSettings(_Section):
     requests_per_second: Rate = None
 
     @model_validator(mode="after")
-    def _one_schedule(self) -> Self:
+    def _check_schedule(self) -> Self:
         if self.cron is not None and "interval" in self.model_fields_set:
             raise ValueError("interval and cron exclude each other; leave one of them out")
         if self.cron is None and self.jitter is not None and self.jitter > self.interval:
@@ -315,11 +334,11 @@ class DaemonSettings(_Section):
         return self
 
 
-class SweepSettings(_Section):
-    """``[sweep]``: how often a pass sweeps, for how long objects that nothing names stay, how many go in one run.
+class SweepSettings(Section):
+    """``[sweep]``: how often a pass sweeps, how long orphans stay, and how many one run deletes at most.
 
-    ``grace`` is to be longer than any reader without a lease holds on to a snapshot: the longest Spark job.
-    ``every = "off"`` leaves it to ``tiered sweep``.
+    ``grace`` must be longer than any reader without a lease uses a snapshot: longer than the longest Spark job. With
+    ``every = "off"`` no pass sweeps, and only ``tiered sweep`` does.
     """
 
     every: PositiveDurationOrOff = timedelta(days=1)
@@ -327,18 +346,18 @@ class SweepSettings(_Section):
     objects_max: Annotated[int, Field(ge=1)] = 100_000
 
 
-class FlightSettings(_Section):
-    """``[flight]``: ``tiered serve``, and how to reach a store that is served.
+class FlightSettings(Section):
+    """``[flight]``: options of ``tiered serve`` and of clients of a served store.
 
-    ``token_file`` holds what a client has to show, on either side; the variable ``TIERED_FLIGHT_TOKEN`` wins over it.
-    ``tls_certificate`` and ``tls_key`` are the server's, ``tls_roots`` what a client trusts: files in PEM. ``metrics`` is
-    where a process that serves answers over HTTP as the daemon does, with its ``token_file``, unless
-    ``daemon.metrics`` has it answer already.
+    ``token_file`` holds the token that a client sends and a server expects; the variable ``TIERED_FLIGHT_TOKEN`` wins
+    over it. The server uses ``tls_certificate`` and ``tls_key``, a client trusts ``tls_roots``; all are PEM files.
+    ``metrics`` is the address for HTTP of a process that serves, with ``daemon.token_file``; ``daemon.metrics`` wins over
+    it.
     """
 
-    listen: Annotated[str | None, AfterValidator(_host_port)] = None
-    metrics: Annotated[str | None, AfterValidator(_host_port)] = None
-    token_file: Annotated[str | None, BeforeValidator(_path_text)] = None
-    tls_certificate: Annotated[str | None, BeforeValidator(_path_text)] = None
-    tls_key: Annotated[str | None, BeforeValidator(_path_text)] = None
-    tls_roots: Annotated[str | None, BeforeValidator(_path_text)] = None
+    listen: Annotated[str | None, AfterValidator(_check_address)] = None
+    metrics: Annotated[str | None, AfterValidator(_check_address)] = None
+    token_file: Annotated[str | None, BeforeValidator(_plain_path)] = None
+    tls_certificate: Annotated[str | None, BeforeValidator(_plain_path)] = None
+    tls_key: Annotated[str | None, BeforeValidator(_plain_path)] = None
+    tls_roots: Annotated[str | None, BeforeValidator(_plain_path)] = None

@@ -1,9 +1,9 @@
-"""What ``tiered.toml`` says, checked once, as frozen values.
+"""The settings of a store: frozen values, checked when they are loaded.
 
 `Settings.model_validate` takes a plain dict and reads nothing else. `Settings.load` merges arguments over
 environment (``TIERED_STORE__SYNC=always``) over file. Both raise `ConfigError` with one line that names the
 source, the key and what to write instead. No setting holds a secret: credentials come from the environment
-or a profile, and a URL that carries some is refused.
+or a profile, and a URL with credentials is refused.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from ..errors import ConfigError
-from ..policies.policy import (
-    Policy,
-)
+from ..policies.policy import Policy
 from .sections import (
     ColdSettings,
     DaemonSettings,
     FlightSettings,
     PolicyTable,
+    Section,
     StoreSettings,
     SweepSettings,
-    _Section,
 )
 from .toml_lines import key_lines
 
@@ -46,13 +44,13 @@ _ENV_PREFIX = "TIERED_"
 _TOO_DEEP = "tables are nested too deeply"
 
 
-class Settings(_Section):
+class Settings(Section):
     """All settings; each has a default that keeps data safe.
 
     Raises
     ------
     ConfigError
-        From every way of building one. Its message is one line: source, key, what to write instead.
+        A value is wrong. The message is one line: source, key, what to write instead.
     """
 
     store: StoreSettings = StoreSettings()
@@ -64,7 +62,7 @@ class Settings(_Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _say_it_in_one_line(
+    def _raise_one_line(
         cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo
     ) -> Self:
         sources = info.context if isinstance(info.context, Sources) else Sources()
@@ -78,7 +76,7 @@ class Settings(_Section):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None, **overrides: Any) -> Self:
-        """Read a ``tiered.toml``, the environment and `overrides`; the later of these win.
+        """Read a ``tiered.toml``, the environment and `overrides`; each wins over those before it.
 
         Parameters
         ----------
@@ -91,7 +89,7 @@ class Settings(_Section):
 
     @classmethod
     def from_sources(cls, sources: Sources) -> Self:
-        """Merge what was read."""
+        """Merge the sources and check the result."""
         merged = _merge(_merge(sources.file, sources.environment), sources.arguments)
         return cls.model_validate(merged, context=sources)
 
@@ -105,12 +103,12 @@ class Settings(_Section):
 
     @property
     def promotes(self) -> bool:
-        """Whether some policy makes copies of what is fetched often."""
+        """Whether some policy promotes objects that are fetched often."""
         tables = [self.policies.get("default", PolicyTable()), *self.policies.values()]
         return any(table.over(Policy()).promote.reads is not None for table in tables)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, written as in the file; `model_validate` of them gives an equal object."""
+        """Return plain values in the notation of the file; `model_validate` turns them into equal settings."""
         dumped: dict[str, Any] = _without_none(self.model_dump(mode="json"))
         if self.daemon.cron is not None:
             del dumped["daemon"]["interval"]
@@ -119,7 +117,15 @@ class Settings(_Section):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The dicts that are merged, to tell which one a value comes from; `text` is that of the file."""
+    """The dicts that make up the settings, so that the source of a value is known.
+
+    Attributes
+    ----------
+    path, text
+        Path and text of the file; empty without a file.
+    file, environment, arguments
+        The values of each source; later ones win.
+    """
 
     path: str = ""
     file: dict[str, Any] = field(default_factory=dict)
@@ -138,26 +144,26 @@ class Sources:
         text, values = _read_toml(path)
         return cls("" if path is None else os.fspath(path), values, _read_environment(), overrides, text)
 
-    def blame(self, location: tuple[str, ...]) -> str:
-        """Return the source and the key of a value; where nothing sets it, as if the file did."""
+    def name_source(self, location: tuple[str, ...]) -> str:
+        """Return the source and the key of a value; a value that no source sets counts as the file's."""
         key = dotted(location)
-        if _holds(self.arguments, location):
+        if _sets(self.arguments, location):
             return f"argument {key}"
-        if _holds(self.environment, location):
+        if _sets(self.environment, location):
             return f"environment {_ENV_PREFIX}{'__'.join(location).upper()}"
         return ": ".join(text for text in (self.path, key) if text)
 
     def line(self, location: tuple[str, ...]) -> int | None:
-        """Return the line of the file that a value comes from; None where it comes from elsewhere."""
-        if not self.text or _holds(self.arguments, location) or _holds(self.environment, location):
+        """Return the line of the file that sets a value; None if another source sets it."""
+        if not self.text or _sets(self.arguments, location) or _sets(self.environment, location):
             return None
         lines = key_lines(self.text)
-        above = (location[:length] for length in range(len(location), 0, -1))
-        return next((lines[item] for item in above if item in lines), None)
+        prefixes = (location[:length] for length in range(len(location), 0, -1))
+        return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
 
 
 def dotted(location: tuple[str, ...]) -> str:
-    """Return a key as TOML writes it: ``policies."audit-*".roll``."""
+    """Return a key in TOML's notation: ``policies."audit-*".roll``."""
     return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in location)
 
 
@@ -177,8 +183,8 @@ def _read_environment() -> dict[str, Any]:
         source = EnvSettingsSource(_Environment, env_prefix=_ENV_PREFIX, env_nested_delimiter="__")
         return dict(source())
     except SettingsError as error:
-        found = re.search(r'field "(\w+)"', str(error))
-        name = f"{_ENV_PREFIX}{found[1].upper() if found else '…'}"
+        match = re.search(r'field "(\w+)"', str(error))
+        name = f"{_ENV_PREFIX}{match[1].upper() if match else '…'}"
         raise ConfigError(
             f"environment {name}: is not JSON; write an object, or {name}__KEY for one key"
         ) from None
@@ -190,7 +196,7 @@ def _read_toml(path: str | os.PathLike[str] | None) -> tuple[str, dict[str, Any]
     if path is None:
         return "", {}
     try:
-        # Some editors put a mark in front of UTF-8.
+        # Some editors begin a file in UTF-8 with a byte order mark.
         text = Path(path).read_text(encoding="utf-8-sig")
         return text, tomllib.loads(text)
     except OSError as error:
@@ -217,7 +223,7 @@ def _without_none(value: Any) -> Any:
     return {key: _without_none(item) for key, item in value.items() if item is not None}
 
 
-def _holds(values: Any, location: tuple[str, ...]) -> bool:
+def _sets(values: Any, location: tuple[str, ...]) -> bool:
     for part in location:
         if not isinstance(values, Mapping) or part not in values:
             return False
@@ -243,7 +249,7 @@ def _one_line(error: ValidationError, sources: Sources) -> str:
         text = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
         message = text[:1].lower() + text[1:] if text.startswith("String") else text
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    where, line = sources.blame(location), sources.line(location)
+    where, line = sources.name_source(location), sources.line(location)
     more += f" (line {line})" if line else ""
     return (f"{where}: " if where else "settings: ") + f"{message}{more}".replace("\n", " ")
 
@@ -254,6 +260,6 @@ def _unknown_key(location: tuple[str, ...]) -> str:
         inner = model.model_fields[part].annotation if hasattr(model, "model_fields") else get_args(model)[-1]
         optional = () if get_origin(inner) is dict else get_args(inner)
         model = next((item for item in optional if hasattr(item, "model_fields")), inner)
-    known = list(model.model_fields)
-    close = difflib.get_close_matches(location[-1], known, n=1)
-    return f"unknown key; {f'did you mean {close[0]}?' if close else 'write one of ' + ', '.join(known)}"
+    keys = list(model.model_fields)
+    close = difflib.get_close_matches(location[-1], keys, n=1)
+    return f"unknown key; {f'did you mean {close[0]}?' if close else 'write one of ' + ', '.join(keys)}"

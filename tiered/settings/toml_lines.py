@@ -1,4 +1,7 @@
-"""On which line of a TOML file each key stands, without a second parser: the beginnings of the file are parsed."""
+"""The line of each key in a TOML file.
+
+`tomllib` gives no lines, so growing beginnings of the file are parsed; a key stands on the line that first yields it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-# Each beginning is parsed anew, so the time grows with the square.
+# The time grows with the square of the lines.
 _LINES_MAX = 2000
 
 Location = tuple[str, ...]
@@ -15,9 +18,9 @@ Location = tuple[str, ...]
 
 @lru_cache(maxsize=1)
 def key_lines(text: str) -> Mapping[Location, int]:
-    """Return the line, counted from 1, on which each key and each table begins.
+    """Return the line, counted from 1, on which each key and each table begins; nothing beyond 2000 lines.
 
-    A file with more than 2000 lines gives none. The last answer is kept: every setting asks anew.
+    The last answer is cached, because each setting of one file needs it.
 
     Raises
     ------
@@ -25,23 +28,23 @@ def key_lines(text: str) -> Mapping[Location, int]:
     """
     tomllib.loads(text)
     lines = text.split("\n")
-    found: dict[Location, int] = {}
+    starts: dict[Location, int] = {}
     if len(lines) > _LINES_MAX:
-        return found
+        return starts
     begin = 0
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         begin = begin or number
         try:
-            # TOML ends a statement at a line's end, so what parses ends with a whole one.
+            # A statement of TOML ends at the end of a line, so a beginning that parses ends with a whole statement.
             values = tomllib.loads("\n".join(lines[:number]))
         except tomllib.TOMLDecodeError:
             continue
         for location in _locations(values, ()):
-            found.setdefault(location, begin)
+            starts.setdefault(location, begin)
         begin = 0
-    return found
+    return starts
 
 
 def _locations(values: dict[str, Any], above: Location) -> Iterator[Location]:
