@@ -1,4 +1,4 @@
-"""The public objects: what a store is (`interface`), and the one that this process reads by itself.
+"""The public objects: the interface of every store (`interface`), and the store that this process opens itself.
 
 Other packages import `interface`, `local_producer`, `local_store` and `local_topic`.
 """

@@ -1,4 +1,4 @@
-"""What a store is to those who use it, wherever it lies: abstract `Store`, `Topic` and `Producer`, and `Server`.
+"""The interface of local, bucket and served stores: abstract `Store`, `Topic`, `Producer` and `Server`.
 
 Other packages import `store`, `topic`, `producer` and `server`.
 """

@@ -18,7 +18,7 @@ class Producer(ABC):
     ----------
     id : str
     epoch : int
-        Of this session; a later session of the same producer has a higher one.
+        The number of this session; a later session of the same producer has a higher one.
     """
 
     id: str
@@ -27,10 +27,10 @@ class Producer(ABC):
 
     @property
     def next_sequence(self) -> int:
-        """The number after the highest one that the topic has of this producer; 0 where it has none.
+        """The number after the producer's highest in the topic; 0 if the topic has none of its records.
 
-        After a crash, a topic of several partitions can lack lower numbers: what was not acknowledged by a flush is to
-        be appended again from the first such number on, and what is there already is recognised.
+        After a crash, a topic with several partitions can lack some lower numbers. Append again from the first number that
+        no flush acknowledged; the topic recognises the records that it has.
         """
         return self.sequence.next
 
@@ -46,22 +46,21 @@ class Producer(ABC):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> Appended:
-        """Append one record under a number, unless it is there already; else as `Topic.append`.
+        """Append one record with a number, unless the topic has this number already; else like `Topic.append`.
 
         Parameters
         ----------
         sequence
-            The record's number, at most `next_sequence`, and anything for a producer that the topic does not know;
-            default `next_sequence`. A repeat must have the same key or partition as the first, and is made in the
-            order of the numbers.
+            The record's number; default `next_sequence`, which is also the highest allowed. The first record of a producer
+            may have any number. Repeat records with their first key or partition, and in the order of their numbers.
         partition
-            Default by the key; without one, the partition that the producer's id chooses.
+            Default: the key chooses; without a key, the producer's id does.
 
         Returns
         -------
         Appended
-            For a repeat what the first append returned. Its offset is -1 where that is no longer remembered: the record is
-            there all the same.
+            For a repeat, the result of the first append. Its offset is -1 if the partition no longer remembers it; the
+            record is in the log all the same.
 
         Raises
         ------
@@ -70,10 +69,10 @@ class Producer(ABC):
         Fenced
             A newer session of this producer began, or a newer lineage owns the partition.
         SchemaMismatch, RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
-            In each case but a failed wait, nothing was appended. Appending again under the same number is right in
-            every case, also after a failed wait.
+            Nothing was appended, unless only the wait for the disk failed. It is always safe to append again with the
+            same number.
         ColdStorageError
-            Of mode ``cold``: appended and durable here, and not published yet.
+            Mode ``cold`` only: the record is durable on this disk and not published yet.
         """
 
     @abstractmethod
@@ -85,41 +84,40 @@ class Producer(ABC):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> list[OffsetRange]:
-        """Append Arrow data under numbers, but for the rows that are there already; else as `Topic.append_batch`.
+        """Append Arrow data with numbers and skip the rows that the topic has; else like `Topic.append_batch`.
 
-        Each batch of `data` goes in runs of up to 8 MiB of one partition, each wholly or not at all.
+        Each batch of `data` is appended in runs of up to 8 MiB of one partition, each wholly or not at all.
 
         Parameters
         ----------
         sequence
-            Number of the first row; row i has the number ``sequence + i``. Default `next_sequence`.
+            The number of the first row; row i has the number ``sequence + i``. Default `next_sequence`.
         partition
-            Where to append; default by the key column, row by row, and for rows without a key the partition that
-            the producer's id chooses.
+            The partition of all rows. Default: each row's key chooses; for rows without a key, the producer's id does.
 
         Returns
         -------
         list of OffsetRange
-            For a repeat what the first call returned; where offsets are no longer remembered they are -1. Where the repeat
-            completes what was cut short, a range goes from its first row to its last.
+            For a repeat, the result of the first call, with -1 for offsets that are no longer remembered. If the repeat
+            completes an interrupted append, a range extends from its first row to its last.
 
         Raises
         ------
         OutOfOrderSequence
             Nothing was appended.
         SchemaMismatch, RecordTooLarge
-            Nothing was appended of a Table. Of anything else nothing of the batch that does not fit; the batches before it
-            are there, and have their numbers.
+            Nothing of a Table was appended. Of other data, the batches before the wrong one were appended with their
+            numbers, and nothing after them.
         Fenced, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned, ColdStorageError
-            A part may have been appended; the same call under the same `sequence` appends the rest. Without one,
-            `next_sequence` stays where it was until all rows are appended, so the same call will do, and other data
-            in its place would be left out as a repeat. Where only the wait for the disk or the bucket failed, all is
-            appended, `next_sequence` has moved, and `flush` waits again.
+            A part may have been appended; the same call with the same `sequence` appends the rest. `next_sequence` moves
+            only when all rows are appended. So repeat the same call; other data would be dropped as a repeat. If only the
+            wait for the disk or the bucket failed, all rows are appended, `next_sequence` has moved, and `flush` waits
+            again.
         """
 
     @abstractmethod
     def flush(self) -> None:
-        """Return when everything appended to the topic before the call is durable; see `Topic.flush`."""
+        """Return when all records appended to the topic before the call are durable; see `Topic.flush`."""
 
     def __repr__(self) -> str:
         return f"<Producer {self.id!r} of topic {self.sequence.topic!r}: epoch {self.epoch}>"

@@ -7,22 +7,22 @@ from typing import Protocol, Self
 
 
 class Server(Protocol):
-    """A store's Arrow Flight endpoint, as `Store.serve` returns it; also a context manager.
+    """A store's Arrow Flight endpoint; get it from `Store.serve`. Also a context manager.
 
     Attributes
     ----------
     location : str
-        What others give to `tiered.open`: ``grpc://host:port``, or ``grpc+tls://host:port``.
+        The URL for `tiered.open` in other processes: ``grpc://host:port`` or ``grpc+tls://host:port``.
     """
 
     @property
     def location(self) -> str: ...
 
     def close(self) -> None:
-        """Stop listening, and end what is under way; the store stays open. May be called twice."""
+        """Stop listening and end the running calls; the store stays open. May be called twice."""
 
     def abandon(self) -> None:
-        """In a forked child: leave the server to the parent."""
+        """Leave the server to the parent process, in a forked child."""
 
     def __enter__(self) -> Self: ...
 

@@ -1,4 +1,4 @@
-"""`Store`: what one does with an open store."""
+"""`Store`: an open store."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class Store(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Return once everything appended before the call is durable, in every topic; see `Topic.flush`."""
+        """Return when all records appended before the call are durable, in every topic; see `Topic.flush`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Flush, as `flush` does, and close; may be called twice.
+        """Flush and close; may be called twice.
 
         Raises
         ------
         DiskFull
-            Appended records found no room; the store stays open, so that a later close can succeed.
+            The disk has no room for the appended records. The store stays open, so that a later close can succeed.
         PartitionPoisoned, Fenced
-            A sync failed, or the store was restored elsewhere; everything is closed all the same.
+            A sync failed, or the store was restored elsewhere. The store is closed.
         ColdStorageError
-            With ``sync="cold"``: some records are durable here, and not published. Everything is closed.
+            With ``sync="cold"``: some records are durable on this disk and not published. The store is closed.
         """
 
     @abstractmethod
@@ -57,28 +57,28 @@ class Store(ABC):
         tls_key: str | os.PathLike[str] | None = None,
         allow_remote: bool = False,
     ) -> Server:
-        """Serve the store over Arrow Flight, so that other processes and hosts append to it and read all of it.
+        """Serve the store over Arrow Flight: other processes and hosts append to it and read all tiers.
 
         Parameters
         ----------
         listen
-            ``host:port``; port 0 is any that is free. Default ``flight.listen``, else ``127.0.0.1:8815``.
+            ``host:port``; port 0 takes any free port. Default ``flight.listen``, else ``127.0.0.1:8815``.
         token
-            What clients have to show; default as in `tiered.open`. Without one, only this host is answered.
+            The token that clients must send; default as in `tiered.open`. Without a token only this host may connect.
         tls_certificate, tls_key
-            Files in PEM; default those of ``[flight]``, else no TLS.
+            PEM files; default those of ``[flight]``, else no TLS.
         allow_remote
-            Answer other hosts without a token.
+            Let other hosts connect without a token.
 
         Returns
         -------
         Server
-            Running; `close` of it or of the store ends it.
+            The running server; its `close`, or that of the store, ends it.
 
         Raises
         ------
         ConfigError
-            The address is taken, a file does not fit, or other hosts could come in without a token.
+            The address is in use, a TLS file is wrong, or other hosts could connect without a token.
         """
 
     @abstractmethod
@@ -97,22 +97,22 @@ class Store(ABC):
         Parameters
         ----------
         schema
-            The columns of a typed topic; default the record schema (``key``, ``value``, ``headers``). Types
-            become plain ones (no large, view or dictionary types), timestamps microseconds, fields nullable.
+            The columns of a typed topic; default the record schema (``key``, ``value``, ``headers``). Large, view and
+            dictionary types become plain types, timestamps become microseconds, and all fields become nullable.
         timestamp
-            The timestamp column that is the record timestamp; default the time of the append.
+            The column with the record timestamp; default the time of the append.
         key
-            The column that chooses the partition and that ``scan(key=…)`` looks at.
+            The column that chooses the partition and that ``scan(key=…)`` compares.
         exist_ok
-            Accept a topic that is there, with the partitions that it has; where a `schema` is given, only if the
-            topic has it or had it before columns were added, and has the same `timestamp` and `key`.
+            Return an existing topic with the partitions that it has. With a `schema`, the topic must have this schema
+            (or have had it before columns were added) and the same `timestamp` and `key`.
 
         Raises
         ------
         InvalidName, TopicExists, SchemaMismatch, ConfigError, ReadOnly
         ColdStorageError
-            A topic of that name was deleted here, and the bucket cannot be told so now. In it no two topics of one
-            name may live.
+            A deleted topic has this name, and its tombstone is not in the bucket yet. The bucket never holds two live
+            topics of one name.
         """
 
     @abstractmethod
@@ -130,11 +130,11 @@ class Store(ABC):
 
     @abstractmethod
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its records in every tier, for good.
+        """Delete a topic and its records in every tier, for good.
 
-        The bucket is asked first whether the topic is this store's, then the topic is gone here, whatever comes. Then the
-        bucket gets a tombstone; if it fails by then, that is logged, and the next pass or open goes on. The objects
-        are removed by a later sweep.
+        First the store checks in the bucket that it owns the topic. Then it deletes the topic on this disk; from here on
+        nothing brings the topic back. Then it writes a tombstone to the bucket. If that fails, it logs a warning, and the
+        next pass or open writes the tombstone. A later sweep deletes the objects.
 
         Raises
         ------
@@ -145,40 +145,43 @@ class Store(ABC):
 
     @abstractmethod
     def plan(self, now: object = None) -> Plan:
-        """Return what the policies would do now, or at `now`, without doing anything.
+        """Return the actions that the policies ask for at `now`; change nothing.
 
         Parameters
         ----------
         now
-            Aware datetime, or integer milliseconds since the epoch.
+            Aware datetime, or integer milliseconds since the epoch; default the present time.
 
         Raises
         ------
         ReadOnly
-            The store is a bucket, which has no local tier to plan for.
+            The store was opened by the URL of its bucket, and has no local tier to plan for.
         ColdStorageError
-            The bucket does not say what it has.
+            A manifest cannot be read.
         """
 
     @abstractmethod
     def tier(self, now: object = None) -> TierReport:
-        """Carry the plan out once: seal, expire, offload, evict, compress, merge, scrub, sweep.
+        """Run one full pass: seal, expire, offload, evict, compress, merge, scrub, sweep.
 
         Raises
         ------
-        ReadOnly, StoreLocked
-            Another process is tiering the store.
+        ReadOnly
+            The store was opened for reading only.
+        StoreLocked
+            Another process runs passes of the store.
         DiskFull, Backpressure
-            No room, or too many open files.
+            The disk is full, or the process has too many open files.
         TieredError
             The disk failed before the pass could begin.
         """
 
     @abstractmethod
     def pause(self, topic: str | None = None, *, reason: str = "") -> Pause:
-        """Let passes leave a topic, or the whole store, alone until `resume`; in every process, and durably.
+        """Stop the passes and sweeps of a topic, or of the whole store, until `resume`.
 
-        It takes effect with the next action, in a pass that is under way too. Appends and reads go on.
+        The pause holds in every process and after a restart. A running pass stops before its next action. Appends and
+        reads go on.
 
         Raises
         ------
@@ -198,31 +201,31 @@ class Store(ABC):
 
     @abstractmethod
     def sweep(self, *, dry_run: bool = False) -> SweepReport:
-        """Delete from the bucket what no manifest names and has not named for ``sweep.grace``.
+        """Delete the orphans of the bucket: objects that no manifest has named for ``sweep.grace``.
 
-        That is what uploads cut short left behind, objects replaced by others, what retention or
-        ``delete_before`` removed, and the objects of deleted topics.
+        Orphans are leftovers of interrupted uploads, objects that a merge or repair replaced, objects removed by retention
+        or ``delete_before``, and the objects of deleted topics.
 
         Parameters
         ----------
         dry_run
-            Only say what would be deleted.
+            Report what a sweep would delete, and delete nothing.
 
         Raises
         ------
         ReadOnly, StoreLocked, Fenced, ConfigError, ColdStorageError
-            Nothing was deleted. What stands in the way of single partitions is in the report.
+            Nothing was deleted. The report holds the errors of single partitions.
         """
 
     @abstractmethod
     def status(self) -> StoreStatus:
-        """Return per topic and partition what each tier holds, and how far the bucket is behind."""
+        """Return what each tier holds of each partition, and the lag of the bucket."""
 
     @abstractmethod
     def metrics(self) -> Any:
         """Return a ``prometheus_client.CollectorRegistry`` with this store's metrics, to mount in an application.
 
-        They are collected at each scrape, from what was counted and from the local disk; the bucket is not asked.
+        Each scrape reads counters and the local disk; it sends no request to the bucket.
 
         Raises
         ------
@@ -232,18 +235,18 @@ class Store(ABC):
 
     @abstractmethod
     def verify(self, deep: bool = False) -> VerifyReport:
-        """Look whether everything that the store has, on disk and in its bucket, is what it should be.
+        """Check the files and objects of the store for damage; change no data.
 
-        Changes no data, and can run beside writers and passes. Damage is reported, not raised; what cannot be
-        looked at, such as a bucket that does not answer, is listed as unknown. What is not flushed yet is not
-        looked at. Unless the store was opened ``read_only``, damaged objects are remembered: what the disk has of
-        them is not evicted until they are repaired.
+        Verification can run beside writers and passes. It reports damage and raises no error for it; it reports parts that
+        it cannot read, such as a bucket that does not answer, as unknown. It does not check records that are not flushed.
+        Unless the store was opened ``read_only``, it remembers damaged objects, and passes do not evict their local
+        segments until a repair.
 
         Parameters
         ----------
         deep
-            Read every byte, validate every value, and compare what lies in two tiers record for record. Else look
-            at headers, footers, indexes and manifests, and whether files and objects are there.
+            Read every byte, check every value, and compare the records that are in two tiers. Otherwise check headers,
+            footers, indexes and manifests, and that every file and object is there.
         """
 
     def __enter__(self) -> Self:
@@ -262,8 +265,8 @@ class Store(ABC):
     @property
     @abstractmethod
     def tiers(self) -> Tiers | None:
-        """What this process reads the store's tiers by; None where only a server reaches them."""
+        """The access to the store's files and objects; None if only a server has it."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """In a forked child: leave the store to the parent."""
+        """Leave the store to the parent process, in a forked child."""

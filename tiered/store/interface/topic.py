@@ -1,4 +1,4 @@
-"""`Topic`: append to and read one topic."""
+"""`Topic`: one topic of an open store."""
 
 from __future__ import annotations
 
@@ -61,28 +61,28 @@ class Topic(ABC):
         value
             Bytes; in a typed topic a dict of its columns.
         key
-            Chooses the partition (``zlib.crc32(key) % partitions``) where none is given. A typed topic takes
-            it from its key column.
+            Chooses the partition (``zlib.crc32(key) % partitions``) if `partition` is not given. A typed topic takes
+            the key from its key column.
         timestamp
-            Aware datetime, or integer milliseconds since the epoch; default now. Where the topic's timestamp column
-            has a value, that is the record timestamp.
+            Aware datetime, or integer milliseconds since the epoch; default now. A value in the topic's timestamp
+            column takes precedence.
         sync
-            True waits until the record is durable on this disk, whatever the sync mode; False never waits. By
-            default the mode decides: ``always`` waits for the disk, ``cold`` until the record is published.
+            True waits until the record is durable on this disk; False never waits. By default the sync mode decides:
+            ``always`` waits for the disk, ``cold`` until the record is published.
 
         Returns
         -------
         Appended
-            Its partition and offset, provisional until the record is durable.
+            The record's partition and offset; the offset is provisional until the record is durable.
 
         Raises
         ------
         SchemaMismatch, RecordTooLarge, ConfigError
         DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
-            In each case but a failed wait, nothing was appended.
+            Nothing was appended, unless only the wait for the disk failed.
         ColdStorageError
-            Of mode ``cold``: the record is appended and durable here, and not published yet. Do not append it
-            again; `flush` publishes it, and so does the next append or pass.
+            Mode ``cold`` only: the record is durable on this disk and not published yet. Do not append it again;
+            `flush`, the next append or the next pass publishes it.
         """
 
     @abstractmethod
@@ -98,43 +98,43 @@ class Topic(ABC):
         Returns
         -------
         list of OffsetRange
-            Where they went. Records of one partition keep their order.
+            The offsets of the records. Records of one partition keep their order.
 
         Raises
         ------
         SchemaMismatch, RecordTooLarge
-            A record that does not fit: its value, key, headers, timestamp or partition. Of a list of up to 65,536
-            nothing was appended then; longer input is appended that many at a time.
+            The value, key, headers, timestamp or partition of a record is wrong. Records are checked and appended 65,536
+            at a time: nothing of the 65,536 with the wrong record was appended.
         """
 
     @abstractmethod
     def append_batch(
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
     ) -> list[OffsetRange]:
-        """Append Arrow data: the fastest way in.
+        """Append Arrow data: the fastest way to append.
 
         Parameters
         ----------
         data
-            pyarrow Table or RecordBatch, or any object with ``__arrow_c_stream__`` (pandas, Polars, DuckDB)
-            that has columns of the topic. Columns it lacks are null. A column ``timestamp`` gives the record
-            timestamps where the topic has no timestamp column, or that is null.
+            pyarrow Table or RecordBatch, or any object with ``__arrow_c_stream__`` (pandas, Polars, DuckDB) that
+            has columns of the topic. Missing columns become null. If the topic has no timestamp column, or its value is
+            null, a column ``timestamp`` gives the record timestamp.
         partition
-            Where to append; default by the key column, row by row. Where only some rows have a key, those without one
-            go to one partition. Rows of one partition keep their order.
+            The partition of all rows. Default: each row's key chooses. Rows without a key go to one partition. Rows of
+            one partition keep their order.
         sync
             As in `append`.
 
         Returns
         -------
         list of OffsetRange
-            Data goes in runs of up to 4 MiB of one partition, each wholly or not at all. Where a call fails after
-            some of them, the error names the offsets that were appended.
+            The offsets of the rows. Data is appended in runs of up to 4 MiB of one partition, each wholly or not at all. If
+            the call fails after some runs, the error names the offsets that were appended.
 
         Raises
         ------
         SchemaMismatch
-            The data does not fit; nothing was appended of a Table, and of anything else nothing of the batch that does not.
+            The data does not fit the schema. Nothing of a Table was appended, and of other data nothing of the wrong batch.
         ConfigError
             `sync` is neither True, False nor None; nothing was appended.
         RecordTooLarge, DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
@@ -142,15 +142,15 @@ class Topic(ABC):
 
     @abstractmethod
     def producer(self, producer_id: str) -> Producer:
-        """Begin a session of an idempotent producer; records are numbered, and a repeat is not appended again.
+        """Begin a session of an idempotent producer: it numbers its records, and the topic drops repeats.
 
-        The numbers go on where the last session's ended, also after a restart or a restore. Older sessions
-        of the same producer are fenced: their next append raises `Fenced`.
+        The numbers continue after those of the last session, also after a restart or a restore. The new session fences
+        older ones of the same producer: their next append raises `Fenced`.
 
         Parameters
         ----------
         producer_id
-            Any text that tells this source of records from others, the same after a restart.
+            Any text that identifies this source of records, the same after a restart.
 
         Raises
         ------
@@ -159,9 +159,11 @@ class Topic(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Return once everything appended before the call is durable; raise what stood in the way.
+        """Return when all records appended before the call are durable; with ``sync="cold"``, when they are published.
 
-        In sync mode ``cold``: once it is published.
+        Raises
+        ------
+        DiskFull, PartitionPoisoned, Fenced, StoreClosed, ColdStorageError
         """
 
     @abstractmethod
@@ -185,17 +187,17 @@ class Topic(ABC):
         Parameters
         ----------
         partitions
-            Those wanted; default all.
+            The partitions to read; default all.
         start_offset, end_offset
             Bounds on offsets, end exclusive: one for all partitions, or a dict by partition.
         start_timestamp, end_timestamp
             Bounds on record timestamps, end exclusive; they filter rows.
         key
-            Only records with this key.
+            Read only records with this key.
         columns
-            Names, each once, in the order wanted; default all.
+            The columns of the result in order, each once; default all.
         limit
-            At most so many rows.
+            The largest number of rows.
 
         Raises
         ------
@@ -217,32 +219,35 @@ class Topic(ABC):
         Parameters
         ----------
         partition
-            May be left out only where there is one.
+            Optional if the topic has one partition.
         offset
             Default the start offset.
+        limit
+            The largest number of records.
         follow
-            Go on for ever, waiting for new durable records; no flush is forced. On a store that was opened by the
-            URL of its bucket: one GET every 2 s, and what the bucket fails to answer is asked again.
+            Continue without end and wait for new durable records; no flush is forced. A store that was opened by the
+            URL of its bucket sends one GET every 2 s and retries if the bucket does not answer.
 
         Raises
         ------
         OffsetOutOfRange
-            The offset is before the start offset or after the end offset; while following, retention was faster.
+            The offset is before the start offset or after the end offset. While following: retention removed records
+            before they were read.
         StoreClosed
-            The store was closed, by another thread too.
+            The store was closed, possibly by another thread.
         """
 
     @abstractmethod
     def offsets(self) -> dict[int, OffsetRange]:
-        """Return start and end offset of each partition; what is about to be shown is flushed first."""
+        """Return start and end offset of each partition; flush first, so that the offsets are durable."""
 
     @abstractmethod
     def offset_at(self, timestamp: object, partition: int = 0) -> int:
-        """Return the first offset whose timestamp is at or after `timestamp`; the end offset if none is."""
+        """Return the first offset with a timestamp at or after `timestamp`; the end offset if there is none."""
 
     @abstractmethod
     def delete_before(self, offset: int, partition: int = 0) -> None:
-        """Move the start offset up (Kafka's DeleteRecords); the tiering pass removes the files and objects.
+        """Move the start offset up to `offset` (Kafka's DeleteRecords); later passes delete the files and objects.
 
         Raises
         ------
@@ -261,7 +266,7 @@ class Topic(ABC):
 
     @abstractmethod
     def add_partitions(self, total: int) -> None:
-        """Raise the number of partitions to `total`; keys appended from now on spread over all of them.
+        """Raise the number of partitions to `total`; the keys of later appends spread over all of them.
 
         Raises
         ------
@@ -275,22 +280,22 @@ class Topic(ABC):
 
     @property
     def meta(self) -> TopicMeta:
-        """The topic's document, as this process has last seen it."""
+        """The topic's document, as this process last read it."""
         return self.opened.meta
 
     @property
     @abstractmethod
     def tiers(self) -> Tiers | None:
-        """What this process reads the topic's tiers by; None where only a server reaches them."""
+        """The access to the topic's files and objects; None if only a server has it."""
 
     @abstractmethod
     def scan_cut(self, split_bytes: int, **arguments: Any) -> Scan:
-        """Return `scan` of the same arguments; where a server plans it, it cuts splits of about `split_bytes`."""
+        """Return `scan` with the same arguments; a server that plans the scan cuts splits of about `split_bytes`."""
 
     @abstractmethod
     def lineages(self) -> dict[int, int] | None:
-        """Return the epoch of each partition's lineage, as `offsets` has seen it; None where that is not known."""
+        """Return the epoch of each partition's lineage, as `offsets` last read it; None if it is unknown."""
 
     @abstractmethod
     def common_end(self, partition: int, epoch: int) -> int:
-        """Return the offset below which the log is that of the lineage `epoch`."""
+        """Return the offset below which the log and the lineage `epoch` have the same records."""
