@@ -22,6 +22,7 @@ from tiered.policies.plan import make_plan
 from tiered.survey.partition_survey import PartitionSurvey
 from tiered.survey.plan_facts import partition_facts
 from tiered.survey.published import read_published
+from tiered.tiering.partition_handle import PartitionHandle
 
 from ..harness import Bench, Case, Sample, Target, Variant
 
@@ -43,10 +44,8 @@ def manifest(bench: Bench) -> Case:
     topic = store.create_topic("many")
     topic.append(b"the first, which is shipped as a tail", sync=True)
     store.tier()
-    actions, meta = store.tierer.actions, topic.opened.meta
-    committer = store.tierer.claims.committer(
-        meta, 0, lambda: actions.local(meta, 0), topic.opened.writers[0]
-    )
+    meta = topic.opened.meta
+    committer = store.tierer.claims.committer(PartitionHandle.of(store.open_topics, meta, 0))
     # From here on the log is the manifest's alone: no disk has what its objects hold.
     _fill(committer, count)
     head = committer.last_head()

@@ -19,7 +19,7 @@ from tiered.cold.object_store.s3_store import S3Store
 from tiered.cold.parquet.layout import object_schema
 from tiered.cold.parquet.writer import write_object
 from tiered.policies.cost import PRICES_AS_OF, Requests, estimate
-from tiered.tiering.local_actions import _rows
+from tiered.tiering.publish_actions import _rows
 from tiered.warm.segment_reader import SegmentFile
 
 from ..data import open_topic, segments, settings

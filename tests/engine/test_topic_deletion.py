@@ -18,6 +18,7 @@ from tests.support.stores import (
     EVICT_US,
     OFFLOAD_US,
     evict_all,
+    handle_of,
     open_store,
     stepwise,
     tier,
@@ -104,7 +105,7 @@ def test_two_deletions_at_once_delete_one_topic(
 ) -> None:
     """The slower one neither takes the topic that has its name by now nor fails for want of a directory."""
     store.create_topic("t").append(b"old")
-    check = store.tierer.claims.check_may_write_tombstone
+    check = store.tierer.claims.store.check_may_write_tombstone
 
     def overtaken(meta: TopicMeta) -> None:
         monkeypatch.undo()
@@ -113,7 +114,7 @@ def test_two_deletions_at_once_delete_one_topic(
             store.create_topic("t").append(b"new", sync=True)
         check(meta)
 
-    monkeypatch.setattr(store.tierer.claims, "check_may_write_tombstone", overtaken)
+    monkeypatch.setattr(store.tierer.claims.store, "check_may_write_tombstone", overtaken)
     with pytest.raises(tiered.TopicNotFound):
         store.delete_topic("t")
     assert [values(store.topic(name)) for name in store.topics()] == [[b"new"]] * created_again
@@ -205,8 +206,7 @@ def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
     store.create_topic("t").append(b"v")
     store.close()
     with open_store(tmp_path / "data", None, clock) as store:
-        actions = store.tierer.actions
-        segment = actions.local(store.topic("t").opened.meta, 0).segments[-1]
+        segment = handle_of(store, store.topic("t").opened.meta, 0).local().segments[-1]
         seal = Seal(
             topic="t", partition=0, segment_id=segment.header.segment_id, base_offset=0, end_offset=1, bytes=1,
             reason="",
@@ -220,7 +220,7 @@ def test_a_seal_that_comes_after_the_deletion_leaves_nothing_behind(
 
         monkeypatch.setattr(store.context.tiers, "hold_topic", late)
         with pytest.raises(tiered.TopicNotFound):
-            actions.seal(seal)
+            store.tierer.handlers[Seal](seal)
         assert values(store.create_topic("t")) == []
 
 
@@ -316,15 +316,15 @@ def test_a_topic_deleted_while_it_is_tiered_comes_back_nowhere(
         topic = store.create_topic("t")
         topic.append(b"old")
         topic.roll()
-        actions = beside.tierer.actions
-        meta = beside.topic("t").opened.meta
-        segment = actions.local(meta, 0).segments[0]
+        claims, meta = beside.tierer.claims, beside.topic("t").opened.meta
+        handle = handle_of(beside, meta, 0)
+        segment = handle.local().segments[0]
         assert segment.facts is not None
         store.delete_topic("t")
         with pytest.raises(tiered.TopicNotFound):
-            actions.committer(meta, 0)
+            claims.committer(handle)
         with pytest.raises(tiered.TopicNotFound, match="was deleted in the bucket"):
-            actions._claims._announce(meta)
+            claims.store.announce(meta)
         new = store.create_topic("t")
         new.append(b"new")
         new.roll()

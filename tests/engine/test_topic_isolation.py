@@ -140,7 +140,7 @@ def test_for_who_looks(scene: Scene) -> None:
     with scene.open() as store:
         works: list[Callable[[], object]] = [
             store.status, store.plan, lambda: store.sweep(dry_run=True), lambda: values(store.topic("a")),
-            store.verify, store.flush, store.tierer.forget_deleted, store.context.tiers.release_removed,
+            store.verify, store.flush, store.tierer.drop_deleted, store.context.tiers.release_removed,
         ]  # fmt: skip
         for work in works:
             nobody_waits(scene, store, work)

@@ -17,6 +17,7 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.stores import (
     OFFLOAD_US,
+    committer_of,
     evict_all,
     in_threads,
     local_segments,
@@ -190,7 +191,7 @@ def test_who_looked_a_topic_up_before_it_grew_can_still_publish(store: tiered.St
     before = topic.opened.meta
     topic.add_columns(pa.schema([("more", pa.int64())]))
     tier(store, clock, OFFLOAD_US)
-    assert store.tierer.actions.committer(before, 0).known_head.end_offset == 1
+    assert committer_of(store, before, 0).known_head.end_offset == 1
 
 
 def test_a_schema_that_no_segment_can_hold_is_refused_at_once(store: tiered.Store) -> None:

@@ -13,13 +13,15 @@ import pytest
 from tests.faults.faulty_life import check_published_once, live
 from tests.faults.workload import Violation
 from tests.support.faulty_store import Operation
+from tests.support.mutations import unlink
 from tiered.cold.manifest import commit
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.keys import ObjectName
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.fsspec_store import _SpooledUpload
 from tiered.errors import ColdStorageError
-from tiered.tiering.local_actions import TierActions
+from tiered.tiering.partition_handle import PartitionHandle
+from tiered.tiering.publish_actions import PublishActions
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +112,16 @@ def test_using_an_object_name_again(operations, monkeypatch, exclusive: bool) ->
 
 def test_deleting_the_local_file_before_it_is_published(operations, monkeypatch) -> None:
     """P5: the upload has arrived, and nothing names it yet."""
-    offload = TierActions.offload
+    offload = PublishActions.offload
 
     def careless(self, action):
-        meta = self._topics.meta(action.topic)
-        segment = self._sealed(meta, action)
+        handle = PartitionHandle.named(self._topics, action.topic, action.partition)
+        segment = handle.sealed(action)
         if segment is not None:
-            self._unlink(meta, action.partition, segment)
+            unlink(self, handle, segment)
         return offload(self, action)
 
-    monkeypatch.setattr(TierActions, "offload", careless)
+    monkeypatch.setattr(PublishActions, "offload", careless)
     with found("is deleted and"):
         live({})
 

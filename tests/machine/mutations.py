@@ -13,6 +13,7 @@ from tiered.cold.upkeep import sweep
 from tiered.cold.upkeep.sweep import SweepPlan
 from tiered.reader import read
 from tiered.tiering.claims import Claims
+from tiered.tiering.partition_handle import PartitionHandle
 
 
 def sweep_live_objects() -> AbstractContextManager[object]:
@@ -43,12 +44,23 @@ def skip_what_is_gone() -> AbstractContextManager[object]:
     return mock.patch.object(read, "_relocate", return_value=())
 
 
+class _WithoutWriter(PartitionHandle):
+    """A partition the writer of which is not asked what it has written."""
+
+    def __init__(self, handle: PartitionHandle) -> None:
+        super().__init__(handle._tiers, handle.meta, handle.partition, {})
+        self._handle = handle
+
+    def local(self) -> Any:
+        return self._handle.local()
+
+
 def compare_durable_ends() -> AbstractContextManager[object]:
     """What the writer has written and not synced itself does not count as its own."""
     committer = Claims.committer
 
-    def changed(self: Any, meta: Any, partition: Any, look: Any, writer: Any, **options: Any) -> Any:
-        return committer(self, meta, partition, look, None, **options)
+    def changed(self: Any, handle: PartitionHandle, **options: Any) -> Any:
+        return committer(self, _WithoutWriter(handle), **options)
 
     return mock.patch.object(Claims, "committer", changed)
 

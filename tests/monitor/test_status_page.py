@@ -17,6 +17,7 @@ from tests.support.clock import Clock
 from tests.support.s3_server import S3Process
 from tiered.monitor.http import Views, Web
 from tiered.monitor.status_page import page, page_state
+from tiered.policies.actions import ShipTail
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -124,14 +125,14 @@ def test_what_runs_and_what_failed_is_said(tmp_path: Path, clock: Clock) -> None
         assert page_state(store.watched(passes))["partitions"][0]["next"] is None
         store.resume("t")
         seen: list[dict[str, Any]] = []
-        ship = store.tierer.actions.ship_tail
+        ship = store.tierer.handlers[ShipTail]
 
         def watched(action: Any) -> Any:
             seen.extend(page_state(store.watched(passes))["running"])
             ship(action)
             raise tiered.ColdStorageError("no room in the bucket")
 
-        store.tierer.actions.ship_tail = watched  # type: ignore[method-assign]
+        store.tierer.handlers[ShipTail] = watched
         clock.advance(11)
         run(passes)
         (running,) = seen

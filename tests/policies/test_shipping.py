@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.policies.recording_port import RecordingPort, do
+from tests.policies.recording_handlers import RecordingHandlers, do
 from tiered.errors import ColdStorageError
 from tiered.policies import Action, Executor
 from tiered.policies.shipping import LARGE_BYTES, Shipping
@@ -19,15 +19,15 @@ def line(partition: int, count: int, size: int = 100) -> list[Action]:
 
 
 class Stage:
-    """Lines of one port; each action waits until it is let go."""
+    """Lines of one executor; each action waits until it is let go."""
 
     def __init__(self, slots: int) -> None:
         self.shipping = Shipping(slots)
         self.arrived = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.closed: list[int] = []
-        self.port = RecordingPort(before=self._wait)
-        self.executor = Executor(self.port)
+        self.handlers = RecordingHandlers(before=self._wait)
+        self.executor = Executor(self.handlers.by_type)
 
     def _wait(self, action: Action) -> None:
         self.arrived.release()
@@ -51,7 +51,7 @@ def test_a_long_line_takes_turns_with_the_others() -> None:
     stage.begin(1, 2, 2 * LARGE_BYTES)
     stage.go_on.release(100)
     stage.shipping.wait(30)
-    assert [partition for _, partition, _ in stage.port.seen] == [0, 1, 0, 1, 0, 0, 0]
+    assert [partition for _, partition, _ in stage.handlers.seen] == [0, 1, 0, 1, 0, 0, 0]
     assert [[action.base_offset for action, _ in run.done] for run in stage.shipping.take_ended()] == [
         [0, 10], [0, 10, 20, 30, 40]
     ]  # fmt: skip
@@ -67,7 +67,7 @@ def test_large_ones_leave_a_slot_for_the_small() -> None:
     assert not stage.arrived.acquire(timeout=0.02)
     stage.begin(9, 1)
     stage.arrive()
-    assert {partition for _, partition, _ in stage.port.seen} <= {0, 1, 9}
+    assert {partition for _, partition, _ in stage.handlers.seen} <= {0, 1, 9}
     assert stage.shipping.under_way() == {0, 1, 2, 3, 9}
     stage.shipping.wait(0)
     stage.go_on.release(100)
@@ -78,7 +78,7 @@ def test_large_ones_leave_a_slot_for_the_small() -> None:
 
 def test_what_fails_is_told_and_skips_the_rest_of_its_line() -> None:
     stage = Stage(slots=2)
-    stage.port.answers = {("ship_tail", 0, 10): ColdStorageError("403")}
+    stage.handlers.answers = {("ship_tail", 0, 10): ColdStorageError("403")}
     stage.go_on.release(100)
     stage.begin(0, 3)
     stage.begin(1, 1)
@@ -91,7 +91,7 @@ def test_what_fails_is_told_and_skips_the_rest_of_its_line() -> None:
 def test_what_is_no_error_of_an_action_is_raised_where_it_is_waited_for() -> None:
     """As when a thread is killed: the other lines end, what was held is let go, and a later line is begun."""
     stage = Stage(slots=2)
-    stage.port.answers = {("ship_tail", 0, 0): SystemExit("killed")}
+    stage.handlers.answers = {("ship_tail", 0, 0): SystemExit("killed")}
     stage.begin(0, 3)
     stage.begin(1, 3)
     stage.arrive(2)
@@ -115,6 +115,6 @@ def test_an_interrupt_ends_what_is_under_way_and_begins_nothing() -> None:
         interrupting.join(0.001)
     stage.go_on.release(100)
     interrupting.join(30)
-    assert len(stage.port.seen) == 2
+    assert len(stage.handlers.seen) == 2
     assert [[why for _, why in run.skipped] for run in stage.shipping.take_ended()] == [["stopping"] * 2] * 2
     assert sorted(stage.closed) == [0, 1]

@@ -1,6 +1,6 @@
 """The engine in the model: real tiering, claims, restore, sweep and reading, over local disks that are values.
 
-What is real: `Committer`, `PartitionManifest`, `Claims`, `TierActions` (offload, ship_tail, evict_local, expire),
+What is real: `Committer`, `PartitionManifest`, `Claims`, `PublishActions` (offload, ship_tail), `LocalActions` (evict_local, expire),
 `Executor._run_partition`, `_Restore`, `PartitionSweeper`, `Bucket`, `snapshot_partition`, `read_split`, `resolve`, and all of
 `format.manifest`. What stands in: segment files and the documents beside them (values in a `Disk`, each look at or change
 of a shared one is a step), Parquet (an object is the JSON of its records), local locks (which the model
@@ -43,7 +43,7 @@ from tiered.format.manifest import Head, ObjectEntry, RowGroup
 from tiered.format.segment_facts import SegmentFacts
 from tiered.hot import recovery
 from tiered.policies.actions import Action, EvictLocal, Expire, Offload, ShipTail
-from tiered.policies.executor import Executor
+from tiered.policies.executor import Executor, Handler
 from tiered.reader import read, snapshot
 from tiered.reader import tiers as access_module
 from tiered.reader.locations import TierLocations
@@ -53,9 +53,11 @@ from tiered.reader.tiers import Tiers
 from tiered.recovery.restore import _look, _Restore
 from tiered.survey.local_segments import LocalSegments
 from tiered.tiering import claims as claims_module
-from tiered.tiering import local_actions
+from tiered.tiering import fences, local_actions, partition_handle, publish_actions, store_claim
 from tiered.tiering.claims import Claims
-from tiered.tiering.local_actions import TierActions
+from tiered.tiering.local_actions import LocalActions
+from tiered.tiering.partition_handle import PartitionHandle
+from tiered.tiering.publish_actions import PublishActions
 from tiered.warm.partition_directory import Listing, SegmentName
 
 STORE, TOPIC = UUID(int=1), UUID(int=2)
@@ -345,20 +347,27 @@ class Process:
             fs=_Files(disk),
             settings=SimpleNamespace(daemon=SimpleNamespace(upload_bytes_per_second=0)),
         )
-        topics = SimpleNamespace(
-            topic=lambda name: SimpleNamespace(meta=disk.meta, writers=writers),
-            meta=lambda name: disk.meta,
-            writer=lambda name, partition: writers.get(partition),
+        topics: Any = SimpleNamespace(
+            context=context, topic=lambda name: SimpleNamespace(meta=disk.meta, writers=writers)
         )
-        self.actions = TierActions(context, topics, self.claims)  # type: ignore[arg-type]
+        self.handle = PartitionHandle.named(topics, disk.meta.name, 0)
+        local = LocalActions(context, topics, self.claims)  # type: ignore[arg-type]
+        publish = PublishActions(context, topics, self.claims)  # type: ignore[arg-type]
+        self.handlers: dict[type[Action], Handler] = {
+            Offload: publish.offload,
+            ShipTail: publish.ship_tail,
+            EvictLocal: local.evict_local,
+            Expire: local.expire,
+        }
         self.marks: dict[str, float] = {}
 
     @property
     def committer(self) -> Committer:
-        return self.actions.committer(self.disk.meta, 0)  # type: ignore[arg-type]
+        return self.claims.committer(self.handle)
 
     def memory(self) -> Hashable:
         """Return what the threads of the process share, besides the disk."""
+        restores = self.claims.store.restores
         return (
             tuple(
                 (
@@ -374,11 +383,7 @@ class Process:
             tuple(tuple(item._pages) for item in self.access._partitions.values()),
             frozenset(self.marks.items()),
             frozenset(self.claims.same.proven.items()),
-            (
-                self.claims.restores._message is None,
-                self.claims.restores._expired,
-                self.claims._documents_lineage,
-            ),
+            (restores._message is None, restores._expired, self.claims.store._documents_lineage),
         )
 
     def act(self, kind: type[Action], segment: Segment | None, base: int, end: int) -> Action:
@@ -396,18 +401,18 @@ class Process:
         """Carry a plan out as a pass does; return what failed or was skipped."""
         if self.disk.fence is not None:
             return ["fenced"]
-        run = Executor(self.actions)._run_partition(actions, threading.Event())
+        run = Executor(self.handlers)._run_partition(actions, threading.Event())
         self.model.check_failures(run.failed)
         return [text for _, text in (*run.failed, *run.skipped)]
 
     def look_always(self) -> None:
         """Look for a restore before each commit."""
         times = itertools.count(10, 10)
-        self.claims.restores._monotonic = lambda: float(next(times))
+        self.claims.store.restores._monotonic = lambda: float(next(times))
 
     def announce(self) -> None:
         """Be past what precedes the first claim: the prefix is ours, and the topic is known there."""
-        self.claims._announce(self.disk.meta)  # type: ignore[arg-type]
+        self.claims.store.announce(self.disk.meta)  # type: ignore[arg-type]
 
     def ship_tail(self) -> list[str]:
         """Publish what the newest segment has."""
@@ -675,7 +680,8 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         for module in (commit, partition_manifest, recovery):
             patch.setattr(module, "uuid4", lambda: _current[-1].world.uuid())
         patch.setattr(commit, "threading", SimpleNamespace(RLock=ModelLock))
-        patch.setattr(claims_module, "threading", SimpleNamespace(Lock=ModelLock, RLock=ModelLock))
+        for module in (claims_module, store_claim):
+            patch.setattr(module, "threading", SimpleNamespace(Lock=ModelLock, RLock=ModelLock))
         patch.setitem(Committer.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setitem(Committer.__init__.__kwdefaults__, "attempts", 2)
         # A claim gives up after as many attempts: how often it came second before does not matter to anybody.
@@ -688,7 +694,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setitem(StoreDocuments.__init__.__kwdefaults__, "sleep", lambda seconds: None)
         patch.setattr(bucket_module, "_ATTEMPTS", 2)
         _remember(patch)
-        actions = local_actions
+        actions = publish_actions
         patch.setattr(actions, "write_object", write_object)
         patch.setattr(actions, "object_schema", lambda schema: None)
         patch.setattr(
@@ -698,22 +704,23 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
                 start - segment.header.base_offset : end - segment.header.base_offset
             ],
         )
-        patch.setattr(actions, "local_segments", _local_segments)
-        patch.setattr(claims_module, "check_owner", lambda segment, meta: None)
+        patch.setattr(partition_handle, "local_segments", _local_segments)
         for module in (actions, _RESTORE):
             patch.setattr(module, "schema_to_text", lambda schema: schema)
-        for module in (actions, access_module, snapshot):
+        for module in (partition_handle, access_module, snapshot):
             patch.setattr(module, "list_segments", _listing)
-        for module in (actions, snapshot):
+        for module in (actions, local_actions, snapshot):
             patch.setattr(module, "read_start_offset", lambda directory: _disk(directory).read_start())
-        claims = claims_module
-        patch.setattr(claims, "read_lineage", _get("lineage"))
-        patch.setattr(claims, "write_lineage", _set("lineage"))
-        patch.setattr(claims, "write_fence", _set("fence"))
-        patch.setattr(claims, "check_conditional_writes", lambda store: None)
-        patch.setattr(claims, "read_cold_place", lambda root: SimpleNamespace(claimed=True))
+        for module in (claims_module, fences):
+            patch.setattr(module, "read_lineage", _get("lineage"))
+        patch.setattr(claims_module, "write_lineage", _set("lineage"))
+        patch.setattr(fences, "write_fence", _set("fence"))
+        patch.setattr(store_claim, "check_conditional_writes", lambda store: None)
+        patch.setattr(store_claim, "read_cold_place", lambda root: SimpleNamespace(claimed=True))
         patch.setattr(
-            claims, "Catalog", lambda fs, root: SimpleNamespace(lineage=lambda: _disk(root).store_lineage)
+            store_claim,
+            "Catalog",
+            lambda fs, root: SimpleNamespace(lineage=lambda: _disk(root).store_lineage),
         )
         patch.setattr(read, "_read_cold", _read_cold)
         patch.setattr(read, "_read_warm", _read_warm)

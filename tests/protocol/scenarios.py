@@ -322,7 +322,7 @@ def stalled_upload(world: World) -> None:
     stalled = one.committer
     assert two.committer
     # It found its epoch before the other's claim, and has not looked since.
-    one.actions.committer = lambda meta, partition: stalled  # type: ignore[method-assign]
+    one.claims.committer = lambda handle, **_: stalled  # type: ignore[method-assign]
     stage.model.bucket.passing_time(GRACE)
     stage.actor(one, stage.offloads(one, 0))
 
@@ -591,7 +591,7 @@ def first_pass_and_restore(world: World) -> None:
     old_disk, twin_disk = stage.disks["old"], stage.disks["twin"]
     old_disk.fill(1)
     old = stage.process("old")
-    old.claims._own_prefix(StoreDocuments(stage.model.store()))
+    old.claims.store._own_prefix(StoreDocuments(stage.model.store()))
 
     done: list[bool] = []
 
@@ -669,7 +669,7 @@ def _restore_beside(world: World, *, passing: bool) -> None:
         stage.offloads(old, 1, evict=False)()
         if passing:
             # As a new process does, and where the topic grows: this takes the bucket back.
-            old.claims._owns_prefix = False
+            old.claims.store._owns_prefix = False
             old.attempt(old.announce)
 
     done: list[bool] = []
@@ -709,7 +709,7 @@ def announced_beside_a_restore(world: World) -> None:
     old_disk, twin_disk = stage.disks["old"], stage.disks["twin"]
     old_disk.fill(1)
     old = stage.process("old")
-    old.claims._own_prefix(StoreDocuments(stage.model.store()))
+    old.claims.store._own_prefix(StoreDocuments(stage.model.store()))
     stage.model.bucket.passing_time(INTENT_SECONDS_MAX + 1)
     done: list[bool] = []
 
@@ -805,7 +805,7 @@ def created_again(world: World) -> None:
             sweep_deleted_topic(bucket.store, "t", stage.watch.meta.topic_id, rules, dry_run=False)
 
     def work() -> None:
-        new.claims.write_tombstone(stage.watch.meta)  # type: ignore[arg-type]
+        new.claims.store.write_tombstone(stage.watch.meta)  # type: ignore[arg-type]
         if not new.offload():
             new_watch.acknowledged(new_disk.sealed()[0])
         write_tombstone(stage.model.bucket.now)
@@ -817,7 +817,7 @@ def created_again(world: World) -> None:
         for request in list(world.underway.values()):
             request.take("ok")
         stage.model.bucket.now += GRACE
-        new.claims.write_tombstone(stage.watch.meta)  # type: ignore[arg-type]
+        new.claims.store.write_tombstone(stage.watch.meta)  # type: ignore[arg-type]
         stage.model.bucket.now += GRACE
         write_tombstone(stage.model.bucket.now)
         prefix = f"t/{stage.watch.meta.topic_id}/"

@@ -11,6 +11,7 @@ import pytest
 from tests.protocol import scenarios
 from tests.protocol.engine import engine, small_pages
 from tests.protocol.explorer import World, explore
+from tests.support.mutations import unlink
 from tests.support.tally import tally
 from tiered.cold.manifest import commit, store_documents
 from tiered.cold.manifest.commit import Committer
@@ -20,7 +21,8 @@ from tiered.cold.manifest.restores import IntentHolder, IntentWatch
 from tiered.cold.upkeep.sweep import PartitionSweeper
 from tiered.errors import ColdStorageError, PreconditionFailed
 from tiered.reader.same_log import Likeness, SameLog
-from tiered.tiering.local_actions import TierActions
+from tiered.tiering.partition_handle import PartitionHandle
+from tiered.tiering.publish_actions import PublishActions
 
 
 @pytest.fixture
@@ -39,14 +41,14 @@ def found(words: str, story: Callable[[World], None], faults: int = 0) -> None:
 
 
 def test_deleting_the_local_file_before_it_is_published(patch: pytest.MonkeyPatch) -> None:
-    offload = TierActions.offload
+    offload = PublishActions.offload
 
     def careless(self, action):
-        meta = self._topics.meta(action.topic)
-        self._unlink(meta, action.partition, self._sealed(meta, action))
+        handle = PartitionHandle.named(self._topics, action.topic, action.partition)
+        unlink(self, handle, handle.sealed(action))
         return offload(self, action)
 
-    patch.setattr(TierActions, "offload", careless)
+    patch.setattr(PublishActions, "offload", careless)
     found("P5", scenarios.late_head)
 
 

@@ -79,7 +79,7 @@ def test_a_head_that_is_published_while_it_is_looked_for_was_not_lost(
     with open_store(tmp_path / "data", url, clock) as store:
         store.create_topic("t").append(b"first", sync=True)
         claims = store.tierer.claims
-        claims._announce(store.topic("t").opened.meta)
+        claims.store.announce(store.topic("t").opened.meta)
         store.topic("t").roll()
         passes = iter([lambda: tier(store, clock, OFFLOAD_US)])
         host = Host(

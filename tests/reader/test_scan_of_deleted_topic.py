@@ -19,7 +19,7 @@ from tiered.warm import file_map
 HELD = """
 import sys
 import pyarrow as pa, tiered
-from tiered.tiering import local_actions as tier_actions
+from tiered.tiering.publish_actions import PublishActions
 from tiered.flight.server import read as reading
 
 def full(store):  # three blocks, which no memory holds
@@ -50,12 +50,12 @@ def served(start):
 
 def shipped(_):
     full(store)
-    ship = tier_actions.TierActions._ship
+    ship = PublishActions._ship
     def slow(self, *arguments):
-        tier_actions.TierActions._ship = ship
+        PublishActions._ship = ship
         again()
         return ship(self, *arguments)
-    tier_actions.TierActions._ship = slow
+    PublishActions._ship = slow
     found = store.tierer.tail_pass()
     return lambda: (found.problems, [why for _, why in found.report.skipped], found.report.failed)
 

@@ -22,6 +22,7 @@ from tests.support.stores import (
     COMPRESS_US,
     EVICT_US,
     OFFLOAD_US,
+    handle_of,
     in_threads,
     local_segments,
     offsets_by_partition,
@@ -270,7 +271,7 @@ def test_readers_see_dense_offsets_while_writers_append_and_everything_moves(
 
 def eviction(store: tiered.Store, topic: tiered.Topic) -> EvictLocal:
     """What a plan would ask for, for the first local segment."""
-    local = store.tierer.actions.local(topic.opened.meta, 0).segments[0]
+    local = handle_of(store, topic.opened.meta, 0).local().segments[0]
     return EvictLocal(
         topic=topic.name,
         partition=0,
@@ -301,7 +302,7 @@ def test_a_segment_is_not_evicted_for_an_object_of_another_segment(
     files = local_segments(tmp_path / "data", "t")
     assert len(files) == 2
     with pytest.raises(tiered.TieredError, match=r"stays.*segment id"):
-        store.tierer.actions.evict_local(eviction(store, topic))
+        store.tierer.handlers[EvictLocal](eviction(store, topic))
     for _ in range(2):
         with pytest.raises(tiered.Fenced, match="other records than this disk"):
             store.tier((clock() + EVICT_US) // 1000)

@@ -25,6 +25,7 @@ from tests.support.stores import (
     HOUR_US,
     OFFLOAD_US,
     evict_all,
+    handle_of,
     let_intent_lapse,
     local_segments,
     open_store,
@@ -184,7 +185,7 @@ def beside(store: tiered.Store, clock: Clock) -> None:
 
 def by_a_waiting_append(store: tiered.Store, clock: Clock) -> None:
     topic = store.topic("t")
-    assert store.tierer.publish(topic.opened.meta, 0) == topic.offsets()[0].end
+    assert store.tierer.tails.publish(topic.opened.meta, 0) == topic.offsets()[0].end
 
 
 PUBLISHING = [by_full_pass, by_tail_pass, beside, by_a_waiting_append]
@@ -407,8 +408,8 @@ def test_what_was_planned_before_a_restore_removes_nothing_after_it(
     topic.roll()
     topic.append(b"on this disk only", sync=True)
     tier(old, clock, OFFLOAD_US)
-    actions, files = old.tierer.actions, local_segments(tmp_path / "old", "t")
-    segment = old.context.tiers.segment(actions.directory(topic.opened.meta, 0) / files[0])
+    handlers, files = old.tierer.handlers, local_segments(tmp_path / "old", "t")
+    segment = old.context.tiers.segment(handle_of(old, topic.opened.meta, 0).directory / files[0])
     planned: dict[str, Any] = {
         "topic": "t", "partition": 0, "segment_id": segment.header.segment_id, "base_offset": 0, "end_offset": 3,
         "bytes": 0, "reason": "",
@@ -417,9 +418,9 @@ def test_what_was_planned_before_a_restore_removes_nothing_after_it(
 
     with pytest.raises(tiered.Fenced, match="lineage"):
         if what == "evict":
-            actions.evict_local(EvictLocal(**planned))
+            handlers[EvictLocal](EvictLocal(**planned))
         else:
-            actions.expire(Expire(**planned, topic_id=topic.opened.meta.topic_id))
+            handlers[Expire](Expire(**planned, topic_id=topic.opened.meta.topic_id))
 
     assert local_segments(tmp_path / "old", "t") == files
     assert topic.offsets()[0].start == 0
@@ -474,11 +475,11 @@ def test_a_stalled_tierer_cannot_make_the_first_head_of_a_partition(
         old.create_topic("t").append(b"old", sync=True)
         meta = old.topic("t").opened.meta
         claims = old.tierer.claims
-        claims._announce(meta)
+        claims.store.announce(meta)
         restored(file_url, tmp_path / "new", clock).close()
-        claims.check_store = lambda *_: None  # type: ignore[method-assign]  # it had looked before
+        claims.fences.check_store = lambda *_: None  # type: ignore[method-assign]  # it had looked before
         with pytest.raises(tiered.Fenced, match="lineage"):
-            claims.committer(meta, 0, lambda: old.tierer.actions.local(meta, 0), None)
+            claims.committer(handle_of(old, meta, 0))
     assert "lineage" in str(read_fence(tmp_path / "old" / "topics" / "t" / "0"))
     assert [start for _, start in head_of(file_url).lineages] == [0, 0]
 
@@ -575,9 +576,9 @@ def test_a_topic_announced_too_late_does_not_hide_the_one_of_the_new_lineage(
             new.topic("same").roll()
             tier(new, clock, OFFLOAD_US)
             meta, claims = old.topic("same").opened.meta, old.tierer.claims
-            claims._announce(meta)
+            claims.store.announce(meta)
             with pytest.raises(tiered.Fenced):
-                claims.committer(meta, 0, lambda: old.tierer.actions.local(meta, 0), None)
+                claims.committer(handle_of(old, meta, 0))
             with tiered.open(file_url) as bucket:
                 assert values(bucket.topic("same")) == [b"new"]
 
@@ -803,6 +804,6 @@ def test_the_lineages_are_where_they_belong(tmp_path: Path, clock: Clock, s3_buc
         assert read_lineage(tmp_path / "new" / "topics" / "t" / "0") == head_of(s3_bucket).lineages[-1][0]
         store.topic("t").append(b"x")
         store.topic("t").roll()
-        (sealed, *_) = store.tierer.actions.local(store.topic("t").opened.meta, 0).segments
+        (sealed, *_) = handle_of(store, store.topic("t").opened.meta, 0).local().segments
         assert sealed.header.lineage_epoch == head_of(s3_bucket).lineages[-1][0]
     assert head_of(s3_bucket).lineages[-1][1] == 4

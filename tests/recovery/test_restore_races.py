@@ -16,7 +16,7 @@ import tiered
 from tests.support import fork_server
 from tests.support.clock import Clock
 from tests.support.paths import ROOT
-from tests.support.stores import let_intent_lapse, stepwise, values
+from tests.support.stores import committer_of, let_intent_lapse, stepwise, values
 from tests.support.watched_bucket import URL, WatchedBucket, away, host, open_at, settings
 from tiered.cold.manifest.restore_intent import INTENT_SECONDS
 from tiered.cold.manifest.restores import POLL_SECONDS, IntentHolder, IntentWatch
@@ -43,9 +43,9 @@ class Server(WatchedBucket):
 
     def watch(self, store: tiered.Store) -> tiered.Store:
         """Let a store go by the time of this test."""
-        store.tierer.claims.restores = IntentWatch(monotonic=lambda: self.now)
+        store.tierer.claims.store.restores = IntentWatch(monotonic=lambda: self.now)
         store.context.publisher = Publisher(
-            store.tierer, pause=lambda _: self.pass_(0.5), monotonic=lambda: self.now
+            store.tierer.tails, pause=lambda _: self.pass_(0.5), monotonic=lambda: self.now
         )
         return store
 
@@ -95,7 +95,7 @@ def test_an_append_that_waits_for_a_restore_too_long_fails_and_names_it(tmp_path
             server.pass_(0.5)
             restoring.check()
 
-        store.context.publisher = Publisher(store.tierer, pause=pause, monotonic=lambda: server.now)
+        store.context.publisher = Publisher(store.tierer.tails, pause=pause, monotonic=lambda: server.now)
         with pytest.raises(
             tiered.ColdStorageError,
             match="durable on this disk.*is being restored by ann@other.*do not append them again",
@@ -137,11 +137,11 @@ def test_the_first_claim_of_a_partition_waits_for_a_restore_that_began_a_moment_
     """The next look for one is not due yet."""
     server = Server()
     with server.watch(open_at(tmp_path / "data", server, clock)) as store:
-        meta, actions = store.create_topic("t", partitions=2).opened.meta, store.tierer.actions
-        actions.committer(meta, 0)
+        meta = store.create_topic("t", partitions=2).opened.meta
+        committer_of(store, meta, 0)
         server.begun()
         with pytest.raises(RestoreUnderWay, match="ann@other"):
-            actions.committer(meta, 1)
+            committer_of(store, meta, 1)
         assert not any(key.endswith("/1/head.json") for key in server.objects)
         assert read_fence(tmp_path / "data/topics/t/1") is None
 
@@ -153,8 +153,8 @@ def test_a_topic_that_a_restore_takes_over_while_it_is_announced(
     """It waits for the restore, and is announced where that died: it is no reason to fence anything."""
     server = Server()
     with server.watch(open_at(tmp_path / "data", server, clock)) as store:
-        topic, actions = store.create_topic("t"), store.tierer.actions
-        actions.committer(topic.opened.meta, 0)
+        topic = store.create_topic("t")
+        committer_of(store, topic.opened.meta, 0)
         topic.add_partitions(2)
 
         def begins(request: str) -> None:
@@ -166,13 +166,13 @@ def test_a_topic_that_a_restore_takes_over_while_it_is_announced(
 
         server.hook = begins
         if dies:
-            actions.committer(topic.opened.meta, 1)
+            committer_of(store, topic.opened.meta, 1)
             announced = StoreDocuments(server).topic("t")
             assert announced is not None
             assert announced["partitions"] == 2
         else:
             with pytest.raises(RestoreUnderWay, match="ann@other"):
-                actions.committer(topic.opened.meta, 1)
+                committer_of(store, topic.opened.meta, 1)
         assert read_fence(tmp_path / "data/topics/t/1") is None
 
 
@@ -251,7 +251,7 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
 
     def opened() -> tiered.Store:
         store = tiered.open(tmp_path / "data", cold=url, settings=policies, host=Host(clock=clock))
-        store.tierer.claims.restores = IntentWatch(monotonic=lambda: now)
+        store.tierer.claims.store.restores = IntentWatch(monotonic=lambda: now)
         return store
 
     def kept(store: tiered.Store, value: bytes) -> list[str]:
@@ -265,7 +265,7 @@ def test_a_restore_that_is_killed_leaves_the_host_in_charge(tmp_path: Path, cloc
         clock.advance(60)
         # Of two actions that ask at once, the later one goes by what was known before.
         with suppress(RestoreUnderWay):
-            store.tierer.claims.check_restores()
+            store.tierer.claims.store.check_restores()
         report, problems = store.tierer.full_pass()
         return (
             told + [why for _, why in (*report.failed, *report.skipped)] + [str(error) for error in problems]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,8 +15,10 @@ from tiered.format.manifest import ObjectEntry
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.same_log import Likeness, SameLog
 from tiered.survey import plan_facts
-from tiered.tiering.claims import Claims
-from tiered.tiering.local_actions import TierActions
+from tiered.tiering.local_actions import LocalActions
+from tiered.tiering.partition_handle import PartitionHandle
+from tiered.tiering.publish_actions import PublishActions
+from tiered.tiering.store_claim import StoreClaim
 from tiered.warm import filesystem, reencode
 from tiered.warm.catalog import Catalog
 from tiered.warm.segment_writer import SegmentWriter
@@ -90,14 +93,20 @@ def _show_what_is_not_durable() -> AbstractContextManager[object]:
 
 
 def _delete_before_publishing() -> AbstractContextManager[object]:
-    publish = TierActions._publish
+    publish = PublishActions._publish
 
-    def changed(self: Any, meta: Any, partition: int, segment: Any, facts: Any, *, sealed: bool) -> int:
+    def changed(self: Any, handle: Any, committer: Any, segment: Any, facts: Any, *, sealed: bool) -> int:
         if sealed:
-            self._unlink(meta, partition, segment)
-        return publish(self, meta, partition, segment, facts, sealed=sealed)
+            unlink(self, handle, segment)
+        return publish(self, handle, committer, segment, facts, sealed=sealed)
 
-    return mock.patch.object(TierActions, "_publish", changed)
+    return mock.patch.object(PublishActions, "_publish", changed)
+
+
+def unlink(actions: PublishActions, handle: PartitionHandle, segment: Any) -> None:
+    """Remove a file as an eviction does, without its checks."""
+    evictor = SimpleNamespace(_tiers=actions._tiers, _fs=actions._claims._fs)
+    LocalActions._unlink(evictor, handle, segment)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -159,7 +168,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a seal without a sync": _method_without(SegmentWriter, "seal", "sync"),
     "a deleted topic, its rename not synced": lambda: mock.patch.object(Catalog, "sync_deletions"),
     "a deleted topic, its tombstone before the rename": lambda: mock.patch.object(
-        Claims, "check_may_write_tombstone", Claims.write_tombstone
+        StoreClaim, "check_may_write_tombstone", StoreClaim.write_tombstone
     ),
     "a re-encoded file, its bytes not synced": _rewrite_without("sync"),
     "a re-encoded file, its name not synced": _rewrite_without("sync_directory"),

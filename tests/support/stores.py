@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 import tiered
+from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.restore_intent import INTENT_SECONDS
 from tiered.engine.host import Host
+from tiered.format.topic_meta import TopicMeta
+from tiered.tiering.partition_handle import PartitionHandle
 
 HOUR_US = 3_600_000_000
 
@@ -41,6 +44,16 @@ def open_store(path: Path, cold: str | None, clock: Any, **options: Any) -> tier
     """Open with `stepwise` settings and a clock that stands still."""
     options.setdefault("settings", stepwise())
     return tiered.open(path, cold=cold, host=Host(clock=clock), **options)
+
+
+def handle_of(store: Any, meta: TopicMeta, partition: int) -> PartitionHandle:
+    """A partition as the store's passes work on it."""
+    return PartitionHandle.of(store.open_topics, meta, partition)
+
+
+def committer_of(store: Any, meta: TopicMeta, partition: int, **options: Any) -> Committer:
+    """The committer of a partition, after it claimed its epoch."""
+    return store.tierer.claims.committer(handle_of(store, meta, partition), **options)
 
 
 def tier(store: tiered.Store, clock: Any, ahead_us: int) -> tiered.TierReport:

@@ -7,12 +7,14 @@ import json
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.stores import committer_of, handle_of
 from tests.support.watched_bucket import (
     NOT_WAITING_SECONDS,
     URL,
@@ -23,10 +25,11 @@ from tests.support.watched_bucket import (
     published,
     settings,
 )
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.errors import CorruptionError, DiskFull, Fenced
 from tiered.format.topic_meta import TopicMeta
-from tiered.tiering import claims
+from tiered.tiering import claims, store_claim
 from tiered.warm.bucket_binding import read_cold_place
 from tiered.warm.partition_directory import read_fence, read_lineage
 
@@ -41,9 +44,8 @@ def test_a_topic_is_announced_once_by_partitions_that_are_claimed_at_once(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t", partitions=2)
-        actions = store.tierer.actions
-        meeting = Meeting(bucket, "/topic.json", lambda: actions.committer(topic.opened.meta, 1))
-        actions.committer(topic.opened.meta, 0)
+        meeting = Meeting(bucket, "/topic.json", lambda: committer_of(store, topic.opened.meta, 1))
+        committer_of(store, topic.opened.meta, 0)
         meeting.end()
         assert (puts(bucket, "/topic.json"), puts(bucket, "/head.json")) == (1, 2)
 
@@ -54,10 +56,10 @@ def test_the_prefix_is_claimed_once_by_topics_that_are_announced_at_once(
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         one, other = store.create_topic("t"), store.create_topic("u")
-        actions, own = store.tierer.actions, store.tierer.claims
-        meeting = Meeting(bucket, "store.json", lambda: actions.committer(other.opened.meta, 0))
-        own._own_prefix(claims.StoreDocuments(bucket))
-        actions.committer(one.opened.meta, 0)
+        own = store.tierer.claims
+        meeting = Meeting(bucket, "store.json", lambda: committer_of(store, other.opened.meta, 0))
+        own.store._own_prefix(StoreDocuments(bucket))
+        committer_of(store, one.opened.meta, 0)
         meeting.end()
         assert puts(bucket, "store.json") == 1
 
@@ -67,10 +69,11 @@ def test_a_partition_is_claimed_once_by_threads_that_ship_at_once(tmp_path: Path
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t")
-        actions = store.tierer.actions
         found = []
-        meeting = Meeting(bucket, "/head.json", lambda: found.append(actions.committer(topic.opened.meta, 0)))
-        first = actions.committer(topic.opened.meta, 0)
+        meeting = Meeting(
+            bucket, "/head.json", lambda: found.append(committer_of(store, topic.opened.meta, 0))
+        )
+        first = committer_of(store, topic.opened.meta, 0)
         meeting.end()
         assert found == [first]
         assert puts(bucket, "/head.json") == 1
@@ -80,15 +83,14 @@ def test_a_claim_that_another_process_fenced_is_made_anew(tmp_path: Path, clock:
     bucket = WatchedBucket()
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t")
-        actions = store.tierer.actions
-        first = actions.committer(topic.opened.meta, 0)
-        assert actions.committer(topic.opened.meta, 0) is first
-        store.tierer.claims.note_head(topic.opened.meta, 0, first.last_head())
-        assert actions.committer(topic.opened.meta, 0, fresh=False) is first
+        first = committer_of(store, topic.opened.meta, 0)
+        assert committer_of(store, topic.opened.meta, 0) is first
+        store.tierer.claims.record_head(handle_of(store, topic.opened.meta, 0), first.last_head())
+        assert committer_of(store, topic.opened.meta, 0, fresh=False) is first
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-            assert beside.tierer.actions.committer(topic.opened.meta, 0).epoch == first.epoch + 1
-        assert actions.committer(topic.opened.meta, 0, fresh=False) is first
-        assert actions.committer(topic.opened.meta, 0).epoch == first.epoch + 2
+            assert committer_of(beside, topic.opened.meta, 0).epoch == first.epoch + 1
+        assert committer_of(store, topic.opened.meta, 0, fresh=False) is first
+        assert committer_of(store, topic.opened.meta, 0).epoch == first.epoch + 2
 
 
 def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock) -> None:
@@ -99,7 +101,7 @@ def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock)
         directory = tmp_path / "data" / "topics" / "t" / "0"
         assert read_lineage(directory) is None
         assert not read_cold_place(tmp_path / "data").claimed
-        store.tierer.actions.committer(topic.opened.meta, 0)
+        committer_of(store, topic.opened.meta, 0)
         assert read_lineage(directory) == 1
         assert read_cold_place(tmp_path / "data").claimed
 
@@ -114,9 +116,9 @@ def test_a_deletion_claims_the_bucket_as_a_pass_does(tmp_path: Path, clock: Cloc
         assert read_cold_place(tmp_path / "data").claimed
 
 
-@pytest.mark.parametrize("name", ["write_lineage", "write_cold_place"])
+@pytest.mark.parametrize(("module", "name"), [(claims, "write_lineage"), (store_claim, "write_cold_place")])
 def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
     """What is claimed for may be what makes room."""
 
@@ -128,10 +130,10 @@ def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
         topic = store.create_topic("t")
         topic.append(b"1", sync=True)
         with monkeypatch.context() as patch:
-            patch.setattr(claims, name, full)
+            patch.setattr(module, name, full)
             assert store.tierer.tail_pass().report.failed == ()
             assert len([key for key in bucket.objects if key.endswith(".parquet")]) == 1
-            store.tierer.forget_deleted()  # as each pass does
+            store.tierer.drop_deleted()  # as each pass does
         topic.append(b"2", sync=True)
         clock.advance(20)
         assert store.tierer.tail_pass().report.failed == ()
@@ -146,7 +148,7 @@ def test_a_bucket_is_asked_for_conditional_writes_before_the_first_claim_alone(
     for name in ("t", "u"):
         with open_at(tmp_path / "data", bucket, clock) as store:
             bucket.asked.clear()
-            store.tierer.actions.committer(store.create_topic(name).opened.meta, 0)
+            committer_of(store, store.create_topic(name).opened.meta, 0)
             writes = [request.partition("/")[0] for request in bucket.asked if request.startswith("put ")]
             found.append(writes.index("put probe") if "put probe" in writes else None)
     assert found == [0, None]
@@ -160,11 +162,10 @@ def test_a_topic_that_grew_is_announced_anew_and_one_that_did_not_is_not(
     with open_at(tmp_path / "data", bucket, clock) as store:
         topic = store.create_topic("t", schema=pa.schema([("a", pa.int64())]))
         old = topic.opened.meta
-        actions = store.tierer.actions
 
         def announced(meta: TopicMeta, partition: int) -> int:
             bucket.asked.clear()
-            actions.committer(meta, partition)
+            committer_of(store, meta, partition)
             return puts(bucket, "/topic.json")
 
         assert (announced(topic.opened.meta, 0), announced(topic.opened.meta, 0)) == (1, 0)
@@ -187,9 +188,10 @@ def test_a_fence_is_for_every_process_that_comes_later(
         store.create_topic("t").append(b"1", sync=True)
     with open_at(tmp_path / "data", bucket, clock, tierer=not with_writer) as store:
         topic = store.topic("t")
-        writer = topic.opened.writer(0) if with_writer else None
+        if with_writer:
+            topic.opened.writer(0)
         with pytest.raises(Fenced, match="another copy"):
-            store.tierer.claims.diverged(topic.opened.meta, 0, writer, 1)
+            store.tierer.claims.fences.fence_diverged(handle_of(store, topic.opened.meta, 0), 1)
     assert "another copy" in str(read_fence(tmp_path / "data" / "topics" / "t" / "0"))
     with open_at(tmp_path / "data", bucket, clock) as store, pytest.raises(Fenced, match="another copy"):
         store.topic("t").append(b"2")
@@ -216,7 +218,7 @@ def test_a_disk_that_is_behind_its_bucket_claims_nothing(
     with open_at(tmp_path / "old", bucket, clock, tierer=True) as old:
         bucket.asked.clear()
         with pytest.raises(Fenced, match="the bucket ends at offset 6, this disk at 3"):
-            old.tierer.actions.committer(old.topic("t").opened.meta, 0)
+            committer_of(old, old.topic("t").opened.meta, 0)
         assert puts(bucket, "head.json") == 0
 
 
@@ -232,7 +234,7 @@ def test_what_another_process_has_shipped_does_not_fence_the_writer_that_has_not
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
             beside.tierer.tail_pass()
         assert published(bucket) == [b"1", b"2"]
-        store.tierer.actions.committer(topic.opened.meta, 0)
+        committer_of(store, topic.opened.meta, 0)
         topic.append(b"3", sync=True)
 
 
@@ -246,7 +248,7 @@ def test_nothing_is_uploaded_under_an_epoch_that_a_pass_found_to_be_over(
         topic.append(b"1", sync=True)
         store.tierer.tail_pass()
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
-            beside.tierer.actions.committer(topic.opened.meta, 0)
+            committer_of(beside, topic.opened.meta, 0)
         store.tier()
         topic.append(b"2", sync=True)
         clock.advance(20)
@@ -260,7 +262,8 @@ def test_what_is_known_to_be_published_never_goes_back(tmp_path: Path, clock: Cl
     """Whichever of two threads tells its end last."""
     with open_at(tmp_path / "data", WatchedBucket(), clock) as store:
         meta, own = store.create_topic("t").opened.meta, store.tierer.claims
-        other = threading.Thread(target=own.record_published, args=(meta, 0, 9))
+        handle = handle_of(store, meta, 0)
+        other = threading.Thread(target=own.record_published, args=(handle, 9))
 
         class Overtaken(int):
             def __lt__(self, value: int) -> bool:
@@ -268,7 +271,7 @@ def test_what_is_known_to_be_published_never_goes_back(tmp_path: Path, clock: Cl
                 other.join(NOT_WAITING_SECONDS)
                 return super().__lt__(value)
 
-        own.record_published(meta, 0, Overtaken(5))
+        own.record_published(handle, Overtaken(5))
         other.join(30)
         assert own.known_end(meta, 0) == 9
 

@@ -14,7 +14,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
-from tests.support.stores import HOUR_US, in_threads, local_segments, values
+from tests.support.stores import HOUR_US, committer_of, handle_of, in_threads, local_segments, values
 from tests.support.watched_bucket import WatchedBucket, host, open_at, published, settings
 from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, Fenced
@@ -22,7 +22,7 @@ from tiered.format.codec import Codec
 from tiered.policies.actions import EvictLocal
 from tiered.reader.same_log import Likeness, SameLog
 from tiered.survey import plan_facts
-from tiered.tiering import local_actions
+from tiered.tiering import publish_actions
 from tiered.tiering.merger import merge
 from tiered.warm.reencode import rewrite_segment
 
@@ -118,7 +118,7 @@ def test_a_copy_claims_nothing_that_the_other_one_has_published(tmp_path: Path, 
         both.a.tierer.tail_pass()
         both.bucket.asked.clear()
         with pytest.raises(Fenced, match="another copy of the store's directory"):
-            both.b.tierer.actions.committer(both.topics[1].opened.meta, 0)
+            committer_of(both.b, both.topics[1].opened.meta, 0)
         assert not any(request.startswith("put") and "head" in request for request in both.bucket.asked)
 
 
@@ -219,18 +219,18 @@ def test_what_the_other_copy_publishes_during_an_upload_is_neither_replaced_nor_
 
 def as_by_an_early_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tails be shipped without the hash at their end, as early releases did."""
-    facts = local_actions._tail_facts
+    facts = publish_actions._tail_facts
     monkeypatch.setattr(
-        local_actions, "_tail_facts", lambda *arguments: facts(*arguments).evolve(end_hash="")
+        publish_actions, "_tail_facts", lambda *arguments: facts(*arguments).evolve(end_hash="")
     )
 
 
 def evicted(store: tiered.Store) -> int | None:
     """Carry out the eviction of a store's first segment, whatever a plan would say."""
     (name, *_), topic = local_segments(Path(store.url), "t"), store.topic("t")
-    directory = store.tierer.actions.directory(topic.opened.meta, 0)
+    directory = handle_of(store, topic.opened.meta, 0).directory
     segment = store.context.tiers.segment(directory / name)
-    return store.tierer.actions.evict_local(
+    return store.tierer.handlers[EvictLocal](
         EvictLocal(
             topic="t", partition=0, segment_id=segment.header.segment_id, base_offset=segment.header.base_offset,
             end_offset=segment.end_offset, bytes=0, reason="",
@@ -315,7 +315,7 @@ def test_a_segment_that_was_encoded_again_replaces_its_own_tails_alone(
             store, topic = (both.b, both.topics[1]) if other else (both.a, both.topics[0])
             topic.append(b"last", sync=True)
             topic.roll()
-            directory = store.tierer.actions.directory(topic.opened.meta, 0)
+            directory = handle_of(store, topic.opened.meta, 0).directory
             rewrite_segment(
                 store.context.host.fs, directory / local_segments(Path(store.url), "t")[0], Codec.ZSTD, 3
             )
@@ -335,13 +335,13 @@ def test_a_head_that_an_early_release_wrote_again_is_as_good(tmp_path: Path, clo
     with copies(tmp_path, clock) as both:
         topic = both.topics[0]
         topic.append(b"x")
-        committer = both.a.tierer.actions.committer(topic.opened.meta, 0)
+        committer = committer_of(both.a, topic.opened.meta, 0)
         committer.commit(
             lambda head: replace(head, inline=tuple(replace(item, end_hash="") for item in head.inline))
         )
         both.a.tierer.claims.same.proven.clear()
         both.bucket.asked.clear()
-        assert both.a.tierer.publish(topic.opened.meta, 0) == 4
+        assert both.a.tierer.tails.publish(topic.opened.meta, 0) == 4
         assert sum(request.startswith("range") for request in both.bucket.asked) == 2  # a footer each
         assert both.a.verify(deep=True).problems == ()
 
@@ -356,7 +356,7 @@ def test_an_object_of_several_segments_is_asked_for_the_hash_of_each(tmp_path: P
         topic.append(b"more", sync=True)
         topic.roll()
         both.tier(both.a, 1.5)
-        committer = both.a.tierer.actions.committer(topic.opened.meta, 0)
+        committer = committer_of(both.a, topic.opened.meta, 0)
         entries = committer.partition.entries(committer.last_head())
         assert len(entries) == 2
         assert merge(committer, entries, topic.opened.meta.schema)

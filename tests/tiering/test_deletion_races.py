@@ -20,6 +20,7 @@ from tests.support.stores import (
     HOUR_US,
     OFFLOAD_US,
     evict_all,
+    handle_of,
     open_store,
     stepwise,
     tier,
@@ -28,8 +29,8 @@ from tests.support.stores import (
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.tiering import local_actions, store_survey, tierer
-from tiered.tiering.local_actions import TierActions
+from tiered.tiering import leftovers, local_actions
+from tiered.tiering.fences import PartitionFences
 from tiered.tiering.scrubber import PartitionScrub
 from tiered.warm import catalog, partition_directory, reencode
 
@@ -63,7 +64,7 @@ DAY_US = 24 * HOUR_US
         (Committer, "claim", OFFLOAD_US, RULES),
         (reencode, "SegmentName", COMPRESS_US, RULES),
         (PartitionManifest, "covers", EVICT_US, UNCOMPRESSED),
-        (TierActions, "_check_lineage", 61 * DAY_US, RULES),
+        (local_actions, "read_start_offset", 61 * DAY_US, RULES),
         (PartitionScrub, "_replaced", 31 * DAY_US, RULES),
     ],
     ids=["claim", "compress", "evict", "expire", "scrub"],
@@ -90,7 +91,7 @@ def test_an_action_for_a_deleted_topic_changes_nothing_of_the_one_that_has_its_n
         def begun_anew() -> None:
             store.delete_topic("t")
             topic = store.create_topic("t")
-            if name != "_check_lineage":  # there the first segment would be begun for it
+            if name != "read_start_offset":  # there the first segment would be begun for it
                 topic.append(b"new", sync=True)
 
         once(monkeypatch, owner, name, begun_anew)
@@ -98,7 +99,7 @@ def test_an_action_for_a_deleted_topic_changes_nothing_of_the_one_that_has_its_n
         assert report.failed == ()
         assert "its topic was deleted" in {why for _, why in report.skipped}
         assert not (root / "topics/t/0/scrub.json").exists()
-        if name == "_check_lineage":
+        if name == "read_start_offset":
             store.topic("t").append(b"new", sync=True)
     with open_store(root, None, clock) as store:
         assert values(store.topic("t")) == [b"new"]
@@ -123,7 +124,7 @@ def test_a_fence_of_a_deleted_topic_fences_not_the_one_that_has_its_name(
             store.delete_topic("t")
             store.create_topic("t").append(b"new", sync=True)
 
-        once(monkeypatch, store_survey, "survey_partition", begun_anew)
+        once(monkeypatch, PartitionFences, "check_lineage", begun_anew, first=True)
         store.tier()
         store.topic("t").append(b"newer", sync=True)
         assert values(store.topic("t")) == [b"new", b"newer"]
@@ -200,9 +201,9 @@ def test_what_a_pass_meets_of_a_topic_deleted_meanwhile_is_no_failure(
             store.create_topic("t").append(b"v", sync=True)
             once(monkeypatch, owner, name, lambda: store.delete_topic("t"), first=True)
 
-        deleted_at(tierer, "remove_half_written")
+        deleted_at(leftovers, "remove_half_written")
         store.tier()
-        deleted_at(store.tierer._unpublished, "look")
+        deleted_at(store.tierer.tails._survey, "unpublished")
         report = store.tierer.tail_pass()
         assert (report.problems, report.report.failed) == ({}, ())
         deleted_at(local_actions, "rewrite_segment")
@@ -219,7 +220,7 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
     with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
         known, access = store.tierer.claims, store.context.tiers
         kept: tuple[dict[Any, Any], ...] = (
-            known._announced, known._committers, known._ends,
+            known.store._announced, known._committers, known._ends,
             access._partitions, access._directories, access._listings,
         )  # fmt: skip
 
@@ -228,8 +229,9 @@ def test_nothing_is_kept_of_deleted_topics(tmp_path: Path, clock: Clock) -> None
             topic.append(b"v", sync=True)
             store.tierer.tail_pass()
             assert all(kept)
+            handle = handle_of(store, topic.opened.meta, 0)
             store.delete_topic("t")
-            known.record_published(topic.opened.meta, 0, 1)
+            known.record_published(handle, 1)
             access.list_segments(access.directory("t", 0) or Path())
             access.cold(topic.opened.meta, 0)
 

@@ -13,6 +13,7 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
+from tests.support.stores import handle_of
 from tests.support.waiting import wait_until
 from tests.support.watched_bucket import URL, WatchedBucket, host, open_at, published, settings
 from tests.tiering.stepped_loop import Loop
@@ -83,7 +84,7 @@ def test_a_large_tail_goes_in_pieces_with_the_facts_of_their_own_ends(tmp_path: 
         assert [(action.base_offset, action.end_offset) for action, _ in report.done] == [
             (facts.base_offset, facts.end_offset) for facts in found
         ]
-        (segment,) = store.tierer.actions.local(topic.opened.meta, 0).segments
+        (segment,) = handle_of(store, topic.opened.meta, 0).local().segments
         for facts in found:
             end = facts.end_offset
             assert facts.record_count == end - facts.base_offset

@@ -16,6 +16,7 @@ from tests.support.stores import (
     COMPRESS_US,
     EVICT_US,
     OFFLOAD_US,
+    committer_of,
     evict_all,
     local_segments,
     stepwise,
@@ -64,7 +65,7 @@ def files(store: tiered.Store) -> dict[str, int]:
 
 
 def call(store: tiered.Store, action: Any) -> int | None:
-    done: int | None = getattr(store.tierer.actions, action.kind)(action)
+    done: int | None = store.tierer.handlers[type(action)](action)
     return done
 
 
@@ -114,7 +115,7 @@ def test_a_tail_that_is_published_already_is_not_uploaded_again(
             [(action, size)] = beside.tierer.tail_pass().report.done
             assert isinstance(action, ShipTail)
             assert size
-        store.tierer.actions.committer(topic.opened.meta, 0)
+        committer_of(store, topic.opened.meta, 0)
         data = {key for key in bucket.objects if key.endswith(".parquet")}
         assert call(store, action) == 0
         assert {key for key in bucket.objects if key.endswith(".parquet")} == data

@@ -13,7 +13,7 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.disks import Killed
-from tests.support.stores import HOUR_US, open_store, tier
+from tests.support.stores import HOUR_US, committer_of, open_store, tier
 from tests.tiering.merged_store import (
     PARTS,
     bits,
@@ -198,7 +198,7 @@ def test_a_segment_that_is_still_here_is_evicted_and_counted_by_its_part_of_a_me
         before = bits(topic.scan())
         tier(store, clock, 5 * HOUR_US)
         (large,) = entries_of(url)
-        (facts,), _ = store.tierer.finder.gather([], fence=False)
+        (facts,), _ = store.tierer.survey.gather([], fence=False)
         assert all(item.in_manifest for item in facts.segments[:-1])
         assert abs(sum(span.bytes for span in facts.spans()) - large.bytes) < PARTS
         assert store.verify(deep=True).problems == ()
@@ -323,7 +323,7 @@ def test_pages_are_merged_over_and_made_again_although_an_unpublished_merge_reac
     topic = fill(store, 2 * PARTS)
     offload_all(store, clock)
     before, small = bits(topic.scan()), entries_of(url)
-    committer = store.tierer.actions.committer(topic.opened.meta, 0)
+    committer = committer_of(store, topic.opened.meta, 0)
     assert len(head_of(url).pages) > 4
     merge_and_publish(committer, small[3:9], topic.opened.meta.schema)
     entries = entries_of(url)

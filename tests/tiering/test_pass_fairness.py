@@ -21,7 +21,7 @@ from tests.support.watched_bucket import WatchedBucket, open_at, settings
 from tiered.daemon.health import Health
 from tiered.daemon.pass_watch import WatchedWork
 from tiered.settings.schedule import jittered_interval
-from tiered.tiering import tierer as tierer_module
+from tiered.tiering import tiering_locks
 from tiered.tiering.pass_loop import PassLoop
 from tiered.warm.fair_lock import FairLock
 from tiered.warm.file_lock import FileLock
@@ -87,7 +87,7 @@ def passes_beside(tmp_path: Path) -> list[str]:
 
 def test_a_busy_writer_leaves_a_pass_its_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the pass leaves the writer its own: appends are acknowledged all the while."""
-    monkeypatch.setattr(tierer_module, "TURN_SECONDS_MAX", 20.0)
+    monkeypatch.setattr(tiering_locks, "TURN_SECONDS_MAX", 20.0)
     with busy_writer(tmp_path) as writer:
         assert passes_beside(tmp_path)
         assert writer.poll() is None
@@ -116,7 +116,7 @@ def test_passes_that_are_locked_out_are_counted_and_said(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """/readyz says so after three, and half a minute; the metric counts; the first that has its turn ends it."""
-    monkeypatch.setattr(tierer_module, "TURN_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(tiering_locks, "TURN_SECONDS_MAX", 0.0)
     bucket, now = WatchedBucket(), 0.0
     health = Health(60, lambda: now)
     with open_at(tmp_path / "data", bucket, clock) as store:
@@ -157,7 +157,7 @@ def test_one_process_at_a_time_runs_passes(tmp_path: Path, clock: Clock) -> None
     with open_at(tmp_path / "data", bucket, clock, settings=settings("cold")) as store:
         topic = store.create_topic("t")
         topic.append(b"0")
-        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside, beside.tierer._passing():
+        with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside, beside.tierer.locks.passes():
             with pytest.raises(tiered.StoreLocked, match="tiering of the store"):
                 store.tier()
             topic.append(b"1")

@@ -254,7 +254,7 @@ def test_an_expiry_of_a_deleted_topic_is_none_of_the_topic_that_took_its_name(
         store.create_topic("t").append_many([b"new"] * 5)
         for action in plan.actions:
             assert isinstance(action, Expire)
-            assert store.tierer.actions.expire(action) == 0
+            assert store.tierer.handlers[Expire](action) == 0
         assert values(store.topic("t")) == [b"new"] * 5
 
 
@@ -479,10 +479,10 @@ def test_what_a_tail_pass_has_published_whole_is_not_uploaded_again(tmp_path: Pa
             topic.roll()
         clock.advance(5 * 3600)
         tierer = topic.store.tierer
-        plan = tierer.plan(None)
+        plan = tierer.planner.plan(None)
         assert [action.kind for action in plan.actions] == ["offload"] * 3
         tierer.tail_pass()
-        report = tierer._executor(lambda: False).execute(plan)
+        report = tierer.executors.executor(lambda: False).execute(plan)
         assert (report.bytes, report.failed, bucket.uploads()) == (0, (), 3)
 
 

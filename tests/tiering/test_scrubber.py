@@ -10,13 +10,14 @@ import pytest
 import tiered
 from tests.support.clock import Clock
 from tests.support.s3_server import s3_process
-from tests.support.stores import HOUR_US, local_segments, open_store, tier
+from tests.support.stores import HOUR_US, committer_of, handle_of, local_segments, open_store, tier
 from tests.tiering.merged_store import entries_of, fill, head_of, kinds, merging, names_in, offload_all
 from tiered.cli.verify import _access
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError
 from tiered.policies.actions import Scrub
 from tiered.repair.repair import repair_store
+from tiered.tiering.object_actions import ObjectActions
 
 DAY_US = 24 * HOUR_US
 PARTS = 5
@@ -161,7 +162,7 @@ def test_an_object_that_is_replaced_while_it_is_scrubbed_is_no_problem(
     def late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(module, "scrub_object", scrub_object)
         store.topic("t").delete_before(50)
-        store.tierer.actions.committer(store.topic("t").opened.meta, 0).raise_start_offset(50)
+        committer_of(store, store.topic("t").opened.meta, 0).raise_start_offset(50)
         next((tmp_path / "bucket").rglob(arguments[2].name)).unlink()
         return scrub_object(*arguments, **options)
 
@@ -224,9 +225,9 @@ def test_what_a_verification_finds_keeps_the_local_copy_until_it_is_repaired(
         spoilt(tmp_path, url)
         plan = store.plan((clock() + 9 * HOUR_US) // 1000)
         store.verify(deep=True)
-        report = store.tierer._executor(lambda: False).execute(plan)
+        report = store.tierer.executors.executor(lambda: False).execute(plan)
         (message,) = (text for _, text in report.failed)
-        assert f" stays: {path.name} was found damaged" in message
+        assert f" stays: a scrub found {path.name} damaged" in message
     access = _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
     assert repair_store(access).problems == ()
     with open_store(tmp_path / "data", url, clock, settings=rules) as store:
@@ -258,7 +259,7 @@ def test_what_a_scrub_found_is_kept_where_the_manifest_cannot_be_read_again(
     assert isinstance(action, Scrub)
     monkeypatch.setattr(PartitionManifest, "load", ceasing)
     with pytest.raises(tiered.CorruptionError, match="one of 2 damaged objects"):
-        store.tierer.actions.scrub(action)
+        store.tierer.handlers[Scrub](action)
     monkeypatch.undo()
     (row,) = store.status()
     assert len(row.damaged) == 2
@@ -278,7 +279,8 @@ def test_the_word_of_the_server_does_not_clear_what_a_scrub_read(tmp_path: Path,
             loaded = cold_partition.load()
             assert loaded is not None
             entry = cold_partition.entries(loaded.head)[0]
-            scrub = store.tierer.actions._scrub(meta, 0)
+            actions = ObjectActions(store.context, store.open_topics, store.tierer.claims)
+            scrub = actions._scrub(handle_of(store, meta, 0))
             scrub.record_damage(entry, tiered.CorruptionError("row group fails its checksum", position=0))
             tier(store, clock, 30 * DAY_US)
             assert [len(row.damaged) for row in store.status()] == [1]

@@ -12,7 +12,7 @@ import tiered
 from tests.support.budget import thinned
 from tests.support.clock import Clock
 from tests.support.faulty_store import FaultyStore
-from tests.support.stores import HOUR_US
+from tests.support.stores import HOUR_US, committer_of
 from tests.tiering.merged_store import bits, fill, merging, offload_all
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.cold.object_store.connect import open_object_store
@@ -89,7 +89,7 @@ def rebuild(place: Place) -> object:
 def merge(place: Place) -> object:
     loaded = place.cold.load()
     entries = place.cold.entries(loaded.head)
-    name = place.store.tierer.actions.committer(place.meta, 0).new_object_name(0)
+    name = committer_of(place.store, place.meta, 0).new_object_name(0)
     return merge_objects(place.cold, entries, place.meta.schemas[0], name).record_count
 
 

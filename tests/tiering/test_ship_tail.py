@@ -12,13 +12,14 @@ import pytest
 
 import tiered
 from tests.support.clock import Clock
-from tests.support.stores import values
+from tests.support.stores import committer_of, handle_of, values
 from tests.support.watched_bucket import Meeting, WatchedBucket, open_at, published, settings
 from tiered.errors import CorruptionError
 from tiered.format.manifest import Head
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.policies.actions import Offload, ShipTail
 from tiered.policies.rules.ship_tail import FANOUT
+from tiered.tiering.publish_actions import PublishActions
 
 
 @pytest.fixture
@@ -56,6 +57,12 @@ def head(store: tiered.Store) -> Head:
 
 def numbers(first: int, end: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, end)]
+
+
+def prove(store: tiered.Store) -> None:
+    """Compare what is published of the topic with the local log."""
+    actions = PublishActions(store.context, store.open_topics, store.tierer.claims)
+    actions.prove(handle_of(store, store.topic("t").opened.meta, 0))
 
 
 def tail_of(store: tiered.Store, base: int, end: int) -> ShipTail:
@@ -108,7 +115,7 @@ def test_a_whole_that_is_published_during_the_upload_of_its_tail_stays(
     """A full pass beside the tail pass, which rolled and offloaded: the tail is no failure, and nothing is published twice."""
     grow(store, 3)
     action = tail_of(store, 0, 3)
-    directory = store.tierer.actions.directory(store.topic("t").opened.meta, 0)
+    directory = handle_of(store, store.topic("t").opened.meta, 0).directory
 
     def overtake(request: str) -> None:
         if request.startswith("put") and request.endswith(".parquet"):
@@ -118,10 +125,10 @@ def test_a_whole_that_is_published_during_the_upload_of_its_tail_stays(
             store.topic("t").roll()
             (path, *_) = sorted(directory.glob("*.log"))
             end = store.context.tiers.segment(path).end_offset
-            store.tierer.actions.offload(Offload(**{**asdict(action), "end_offset": end}))
+            store.tierer.handlers[Offload](Offload(**{**asdict(action), "end_offset": end}))
 
     bucket.hook = overtake
-    store.tierer.actions.ship_tail(action)
+    store.tierer.handlers[ShipTail](action)
     [entry] = head(store).inline
     assert (entry.sealed, entry.base_offset, entry.end_offset) == (True, 0, 3 + more)
     assert published(bucket) == numbers(0, 3 + more)
@@ -131,7 +138,7 @@ def test_as_much_is_shipped_as_was_planned(store: tiered.Store, bucket: WatchedB
     """What was appended since is the next plan's; where it is looked at, a piece ends at the end of a block."""
     for _ in range(3):
         grow(store, 2)
-    store.tierer.actions.ship_tail(tail_of(store, 0, 2))
+    store.tierer.handlers[ShipTail](tail_of(store, 0, 2))
     assert published(bucket) == numbers(0, 2)
     assert shipped(store) == [(2, 6)]
 
@@ -144,7 +151,7 @@ def test_a_tail_that_was_planned_into_a_block_takes_what_is_known_of_its_produce
     for number in range(4):
         producer.append(b"%d" % number, sequence=number)
     store.topic("t").flush()
-    store.tierer.actions.ship_tail(tail_of(store, 0, 3))
+    store.tierer.handlers[ShipTail](tail_of(store, 0, 3))
     assert published(bucket) == numbers(0, 4)
 
 
@@ -157,7 +164,7 @@ def test_a_tail_behind_what_another_process_published_is_shipped_at_once(
     with open_at(Path(store.url), bucket, clock, tierer=True) as beside:
         assert shipped(beside) == [(3, 6)]
     grow(store, 3)
-    assert store.tierer.actions.ship_tail(tail_of(store, 6, 9))
+    assert store.tierer.handlers[ShipTail](tail_of(store, 6, 9))
     assert published(bucket) == numbers(0, 9)
 
 
@@ -167,7 +174,7 @@ def test_where_the_log_begins_is_told_although_another_process_published_since(
     grow(store, 3)
     shipped(store)
     with open_at(Path(store.url), bucket, clock, tierer=True) as beside:
-        beside.tierer.actions.committer(store.topic("t").opened.meta, 0)
+        committer_of(beside, store.topic("t").opened.meta, 0)
     grow(store, 2)
     store.topic("t").delete_before(5)
     assert shipped(store) == [(5, 5)]
@@ -178,8 +185,8 @@ def test_threads_that_ship_at_once_upload_nothing_twice(store: tiered.Store, buc
     """A pass, and an append that waits for its records to be published."""
     grow(store, 3)
     action = tail_of(store, 0, 3)
-    meeting = Meeting(bucket, ".parquet", lambda: store.tierer.actions.ship_tail(action))
-    store.tierer.actions.ship_tail(action)
+    meeting = Meeting(bucket, ".parquet", lambda: store.tierer.handlers[ShipTail](action))
+    store.tierer.handlers[ShipTail](action)
     meeting.end()
     assert bucket.uploads() == 1
     assert published(bucket) == numbers(0, 3)
@@ -200,7 +207,7 @@ def test_a_segment_that_is_sealed_as_it_is_opened_is_shipped(
         return view(writer, **options)
 
     monkeypatch.setattr(PartitionWriter, "view", rolled)
-    store.tierer.actions.ship_tail(action)
+    store.tierer.handlers[ShipTail](action)
     assert published(bucket) == numbers(0, 3)
 
 
@@ -211,7 +218,7 @@ def test_a_segment_whose_file_somebody_removed_is_an_error(store: tiered.Store) 
     [path] = (Path(store.url) / "topics" / "t" / "0").glob("*.log")
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        store.tierer.actions.ship_tail(action)
+        store.tierer.handlers[ShipTail](action)
 
 
 def test_a_sealed_segment_that_was_not_meant_is_not_shipped(
@@ -223,13 +230,13 @@ def test_a_sealed_segment_that_was_not_meant_is_not_shipped(
     store.topic("t").roll()
     grow(store)
     store.plan()
-    assert store.tierer.actions.ship_tail(replace(action, segment_id=uuid4())) == 0
+    assert store.tierer.handlers[ShipTail](replace(action, segment_id=uuid4())) == 0
     assert bucket.uploads() == 0
 
 
 def test_where_nothing_is_published_nothing_differs(store: tiered.Store) -> None:
     grow(store)
-    store.tierer.actions.prove(store.topic("t").opened.meta, 0)
+    prove(store)
 
 
 def test_what_a_tierer_published_before_its_writer_synced_it_is_not_ahead(
@@ -242,7 +249,7 @@ def test_what_a_tierer_published_before_its_writer_synced_it_is_not_ahead(
         topic.opened.writers[0].write_pending()
         with open_at(tmp_path / "data", bucket, clock, tierer=True) as beside:
             assert shipped(beside) == [(0, 1)]
-        store.tierer.actions.prove(topic.opened.meta, 0)
+        prove(store)
         topic.append(b"1", sync=True)
         assert values(topic) == [b"0", b"1"]
 
@@ -282,7 +289,7 @@ def test_a_file_of_another_partition_is_not_published_as_this_one_s(
         before = bucket.uploads(), published(bucket)
         with pytest.raises(CorruptionError, match="another segment than its path says"):
             if kind == "a whole segment":
-                new.tierer.actions.offload(Offload(**asked))
+                new.tierer.handlers[Offload](Offload(**asked))
             else:
-                early.tierer.actions.ship_tail(ShipTail(**asked))
+                early.tierer.handlers[ShipTail](ShipTail(**asked))
         assert (bucket.uploads(), published(bucket)) == before

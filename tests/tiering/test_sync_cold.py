@@ -24,14 +24,15 @@ from tests.support import fork_server
 from tests.support.clock import Clock
 from tests.support.paths import ROOT
 from tests.support.s3_server import s3_process
-from tests.support.stores import local_segments, values
+from tests.support.stores import handle_of, local_segments, values
 from tests.support.watched_bucket import WatchedBucket, away, host, open_at, published, settings
 from tiered.format.codec import Codec
 from tiered.policies.actions import ShipTail
 from tiered.survey import partition_survey
-from tiered.tiering import local_actions
+from tiered.tiering import partition_handle
 from tiered.tiering.publisher import Publisher
-from tiered.tiering.tierer import Tierer
+from tiered.tiering.tail_survey import TailSurvey
+from tiered.tiering.tiering_locks import TieringLocks
 from tiered.warm.fair_lock import FairLock
 from tiered.warm.file_lock import FileLock
 from tiered.warm.partition_directory import Listing
@@ -198,11 +199,12 @@ def test_another_process_that_tiers_is_waited_for_and_nothing_is_shipped_twice(
             nonlocal waits
             waits += 1
             if publishes and waits == 3:
-                beside.tierer.actions.ship_tail(beside.tierer._unpublished.look(topic.opened.meta, 0)[1][0])
+                tail = TailSurvey(beside.tierer.claims).unpublished(handle_of(beside, topic.opened.meta, 0))
+                beside.tierer.handlers[ShipTail](tail[1][0])
             now[0] += seconds
 
         now = [0.0]
-        store.context.publisher = Publisher(store.tierer, pause=pause, monotonic=lambda: now[0])
+        store.context.publisher = Publisher(store.tierer.tails, pause=pause, monotonic=lambda: now[0])
         publishes, uploads = True, bucket.uploads()
         lock = FileLock.acquire(tmp_path / "data" / "tiering.lock", "the test")
         topic.append(b"1")
@@ -219,7 +221,7 @@ def test_another_process_that_tiers_is_waited_for_and_nothing_is_shipped_twice(
 
 @pytest.mark.parametrize(
     ("taking", "name"),
-    [(Tierer._passing, "passes.lock"), (FairLock.turn, "tiering.lock"), (FairLock._try, "tiering.lock")],
+    [(TieringLocks.passes, "passes.lock"), (FairLock.turn, "tiering.lock"), (FairLock._try, "tiering.lock")],
     ids=["passes", "turn", "try"],
 )
 def test_an_interrupt_leaves_the_locks_to_others(
@@ -238,7 +240,7 @@ def test_an_interrupt_leaves_the_locks_to_others(
         if frame.f_code is not code or frame.f_lineno > taken:
             return None
         text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-        if event == "line" and not text.startswith(("with ", "self._lock = FileLock")):
+        if event == "line" and not text.startswith(("with ", "self._passes = FileLock")):
             left -= 1
             if left == 0:
                 raise KeyboardInterrupt
@@ -250,7 +252,7 @@ def test_an_interrupt_leaves_the_locks_to_others(
             left = interrupted + 1
             sys.settrace(trace)
             try:
-                with store.tierer._passing(), store.tierer._turn(lambda _: None):
+                with store.tierer.locks.passes(), store.tierer.locks.turn(lambda _: None):
                     pass
                 break
             except KeyboardInterrupt:
@@ -270,21 +272,21 @@ def test_an_upload_that_came_to_nothing_is_no_acknowledgement(
     with open_at(tmp_path / "data", bucket, clock, settings=COLD) as store:
         topic = store.create_topic("t")
         topic.append(b"0")
-        list_segments = local_actions.list_segments
+        list_segments = partition_handle.list_segments
 
         def listed(directory: Path) -> Listing:
             found = list_segments(directory)
-            monkeypatch.setattr(local_actions, "list_segments", list_segments)
+            monkeypatch.setattr(partition_handle, "list_segments", list_segments)
             rewrite_segment(store.context.host.fs, directory / str(found.segments[0]), Codec.ZSTD, 3)
             return found
 
         def upload_late(action: ShipTail) -> int | None:
             monkeypatch.undo()
             topic.roll()
-            monkeypatch.setattr(local_actions, "list_segments", listed)
-            return store.tierer.actions.ship_tail(action)
+            monkeypatch.setattr(partition_handle, "list_segments", listed)
+            return store.tierer.handlers[ShipTail](action)
 
-        monkeypatch.setattr(store.tierer.actions, "ship_tail", upload_late)
+        monkeypatch.setitem(store.tierer.handlers, ShipTail, upload_late)
         topic.append(b"1")
         assert published(bucket) == [b"0", b"1"]
 
@@ -298,8 +300,7 @@ def test_an_active_segment_may_be_sealed_and_encoded_again_before_it_is_read(
     with open_at(tmp_path / "data", bucket, clock, settings=settings("cold", tail_interval="1s")) as store:
         topic = store.create_topic("t")
         topic.append(b"0")
-        actions = store.tierer.actions
-        committer = actions.committer
+        committer = store.tierer.claims.committer
 
         def sealed_meanwhile(*arguments: Any, **options: Any) -> Any:
             monkeypatch.undo()
@@ -309,7 +310,7 @@ def test_an_active_segment_may_be_sealed_and_encoded_again_before_it_is_read(
             rewrite_segment(store.context.host.fs, path, Codec.ZSTD, 3)
             return committer(*arguments, **options)
 
-        monkeypatch.setattr(actions, "committer", sealed_meanwhile)
+        monkeypatch.setattr(store.tierer.claims, "committer", sealed_meanwhile)
         if passes:
             topic.append(b"1", sync=True)
             assert store.tier((clock() + 10_000_000) // 1000).failed == ()

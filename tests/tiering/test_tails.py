@@ -10,7 +10,7 @@ import pytest
 from tests.support.manifest_values import empty_head, entry
 from tiered.format.manifest import ObjectEntry
 from tiered.policies.rules.ship_tail import Tail
-from tiered.tiering.local_actions import _tails_before
+from tiered.tiering.publish_actions import _tails_before
 
 WHOLE = entry(0, 10, 1)
 PIECES = [entry(10, 12, 2, sealed=False), entry(12, 15, 2, sealed=False)]

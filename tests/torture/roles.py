@@ -41,7 +41,7 @@ from tests.torture.payload import TOPICS, TYPED, small_settings, texts
 from tests.torture.steps import Steps
 from tiered.format import manifest_changes
 from tiered.policies.actions import Expire
-from tiered.tiering.local_actions import TierActions
+from tiered.tiering.local_actions import LocalActions
 from tiered.warm import tail as tail_of_file
 
 # Nobody lives on where a test forgot to end it.
@@ -196,13 +196,13 @@ def one_pass(journal: Any, store: tiered.Store, dice: random.Random, *, deletes:
 
 def note_expiry(journal: Any) -> None:
     """Let the journal have what passes of this process delete, before they do."""
-    expire = TierActions.expire
+    expire = LocalActions.expire
 
-    def noted(self: TierActions, action: Expire, /) -> int | None:
+    def noted(self: LocalActions, action: Expire, /) -> int | None:
         journal("delete", action.topic, action.partition, action.end_offset)
         return expire(self, action)
 
-    TierActions.expire = noted  # type: ignore[method-assign]
+    LocalActions.expire = noted  # type: ignore[method-assign]
 
 
 def tierer(

@@ -137,7 +137,7 @@ def plan(
     until = _time_to_plan_for(at, after)
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("looking at segments and manifests")
-        simulated = None if until is None else store.tierer.simulate(until)
+        simulated = None if until is None else store.tierer.planner.simulate(until)
         found = store.plan() if simulated is None else simulated.plan
     if simulated is not None:
         _print_simulation(simulated, as_json)

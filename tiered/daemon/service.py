@@ -131,7 +131,7 @@ class Daemon:
         if store is None:
             return
         self._store = store
-        store.tierer.observe_action = log_outcome
+        store.tierer.executors.observe = log_outcome
         daemon = self._settings.daemon
         work = WatchedWork(store.tierer, self._health)
         if store.context.tiers.has_cold:
@@ -174,7 +174,10 @@ class Daemon:
             store.close()
             log.info("stopped")
             return
-        running = ", ".join(str(action) for action, _ in store.tierer.running.now()) or "a look at the store"
+        running = (
+            ", ".join(str(action) for action, _ in store.tierer.executors.running.now())
+            or "a look at the store"
+        )
         log.warning("stopped by the deadline, leaving behind: %s", running)
         logging.shutdown()
         # The interpreter would wait for the threads of the executor.

@@ -1,7 +1,7 @@
 """The policies: pure rules that turn facts and the time into a plan, and the executor that carries a plan out.
 
 ``policy`` has the rules of a topic from ``tiered.toml``, ``facts`` the facts about a store. ``rules`` and ``plan`` decide;
-``executor`` acts through a port that the store implements.
+``executor`` calls the handler of each action, and `tiering` has the handlers.
 
 Other packages import `actions`, `cost`, `executor`, `facts`, `forecast`, `outlook`, `plan`, `policy`,
 `replan`, `rules`, `running` and `shipping`.
@@ -23,7 +23,7 @@ from .actions import (
     Sweep,
 )
 from .cost import Cost, Requests
-from .executor import ActionPort, Executor, TierReport
+from .executor import Executor, Handler, TierReport
 from .facts import ColdObjectFact, CopyFact, ObjectFact, PartitionFacts, ScrubFact, SegmentFact, StoreFacts
 from .plan import Plan, make_plan
 from .policy import PRESETS, Policy
@@ -31,7 +31,6 @@ from .policy import PRESETS, Policy
 __all__ = [
     "PRESETS",
     "Action",
-    "ActionPort",
     "ChangeClass",
     "ColdObjectFact",
     "Compress",
@@ -41,6 +40,7 @@ __all__ = [
     "EvictLocal",
     "Executor",
     "Expire",
+    "Handler",
     "Merge",
     "ObjectFact",
     "Offload",

@@ -1,7 +1,6 @@
 """The actions of a plan, a frozen class for each kind.
 
-A new kind needs a class here, a rule that yields it for ``rules/partition_plan.py``, and a method of `ActionPort` in
-``executor.py`` with the name of the kind.
+A new kind needs a class here, a rule that yields it for ``rules/partition_plan.py``, and a handler in `tiering`.
 """
 
 from __future__ import annotations

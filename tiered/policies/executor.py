@@ -5,28 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import Fenced, StoreLocked, TieredError
-from .actions import (
-    Action,
-    ChangeClass,
-    Compress,
-    Demote,
-    EvictLocal,
-    Expire,
-    Merge,
-    Offload,
-    Promote,
-    Scrub,
-    Seal,
-    ShipTail,
-    Sweep,
-)
+from .actions import Action
 from .plan import Plan
 from .running import Running
 
@@ -37,61 +23,12 @@ class Stopping(StoreLocked):
     """The process is stopping, so a wait for the turn of an action was abandoned."""
 
 
-class ActionPort(Protocol):
-    """The store's implementation of each kind of action.
+Handler = Callable[[Any], int | None]
+"""Carries out one kind of action, and returns the bytes that it moved or freed, or None for the planned number.
 
-    Each method reads the state again before it changes anything, since the plan may be old. It may be killed at any
-    instruction and called again. Several threads call it, for different partitions. It returns the bytes that it actually
-    moved or freed, or None for the planned number.
-    """
-
-    def seal(self, action: Seal, /) -> int | None:
-        """Seal the segment and begin an empty one."""
-        ...
-
-    def expire(self, action: Expire, /) -> int | None:
-        """Make ``end_offset`` the durable start offset, publish it, then delete the records before it."""
-        ...
-
-    def offload(self, action: Offload, /) -> int | None:
-        """Upload, verify and publish the segment, in place of its shipped tails."""
-        ...
-
-    def ship_tail(self, action: ShipTail, /) -> int | None:
-        """Upload, verify and publish the records from ``base_offset`` to ``end_offset``; without records, the start offset."""
-        ...
-
-    def evict_local(self, action: EvictLocal, /) -> int | None:
-        """Delete the file if the head, read again, has an entry with its id that covers it (P5)."""
-        ...
-
-    def compress(self, action: Compress, /) -> int | None:
-        """Write the next generation of the file, compare the two, then replace the file."""
-        ...
-
-    def merge(self, action: Merge, /) -> int | None:
-        """Write the objects as one, compare it with them, publish it in place of them; delete nothing."""
-        ...
-
-    def change_class(self, action: ChangeClass, /) -> int | None:
-        """Copy the object into the other storage class, publish the copy in place of it; delete nothing."""
-        ...
-
-    def promote(self, action: Promote, /) -> int | None:
-        """Make a local copy of the object."""
-        ...
-
-    def demote(self, action: Demote, /) -> int | None:
-        """Delete the local copy of the object."""
-        ...
-
-    def scrub(self, action: Scrub, /) -> int | None:
-        """Check the objects of the range, record the progress, raise for damage."""
-        ...
-
-    def sweep(self, action: Sweep, /) -> int | None:
-        """Sweep the bucket; called after all other actions of the plan."""
-        ...
+It reads the state again before it changes anything, since the plan may be old. It may be killed at any instruction and
+called again. Several threads call it, for different partitions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +142,12 @@ def make_report(runs: Iterable[PartitionRun], seconds: float) -> TierReport:
 
 
 class Executor:
-    """The executor of plans through a port.
+    """The executor of plans.
 
     Parameters
     ----------
-    port
-        Carries out single actions.
+    handlers
+        The handler of each kind of action.
     concurrency
         Number of partitions at a time; the actions of a partition keep their order.
     clock
@@ -231,7 +168,7 @@ class Executor:
 
     def __init__(
         self,
-        port: ActionPort,
+        handlers: Mapping[type[Action], Handler],
         *,
         concurrency: int = 4,
         clock: Callable[[], float] = time.monotonic,
@@ -244,7 +181,7 @@ class Executor:
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency must be at least 1")
-        self._port = port
+        self._handlers = handlers
         self._concurrency = concurrency
         self._clock = clock
         self._should_stop = should_stop
@@ -298,7 +235,7 @@ class Executor:
         begun = time.monotonic()
         try:
             with self._turn(), self._running.during(action):
-                count: int | None = getattr(self._port, action.kind)(action)
+                count = self._handlers[type(action)](action)
         except Stopping:
             self._skip(run, action, "stopping")
         except Exception as error:

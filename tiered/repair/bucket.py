@@ -23,6 +23,7 @@ from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..reader.snapshot import open_listed
 from ..survey.local_segments import LocalSegments
+from ..tiering.partition_handle import PartitionHandle
 from ..verify.notes import Notes
 from ..verify.report import Repair
 from ..verify.segments import SegmentCheck, check_segment, walk_blocks
@@ -41,22 +42,27 @@ def committer_of(shop: Workshop, meta: TopicMeta, partition: int) -> Committer:
     directory = shop.access.directory(meta.name, partition)
     if shop.claims is None or directory is None:
         raise CorruptionError("only the local store may change its bucket")
-    return shop.claims.committer(meta, partition, lambda: _readable(shop, directory), None)
+    return shop.claims.committer(_DamagedPartition(shop.access, meta, partition, {}))
 
 
-def _readable(shop: Workshop, directory: Path) -> LocalSegments:
-    """Return the local segments that can be opened. The newest one must: where it ends says who is ahead."""
-    found = []
-    names = list_segments(directory).segments
-    for name in names:
-        try:
-            opened = open_listed(shop.access, directory, name)
-        except CorruptionError:
-            if name == names[-1]:
-                raise
-        else:
-            found += [opened] if opened is not None else []
-    return LocalSegments(read_start_offset(directory), tuple(found))
+class _DamagedPartition(PartitionHandle):
+    """A partition without a writer, and with segments that may be damaged."""
+
+    __slots__ = ()
+
+    def local(self) -> LocalSegments:
+        """Open the segments that are sound; the newest one must be: its end decides whether the bucket is ahead."""
+        segments = []
+        names = list_segments(self.directory).segments
+        for name in names:
+            try:
+                opened = open_listed(self._tiers, self.directory, name)
+            except CorruptionError:
+                if name == names[-1]:
+                    raise
+            else:
+                segments += [opened] if opened is not None else []
+        return LocalSegments(read_start_offset(self.directory), tuple(segments))
 
 
 def rebuild_head(
@@ -82,7 +88,7 @@ def rebuild_head(
     if directory is None or shop.store_id is None or shop.claims is None:
         raise CorruptionError("only the local store may change its bucket")
     # A head of this disk's lineage would fence a store that was restored elsewhere since.
-    shop.claims.check_owner()
+    shop.claims.store.check_owner()
     start = _start_offset(directory)
     created_us = next((look.header.created_us for look in segments if look.header is not None), shop.clock())
     planned = plan_rebuild(

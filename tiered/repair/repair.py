@@ -19,7 +19,7 @@ from ..format.manifest import ObjectEntry
 from ..format.topic_meta import TopicMeta
 from ..reader.tiers import Tiers
 from ..tiering.claims import Claims
-from ..tiering.tierer import PASSES_LOCK, TIERING_LOCK
+from ..tiering.tiering_locks import PASSES_LOCK, TIERING_LOCK
 from ..verify.damage_memory import Memory, wall_clock_us
 from ..verify.documents import check_store_document
 from ..verify.invariants import Evidence

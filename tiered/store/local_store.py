@@ -79,7 +79,7 @@ class LocalStore(Store):
         self.open_topics = OpenTopics(self.context)
         self.tierer = Tierer(self.context, self.open_topics)
         self.context.fencing = self.tierer.claims
-        self.context.publisher = Publisher(self.tierer, pause=self.lifecycle.pause_or_fail)
+        self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
         self._serve = serve
         self._topics: dict[str, LocalTopic] = {}
         self.tickers: list[Ticker] = []
@@ -118,9 +118,9 @@ class LocalStore(Store):
         return Watched(
             self.context,
             self.open_topics,
-            tierer.finder,
+            tierer.survey,
             tierer.pauses,
-            tierer.running,
+            tierer.executors.running,
             passes or self.passes,
         )
 
@@ -274,19 +274,19 @@ class LocalStore(Store):
     def delete_topic(self, name: str) -> None:
         self.lifecycle.check_writable()
         topic = self.open_topics.topic(name)
-        self.tierer.claims.check_may_write_tombstone(topic.meta)
+        self.tierer.claims.store.check_may_write_tombstone(topic.meta)
         gone = TopicNotFound(f"topic {name!r} was deleted")
         while not remove_topic(topic, gone):
             self.lifecycle.pause_or_fail(_DELETION_POLL_SECONDS)
         finish_deletions(self.tierer.claims, self.context.catalog, name)
-        self.tierer.forget_deleted()
+        self.tierer.drop_deleted()
         self._topics.pop(name, None)
 
     # -- tiering ---------------------------------------------------------------------------------
 
     def plan(self, now: object = None) -> Plan:
         self.lifecycle.check()
-        return self.tierer.plan(now)
+        return self.tierer.planner.plan(now)
 
     def tier(self, now: object = None) -> TierReport:
         self._check_may_tier("tier it")

@@ -50,7 +50,7 @@ def finish_deletions(
         except (TieredError, OSError) as error:
             if silent is None and isinstance(error, ColdStorageError) and len(begun) > 1:
                 # Every request to a bucket that is away takes all its retries. One request decides for the others.
-                silent = None if claims.bucket_answers() else error
+                silent = None if claims.store.bucket_answers() else error
             unfinished[deletion.name] = _unfinished(deletion, as_tiered_error(error))
             log.warning("%s", unfinished[deletion.name])
     return unfinished
@@ -62,7 +62,7 @@ def _finish(deletion: Deletion, claims: Claims, catalog: Catalog, *, briefly: bo
     # The rename must be durable before the tombstone. The process that renamed may have been killed before its sync.
     catalog.sync_deletions()
     try:
-        claims.write_tombstone(deletion.meta, briefly=briefly)
+        claims.store.write_tombstone(deletion.meta, briefly=briefly)
     except Fenced as newer:
         log.warning(
             "topic %r is deleted on this disk only: another lineage owns the bucket (%s)",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.upkeep.check import scrub_object
@@ -15,6 +13,7 @@ from ..format.manifest import ObjectEntry
 from ..policies.actions import Scrub
 from ..survey.scrub_state import Damage, ScrubState, change_scrub_state, read_scrub_state
 from ..warm.filesystem import FileSystem
+from .partition_handle import PartitionHandle
 
 log = logging.getLogger("tiered.scrub")
 
@@ -28,23 +27,19 @@ class PartitionScrub:
         A fresh one: a page in its memory could be lost in the bucket.
     clock
         Returns microseconds since the epoch, UTC.
-    hold_topic
-        Keeps the topic from being deleted while a file is written into `directory`.
     """
 
     def __init__(
         self,
         manifest: PartitionManifest,
-        directory: Path,
+        handle: PartitionHandle,
         fs: FileSystem,
         clock: Callable[[], int],
-        hold_topic: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._manifest = manifest
-        self._directory = directory
+        self._handle = handle
         self._fs = fs
         self._clock = clock
-        self._hold_topic = hold_topic
 
     def run(self, action: Scrub) -> int:
         """Verify the objects of the action's range; return the number of bytes read.
@@ -56,7 +51,7 @@ class PartitionScrub:
         ColdStorageError, UnsupportedFormat
             An object could not be verified. The next pass continues with it.
         """
-        known = read_scrub_state(self._directory)
+        known = read_scrub_state(self._handle.directory)
         loaded = self._manifest.load()
         entries = (
             self._manifest.entries(loaded.head, action.base_offset, action.end_offset)
@@ -101,8 +96,8 @@ class PartitionScrub:
         self._record(lambda state: state.with_damage(damage))
 
     def _record(self, change: Callable[[ScrubState], ScrubState]) -> None:
-        with self._hold_topic():
-            change_scrub_state(self._fs, self._directory, change)
+        with self._handle.hold_topic():
+            change_scrub_state(self._fs, self._handle.directory, change)
 
     def _begin(self, state: ScrubState, action: Scrub) -> ScrubState:
         if state.round == action.round and not state.finished_us:

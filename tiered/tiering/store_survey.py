@@ -24,6 +24,7 @@ from ..survey.local_segments import local_segments
 from ..survey.partition_survey import PartitionSurvey, survey_partition, with_copies
 from ..survey.plan_facts import partition_facts
 from .claims import Claims
+from .partition_handle import PartitionHandle
 from .pauses import Pauses
 from .sweep_state import read_swept
 
@@ -32,7 +33,7 @@ log = logging.getLogger("tiered.tierer")
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """What a plan is made from.
+    """The facts of a plan.
 
     Attributes
     ----------
@@ -71,7 +72,7 @@ class StoreSurvey:
             raise ReadOnly(f"{self._context.url} has no local tier to plan for; name the local store")
         return root
 
-    def look(self, problems: list[TieredError], *, fence: bool) -> SurveyResult:
+    def survey(self, problems: list[TieredError], *, fence: bool) -> SurveyResult:
         """Gather the facts of a plan; where the plan will be carried out, leave paused topics out.
 
         Raises
@@ -79,7 +80,7 @@ class StoreSurvey:
         ReadOnly
             There is no local tier.
         """
-        _ = self.root  # raises for a bucket
+        _ = self.root  # raises for a bucket alone
         paused = self.pauses.among(self._topics.listed())
         known, unknown = self.gather(
             problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
@@ -146,7 +147,7 @@ class StoreSurvey:
                 continue
             # A bucket that does not answer at all is asked once: each question takes all its retries.
             if away is None and isinstance(survey.bucket_error, ColdStorageError):
-                away = None if self.claims.bucket_answers() else survey.bucket_error
+                away = None if self.claims.store.bucket_answers() else survey.bucket_error
             yield survey
 
     def open_segments(self, survey: PartitionSurvey) -> PartitionSurvey:
@@ -206,11 +207,11 @@ class StoreSurvey:
             raise error
         self.check_not_lost(survey, fence=fence)
         if fence:
-            writer = self._topics.writer(meta.name, partition)
-            self.claims.check_lineage(meta, partition, head, writer)
+            handle = PartitionHandle.of(self._topics, meta, partition)
+            self.claims.fences.check_lineage(handle, head)
             if head is not None:
-                self.claims.check_same(meta, partition, head, writer, survey.local.segments)
-                self.claims.note_head(meta, partition, head)
+                self.claims.fences.check_same(handle, head, survey.local.segments)
+                self.claims.record_head(handle, head)
 
     def check_not_lost(self, survey: PartitionSurvey, *, fence: bool = False) -> None:
         """Raise where a manifest was published and is missing: a plan for an empty one would do nothing.
@@ -226,9 +227,9 @@ class StoreSurvey:
             return
         meta, partition = survey.meta, survey.partition
         if fence:
-            self.claims.check_store(meta, partition, self._topics.writer(meta.name, partition))
+            self.claims.fences.check_store(PartitionHandle.of(self._topics, meta, partition))
         else:
-            self.claims.check_owner()
+            self.claims.store.check_owner()
         cold = self._access.cold(meta, partition)
         raise CorruptionError(
             "head.json was published and is missing (run tiered verify --repair)",

@@ -1,9 +1,8 @@
-"""The sweep of a whole store: every partition, then every deleted topic; one failure never stops the others."""
+"""The sweep of a store: every partition, then every deleted topic. A failure of one does not stop the others."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID
 
@@ -21,61 +20,92 @@ from ..cold.upkeep.sweep import (
     sweep_probes,
 )
 from ..engine.context import StoreContext
+from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
-from ..errors import CorruptionError, TieredError
+from ..errors import ColdStorageError, CorruptionError, TieredError
 from ..format.topic_meta import TopicMeta
+from ..policies.actions import Sweep
 from ..warm.partition_directory import list_segments, read_lineage, read_marks, read_start_offset, write_marks
 from .claims import Claims
-from .local_actions import TierActions
+from .partition_handle import PartitionHandle
 from .pauses import Pauses
+from .sweep_state import try_write_swept
 
 log = logging.getLogger("tiered.sweep")
 
 
 class StoreSweep:
-    """One run over one open store; whoever runs it holds the tiering lock, unless it is a dry run."""
+    """Sweeps one open store; also the handler of the action. Without a dry run the caller holds the tiering lock."""
 
-    def __init__(self, context: StoreContext, claims: Claims, actions: TierActions, *, dry_run: bool) -> None:
+    def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:
         self._context = context
-        self._access = context.tiers
+        self._topics = topics
+        self._tiers = context.tiers
         self._fs = context.fs
         self._claims = claims
-        self._actions = actions
-        self._dry_run = dry_run
-        self._pauses = Pauses(self._access.locations.root, self._fs, context.clock)
+        self._pauses = pauses
 
-    def run(self, partitions: Iterable[tuple[TopicMeta, int]]) -> SweepReport:
-        """Sweep `partitions`, then what is left of topics that were deleted.
+    def sweep(self, action: Sweep, /) -> int | None:
+        """Sweep the bucket; raise afterwards if a partition could not be swept."""
+        report = self.run(action.planned_us)
+        if report.problems:
+            raise ColdStorageError("; ".join(report.problems))
+        return report.bytes
+
+    def run(self, now_us: int) -> SweepReport:
+        """Sweep all partitions, then the objects of deleted topics; write `now_us` as the time of the sweep.
 
         Raises
         ------
         ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
-            The bucket as a whole is not ours, or does not answer.
+            The bucket as a whole is not this store's, or does not answer. Nothing was deleted.
         """
+        report = self._run(dry_run=False)
+        self.write_time(now_us)
+        return report
+
+    def preview(self) -> SweepReport:
+        """Return what `run` would delete; change nothing.
+
+        Raises
+        ------
+        ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
+        """
+        return self._run(dry_run=True)
+
+    def write_time(self, now_us: int) -> None:
+        """Write when the bucket was swept; an error is logged, and the next sweep then comes early."""
+        root = self._tiers.locations.root
+        assert root is not None
+        try_write_swept(self._fs, root, now_us)
+
+    def _run(self, *, dry_run: bool) -> SweepReport:
         settings = self._context.settings.sweep
-        report = SweepReport(self._dry_run, settings.grace.total_seconds())
-        # Before anything is listed: a topic deleted meanwhile is still one of these, and left alone.
-        known = list(partitions)
-        if not self._access.has_cold or not self._claims.check_owner():
+        report = SweepReport(dry_run, settings.grace.total_seconds())
+        # Before any object is listed: a topic that is deleted during the sweep must not look like another store's.
+        partitions = list(self._topics.partitions())
+        if not self._tiers.has_cold or not self._claims.store.check_owner():
             return report
-        store = self._access.object_store
-        now_seconds = self._now_seconds()
-        # In this order: a lease that is taken after the look is younger than what grace lets go.
+        store = self._tiers.object_store
+        # A dry run writes nothing, so it uses the clock of this machine. It deletes nothing either.
+        now_seconds = self._context.clock() / 1e6 if dry_run else server_seconds(store)
+        # In this order: a lease that is taken after the listing is younger than the objects that grace gives up.
         leased = oldest_lease(store, now_seconds)
         rules = SweepRules(now_seconds, report.grace_seconds, settings.objects_max, leased)
         report = replace(report, leased_since_seconds=leased)
-        if not self._dry_run:
+        if not dry_run:
             sweep_probes(store, rules)
             sweep_leases(store, rules)
         parts: list[PartSweep] = []
-        for meta, partition in known:
-            parts.append(self._partition(meta, partition, _rest(rules, parts)))
-        ours = {meta.topic_id for meta, _ in known}
+        for meta, partition in partitions:
+            parts.append(self._sweep_partition(meta, partition, _rest(rules, parts), dry_run=dry_run))
+        known_ids = {meta.topic_id for meta, _ in partitions}
         bucket = StoreDocuments(store)
         for name in bucket.names():
             for topic_id in bucket.topic_ids(name):
-                if topic_id not in ours:
-                    parts.append(self._other_topic(bucket, name, topic_id, _rest(rules, parts)))
+                if topic_id not in known_ids:
+                    rest = _rest(rules, parts)
+                    parts.append(_sweep_other_topic(bucket, name, topic_id, rest, dry_run=dry_run))
         return replace(
             report,
             parts=tuple(
@@ -83,60 +113,63 @@ class StoreSweep:
             ),
         )
 
-    def _now_seconds(self) -> float:
-        if self._dry_run:  # writes nothing, so it goes by this machine's clock: it deletes nothing either
-            return self._context.clock() / 1e6
-        return server_seconds(self._access.object_store)
-
-    def _partition(self, meta: TopicMeta, partition: int, rules: SweepRules) -> PartSweep:
+    def _sweep_partition(
+        self, meta: TopicMeta, partition: int, rules: SweepRules, *, dry_run: bool
+    ) -> PartSweep:
         if self._pauses.of(meta.name):
             return PartSweep(meta.name, partition)
-        directory = self._actions.directory(meta, partition)
         try:
-            first = next((name.base_offset for name in list_segments(directory).segments), 0)
-            cold = self._access.cold(meta, partition)
-            loaded = cold.load()
-            if loaded is None and read_lineage(directory) is None:
-                return PartSweep(meta.name, partition)  # nothing was ever published
-            end = loaded.head.end_offset if loaded else first
-            if first > max(end, read_start_offset(directory)):
-                # They were published before the disk let go of them, so this head is an older one put in its place.
-                raise CorruptionError(
-                    "records are neither on the disk nor in the manifest, so nothing is swept",
-                    where=cold.where(cold.keys.head), offsets=(end, first),
-                )  # fmt: skip
-            marks = read_marks(directory)
-            sweeper = PartitionSweeper(cold, rules, marks)
-            if self._dry_run:
-                return sweep_uploads(sweeper.preview(), cold, None, rules)
-            committer = self._actions.committer(meta, partition)
-            try:
-                swept = sweeper.sweep(committer)
-            finally:
-                if sweeper.marks != marks:
-                    with self._access.hold_topic(meta):
-                        write_marks(self._fs, directory, sweeper.marks)
-            return sweep_uploads(swept, cold, committer, rules)
+            handle = PartitionHandle.of(self._topics, meta, partition)
+            return self._sweep(handle, rules, dry_run=dry_run)
         except (TieredError, OSError) as error:
             if is_gone(self._context, meta):
                 return PartSweep(meta.name, partition)
             return _problem(meta.name, partition, error)
 
-    def _other_topic(self, bucket: StoreDocuments, name: str, topic_id: UUID, rules: SweepRules) -> PartSweep:
-        """Sweep a topic that is not in the local store, if it has a tombstone."""
+    def _sweep(self, handle: PartitionHandle, rules: SweepRules, *, dry_run: bool) -> PartSweep:
+        directory, manifest = handle.directory, handle.manifest
+        first = next((name.base_offset for name in list_segments(directory).segments), 0)
+        loaded = manifest.load()
+        if loaded is None and read_lineage(directory) is None:
+            return PartSweep(handle.meta.name, handle.partition)  # nothing was ever published
+        end = loaded.head.end_offset if loaded else first
+        if first > max(end, read_start_offset(directory)):
+            # The disk evicted these records after they were published. So this head is an older one that was put back.
+            raise CorruptionError(
+                "records are neither on the disk nor in the manifest, so nothing is swept",
+                where=manifest.where(manifest.keys.head), offsets=(end, first),
+            )  # fmt: skip
+        marks = read_marks(directory)
+        sweeper = PartitionSweeper(manifest, rules, marks)
+        if dry_run:
+            return sweep_uploads(sweeper.preview(), manifest, None, rules)
+        committer = self._claims.committer(handle)
         try:
-            topic = bucket.read_topic(name, topic_id)
-            if topic is None:
-                raise CorruptionError(f"topic.json of {topic_id} is missing, so it is left alone")
-            if DELETED not in topic:
-                return PartSweep(name, None)  # created since we looked, or its deletion is not finished
-            swept = sweep_deleted_topic(bucket.store, name, topic_id, rules, dry_run=self._dry_run)
-            if swept.waiting:
-                return swept
-            prefix = topic_prefix(name, topic_id)
-            return sweep_uploads_of_deleted(swept, bucket.store, prefix, rules, dry_run=self._dry_run)
-        except TieredError as error:
-            return _problem(name, None, error)
+            swept = sweeper.sweep(committer)
+        finally:
+            if sweeper.marks != marks:
+                with handle.hold_topic():
+                    write_marks(self._fs, directory, sweeper.marks)
+        return sweep_uploads(swept, manifest, committer, rules)
+
+
+def _sweep_other_topic(
+    bucket: StoreDocuments, name: str, topic_id: UUID, rules: SweepRules, *, dry_run: bool
+) -> PartSweep:
+    """Sweep a topic that the local store does not have, if it has a tombstone."""
+    try:
+        topic = bucket.read_topic(name, topic_id)
+        if topic is None:
+            raise CorruptionError(f"topic.json of {topic_id} is missing, so nothing of the topic is swept")
+        if DELETED not in topic:
+            return PartSweep(name, None)  # created since the sweep began, or its deletion is not finished
+        swept = sweep_deleted_topic(bucket.store, name, topic_id, rules, dry_run=dry_run)
+        if swept.waiting:
+            return swept
+        prefix = topic_prefix(name, topic_id)
+        return sweep_uploads_of_deleted(swept, bucket.store, prefix, rules, dry_run=dry_run)
+    except TieredError as error:
+        return _problem(name, None, error)
 
 
 def _rest(rules: SweepRules, parts: list[PartSweep]) -> SweepRules:

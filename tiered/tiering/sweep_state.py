@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
-from ..errors import CorruptionError
+from ..errors import CorruptionError, TieredError
 from ..format.document import decode_document, encode_document
 from ..warm.filesystem import FileSystem, read_whole, write_atomically
+
+log = logging.getLogger("tiered.maintenance")
 
 SWEPT_FILE = "swept.json"
 
@@ -29,15 +32,18 @@ def read_swept(root: Path) -> int | None:
 
 
 def remove_half_swept(fs: FileSystem, root: Path) -> None:
-    """Remove what a process left that was killed in `write_swept`; the caller holds the locks of a full pass."""
-    fs.unlink(root / f".{SWEPT_FILE}.tmp")
-
-
-def write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
-    """Write when the bucket was swept, durably.
+    """Remove the temporary file of a process that was killed in `try_write_swept`; the caller holds the locks of a full pass.
 
     Raises
     ------
-    DiskFull
+    OSError
     """
-    write_atomically(fs, root / SWEPT_FILE, encode_document({"swept_us": swept_us}))
+    fs.unlink(root / f".{SWEPT_FILE}.tmp")
+
+
+def try_write_swept(fs: FileSystem, root: Path, swept_us: int) -> None:
+    """Write when the bucket was swept, durably; log an error, after which the next sweep comes early."""
+    try:
+        write_atomically(fs, root / SWEPT_FILE, encode_document({"swept_us": swept_us}))
+    except (TieredError, OSError) as error:
+        log.warning("cannot write the time of the sweep: %s", error)

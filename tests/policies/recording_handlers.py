@@ -1,9 +1,10 @@
-"""Actions of every kind, and a port that notes what the executor does with them."""
+"""Actions of every kind, and handlers that record how the executor calls them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from tiered.policies import (
     ShipTail,
     Sweep,
 )
+from tiered.policies.executor import Handler
 
 KINDS: dict[str, type[Action]] = {
     item.kind: item for item in (Seal, Expire, Offload, ShipTail, EvictLocal, Compress, Merge, Scrub, Sweep)
@@ -41,45 +43,22 @@ def do(kind: str, partition: int, base: int = 0) -> Action:
 
 
 @dataclass
-class RecordingPort:
-    """Notes each action, and fails or answers as told."""
+class RecordingHandlers:
+    """Handlers that record each action, and fail or answer as told."""
 
     answers: dict[tuple[str, int, int], BaseException | int] = field(default_factory=dict)
     before: Callable[[Action], object] = lambda _: None
     seen: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def _act(self, method: str, action: Action) -> int | None:
+    @property
+    def by_type(self) -> dict[type[Action], Handler]:
+        return {kind: partial(self._act, name) for name, kind in KINDS.items()}
+
+    def _act(self, handler: str, action: Action) -> int | None:
         self.before(action)
-        key = (method, action.partition, action.base_offset)
+        key = (handler, action.partition, action.base_offset)
         self.seen.append(key)
         answer = self.answers.get(key)
         if isinstance(answer, BaseException):
             raise answer
         return answer
-
-    def seal(self, action: Seal) -> int | None:
-        return self._act("seal", action)
-
-    def expire(self, action: Expire) -> int | None:
-        return self._act("expire", action)
-
-    def offload(self, action: Offload) -> int | None:
-        return self._act("offload", action)
-
-    def ship_tail(self, action: ShipTail) -> int | None:
-        return self._act("ship_tail", action)
-
-    def evict_local(self, action: EvictLocal) -> int | None:
-        return self._act("evict_local", action)
-
-    def compress(self, action: Compress) -> int | None:
-        return self._act("compress", action)
-
-    def merge(self, action: Merge) -> int | None:
-        return self._act("merge", action)
-
-    def scrub(self, action: Scrub) -> int | None:
-        return self._act("scrub", action)
-
-    def sweep(self, action: Sweep) -> int | None:
-        return self._act("sweep", action)
