@@ -157,7 +157,7 @@ def test_evicting_by_offsets_instead_of_the_segment_id(patch: pytest.MonkeyPatch
 
 def test_taking_the_segment_of_another_copy_for_the_own_by_its_id(patch: pytest.MonkeyPatch) -> None:
     """Before it is evicted, and before a whole takes the place of tails."""
-    for name, words in (("of", "P5"), ("by_hash", "P1")):
+    for name, words in (("compare", "P5"), ("by_hash", "P1")):
         with patch.context() as one:
             one.setattr(SameLog, name, lambda *_: Likeness.SAME)
             found(words, scenarios.two_copies)
