@@ -29,7 +29,7 @@ from tests.support.stores import (
 from tiered.cold.manifest.commit import Committer
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.hot.partition_writer import PartitionWriter
-from tiered.tiering import leftovers, local_actions
+from tiered.tiering import leftovers, local_actions, tail_passes
 from tiered.tiering.fences import PartitionFences
 from tiered.tiering.scrubber import PartitionScrub
 from tiered.warm import catalog, partition_directory, reencode
@@ -203,7 +203,7 @@ def test_what_a_pass_meets_of_a_topic_deleted_meanwhile_is_no_failure(
 
         deleted_at(leftovers, "remove_half_written")
         store.tier()
-        deleted_at(store.tierer.tails._survey, "unpublished")
+        deleted_at(tail_passes, "survey_tail")
         report = store.tierer.tail_pass()
         assert (report.problems, report.report.failed) == ({}, ())
         deleted_at(local_actions, "rewrite_segment")

@@ -31,7 +31,7 @@ from tiered.policies.actions import ShipTail
 from tiered.survey import partition_survey
 from tiered.tiering import partition_handle
 from tiered.tiering.publisher import Publisher
-from tiered.tiering.tail_survey import TailSurvey
+from tiered.tiering.tail_survey import survey_tail
 from tiered.tiering.tiering_locks import TieringLocks
 from tiered.warm.fair_lock import FairLock
 from tiered.warm.file_lock import FileLock
@@ -199,7 +199,7 @@ def test_another_process_that_tiers_is_waited_for_and_nothing_is_shipped_twice(
             nonlocal waits
             waits += 1
             if publishes and waits == 3:
-                tail = TailSurvey(beside.tierer.claims).unpublished(handle_of(beside, topic.opened.meta, 0))
+                tail = survey_tail(beside.tierer.claims, handle_of(beside, topic.opened.meta, 0))
                 beside.tierer.handlers[ShipTail](tail[1][0])
             now[0] += seconds
 

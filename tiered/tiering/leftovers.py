@@ -20,7 +20,7 @@ def remove_leftovers(context: StoreContext, topics: OpenTopics) -> list[TieredEr
     """Remove all leftovers; return the errors. The caller holds the tiering lock."""
     problems: list[TieredError] = []
     root = context.tiers.locations.root
-    assert root is not None  # the lock is in it
+    assert root is not None  # the tiering lock lies in it
     try:
         remove_half_swept(context.fs, root)
     except (TieredError, OSError) as error:

@@ -34,7 +34,7 @@ class LocalActions:
         self._claims = claims
         self._same = claims.same
 
-    def seal(self, action: Seal, /) -> int | None:
+    def seal(self, action: Seal) -> int | None:
         """Roll the active segment, or post a request if another process has the writer."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
 
@@ -50,8 +50,8 @@ class LocalActions:
         request = WriterRequest(handle.meta.topic_id, seal=action.segment_id)
         return None if self._with_writer(handle, roll, request) else 0
 
-    def compress(self, action: Compress, /) -> int | None:
-        """Re-encode a sealed segment."""
+    def compress(self, action: Compress) -> int | None:
+        """Write the next generation of a sealed segment, compare the two, then replace the file."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         segment = handle.sealed(action)
         if segment is None:
@@ -69,7 +69,7 @@ class LocalActions:
         self._tiers.release(segment.path)
         return None
 
-    def evict_local(self, action: EvictLocal, /) -> int | None:
+    def evict_local(self, action: EvictLocal) -> int | None:
         """Remove the file of a segment if the present head has the segment under its own id (P5)."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         segment = handle.sealed(action)
@@ -110,7 +110,7 @@ class LocalActions:
                     f"{segment.path} stays: nothing proves that {entry.name} has the same records"
                 )
 
-    def expire(self, action: Expire, /) -> int | None:
+    def expire(self, action: Expire) -> int | None:
         """Move the start offset up in every tier, then remove the local files that end at it or before."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         if action.topic_id not in (None, handle.meta.topic_id):

@@ -22,11 +22,11 @@ def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
     ------
     ColdStorageError, CorruptionError, UnsupportedFormat
     """
-    cold = committer.partition
-    loaded = cold.load()
+    manifest = committer.partition
+    loaded = manifest.load()
     if loaded is None:
         return []
-    entries = cold.entries(loaded.head, action.base_offset, action.end_offset)
+    entries = manifest.entries(loaded.head, action.base_offset, action.end_offset)
     as_planned = tuple(entry.name for entry in entries) == action.names and all(e.sealed for e in entries)
     return entries if as_planned else []
 
@@ -64,29 +64,31 @@ def change_class(committer: Committer, entry: ObjectEntry, target: ObjectStore, 
     ------
     CorruptionError, ObjectNotFound, Fenced, ColdStorageError
     """
-    cold = committer.partition
-    return _replace(committer, [entry], lambda name: copy_object(cold, entry, name, target, storage_class))
+    manifest = committer.partition
+    return _replace(
+        committer, [entry], lambda name: copy_object(manifest, entry, name, target, storage_class)
+    )
 
 
 def _replace(
     committer: Committer, entries: Sequence[ObjectEntry], write: Callable[[str], ObjectEntry]
 ) -> int:
     """Publish the object that `write` uploads in place of `entries`; return its size, or 0 if the head names others now."""
-    cold = committer.partition
+    manifest = committer.partition
     name = committer.new_object_name(entries[0].base_offset)
     try:
         merged = write(name)
 
         def change(head: Head) -> Head:
-            left = cold.entries(head, merged.base_offset, merged.end_offset)
+            left = manifest.entries(head, merged.base_offset, merged.end_offset)
             # Retention may have removed the first entries. After any other change the new object is not published.
             if not left or left != list(entries)[len(entries) - len(left) :]:
                 return head
-            return add_objects(head, [merged], cold)
+            return add_objects(head, [merged], manifest)
 
         head = committer.commit(change)
     finally:
         # Also after a commit without an answer: the committer settles it before the next `survey`.
         committer.release([name])
-    published = cold.entries(head, merged.base_offset, merged.end_offset)
+    published = manifest.entries(head, merged.base_offset, merged.end_offset)
     return merged.bytes if merged in published else 0

@@ -28,8 +28,8 @@ class ObjectActions:
         self._clock = context.clock
         self._claims = claims
 
-    def merge(self, action: Merge, /) -> int | None:
-        """Write adjacent objects as one, and publish it in their place."""
+    def merge(self, action: Merge) -> int | None:
+        """Write adjacent objects as one, compare it with them, and publish it in their place; delete nothing."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         committer = self._claims.committer(handle)
         entries = inputs_of(committer, action)
@@ -43,8 +43,8 @@ class ObjectActions:
                     self._scrub(handle).record_damage(entry, error)
             raise
 
-    def change_class(self, action: ChangeClass, /) -> int | None:
-        """Write an object again in another storage class, and publish it in place of the first."""
+    def change_class(self, action: ChangeClass) -> int | None:
+        """Copy an object into another storage class, and publish the copy in its place; delete nothing."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         committer = self._claims.committer(handle)
         entry = _named_entry(committer.partition, action)
@@ -60,8 +60,8 @@ class ObjectActions:
         finally:
             self._tiers.disconnect(target)
 
-    def promote(self, action: Promote, /) -> int | None:
-        """Copy an object to the local disk."""
+    def promote(self, action: Promote) -> int | None:
+        """Make a local copy of an object."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         manifest, copies = handle.manifest, self._tiers.copies
         entry = _named_entry(manifest, action)
@@ -74,7 +74,7 @@ class ObjectActions:
             self._scrub(handle).record_damage(entry, error)
             raise
 
-    def demote(self, action: Demote, /) -> int | None:
+    def demote(self, action: Demote) -> int | None:
         """Delete the local copy of an object."""
         meta, copies = self._topics.meta(action.topic), self._tiers.copies
         if copies is not None:
@@ -82,8 +82,8 @@ class ObjectActions:
             copies.drop(keys.data(action.name))
         return None
 
-    def scrub(self, action: Scrub, /) -> int | None:
-        """Verify the objects of a range."""
+    def scrub(self, action: Scrub) -> int | None:
+        """Verify the objects of a range, record the progress, and raise for damage."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         return self._scrub(handle).run(action)
 

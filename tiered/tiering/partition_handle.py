@@ -28,7 +28,7 @@ class PartitionHandle:
     Attributes
     ----------
     meta
-        The topic's document, as of the look-up.
+        The topic's document, as read before the handle was made.
     directory
         The local directory of the partition.
     """

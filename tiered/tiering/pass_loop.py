@@ -2,7 +2,7 @@
 
 ::
 
-    tails  ──┬───┬───┬───┬───┬───┬──▶   publish what is durable and not in the bucket; no request if there is nothing
+    tails  ──┬───┬───┬───┬───┬───┬──▶   publish the durable records that the bucket lacks; no request if there are none
     full   ──┴───────────────┴──────▶   seal, expire, offload, evict, compress, …; may take minutes
 
 - Each kind of pass has a thread of its own and never overlaps with itself. So the upload of a large sealed segment does
@@ -376,7 +376,7 @@ class PassLoop:
         self._record(self._tails, started_us, begun, report, errors)
 
     def _check_bucket_away(self, report: TierReport, errors: list[str]) -> None:
-        """After a pass that published nothing, ask whether the bucket answers; if not, all partitions wait for it."""
+        """After a pass that published nothing, check whether the bucket answers; if not, all partitions wait for it."""
         cold = [text for text in errors if text.startswith(ColdStorageError.__name__)]
         if cold and not any(count for _, count in report.done) and not self._work.bucket_answers():
             self._away = True
@@ -419,5 +419,5 @@ def _group(action: Action) -> Hashable:
 
 def _error_line(error: TieredError | OSError) -> str:
     if isinstance(error, StoreLocked):
-        return f"StoreLocked: {error}; it publishes meanwhile"
+        return f"StoreLocked: {error}; that process publishes meanwhile"
     return f"{type(error).__name__}: {error}"

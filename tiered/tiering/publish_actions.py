@@ -37,8 +37,8 @@ class PublishActions:
         self._claims = claims
         self._same = claims.same
 
-    def offload(self, action: Offload, /) -> int | None:
-        """Upload a sealed segment and publish it."""
+    def offload(self, action: Offload) -> int | None:
+        """Upload, verify and publish a sealed segment, in place of its shipped tails."""
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         segment = handle.sealed(action)
         if segment is None or segment.facts is None:
@@ -54,8 +54,11 @@ class PublishActions:
             return 0  # a tail pass published the whole segment first
         return self._publish(handle, committer, segment, segment.facts, sealed=True)
 
-    def ship_tail(self, action: ShipTail, /) -> int | None:
-        """Publish the durable records that the bucket lacks, in ranges of their segment; see `policies.rules.ship_tail`."""
+    def ship_tail(self, action: ShipTail) -> int | None:
+        """Publish the durable records that the bucket lacks, in ranges of their segment; see `policies.rules.ship_tail`.
+
+        An action without records publishes the start offset.
+        """
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         if action.base_offset == action.end_offset:
             self._publish_start(handle, action.end_offset)

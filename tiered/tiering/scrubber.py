@@ -51,7 +51,7 @@ class PartitionScrub:
         ColdStorageError, UnsupportedFormat
             An object could not be verified. The next pass continues with it.
         """
-        known = read_scrub_state(self._handle.directory)
+        damaged_before = read_scrub_state(self._handle.directory).damaged
         loaded = self._manifest.load()
         entries = (
             self._manifest.entries(loaded.head, action.base_offset, action.end_offset)
@@ -61,7 +61,7 @@ class PartitionScrub:
         damages: list[Damage] = []
         count = 0
 
-        def read(size: int) -> None:
+        def count_read(size: int) -> None:
             nonlocal count
             count += size
 
@@ -69,16 +69,16 @@ class PartitionScrub:
         for entry in entries:
             if entry.sealed:
                 try:
-                    damages += self._verify(entry, deep=action.deep, read=read)
+                    damages += self._verify(entry, deep=action.deep, count_read=count_read)
                 except TieredError as error:
                     problem = error
                     break
             reached = entry.end_offset
-        replaced = self._replaced(known.damaged)
+        replaced = self._replaced(damaged_before)
 
         def change(state: ScrubState) -> ScrubState:
             state = replace(self._begin(state, action), next_offset=reached)
-            state = replace(state, damaged=tuple(item for item in state.damaged if item.name not in replaced))
+            state = replace(state, damaged=tuple(d for d in state.damaged if d.name not in replaced))
             for damage in damages:
                 state = state.with_damage(damage)
             return state if problem is not None else self._end(state, action)
@@ -109,12 +109,15 @@ class PartitionScrub:
             return replace(state, next_offset=max(state.next_offset, action.end_offset))
         return replace(state, next_offset=0, finished_us=action.planned_us, completed_us=action.planned_us)
 
-    def _verify(self, entry: ObjectEntry, *, deep: bool, read: Callable[[int], object]) -> Iterator[Damage]:
+    def _verify(
+        self, entry: ObjectEntry, *, deep: bool, count_read: Callable[[int], object]
+    ) -> Iterator[Damage]:
         """Yield the damage of an object, if the manifest still names it."""
         key = self._manifest.keys.data(entry.name)
         error: CorruptionError | ObjectNotFound | None = None
         try:
-            error = next(scrub_object(self._manifest.store, key, entry, deep=deep, count_read=read), None)
+            errors = scrub_object(self._manifest.store, key, entry, deep=deep, count_read=count_read)
+            error = next(errors, None)
         except ObjectNotFound as missing:
             error = missing
         if error is not None and self._is_named(entry):
@@ -142,14 +145,11 @@ class PartitionScrub:
             loaded = self._manifest.load() if damaged else None
             if loaded is None:
                 return set()
-            entries = self._manifest.entries
+            head, entries = loaded.head, self._manifest.entries
             return {
-                item.name
-                for item in damaged
-                if all(
-                    entry.name != item.name
-                    for entry in entries(loaded.head, item.base_offset, item.end_offset)
-                )
+                damage.name
+                for damage in damaged
+                if damage.name not in {e.name for e in entries(head, damage.base_offset, damage.end_offset)}
             }
         except TieredError:
             return set()
@@ -158,14 +158,7 @@ class PartitionScrub:
         reason, position = "is missing", None
         if isinstance(error, CorruptionError):
             reason, position = error.reason, error.position
-        return Damage(
-            entry.name,
-            reason,
-            position,
-            entry.base_offset,
-            entry.end_offset,
-            self._clock(),
-        )
+        return Damage(entry.name, reason, position, entry.base_offset, entry.end_offset, self._clock())
 
 
 def _corruption(manifest: PartitionManifest, damages: list[Damage]) -> CorruptionError:

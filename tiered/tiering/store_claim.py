@@ -32,7 +32,7 @@ class StoreClaim:
         self._clock = clock
         self._fs = fs
         self.restores = IntentWatch()
-        # Held while the bucket is asked who owns the prefix.
+        # Held during the requests that claim the prefix.
         self._prefix = threading.RLock()
         self._owns_prefix = False
         self._announced: dict[UUID, TopicMeta] = {}
@@ -89,8 +89,8 @@ class StoreClaim:
                 self._conditional_writes.check(lambda: check_conditional_writes(bucket.store))
             self._claim_store(bucket)
             root = self._tiers.locations.root
-            if root is not None and not (place := read_cold_place(root)).claimed:
-                claimed = replace(place, url=self._tiers.locations.cold_url, claimed=True)
+            if root is not None and not (binding := read_cold_place(root)).claimed:
+                claimed = replace(binding, url=self._tiers.locations.cold_url, claimed=True)
                 try:
                     write_cold_place(self._fs, root, claimed)
                 except DiskFull as error:  # as in `Claims._write_lineage`
@@ -126,7 +126,7 @@ class StoreClaim:
             self._announced[meta.topic_id] = meta
 
     def check_may_write_tombstone(self, meta: TopicMeta) -> None:
-        """Raise what `write_tombstone` would raise, before the deletion begins: it cannot be undone.
+        """Raise what `write_tombstone` would raise, before the deletion begins: a deletion cannot be undone.
 
         Raises
         ------

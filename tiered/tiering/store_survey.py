@@ -10,14 +10,7 @@ from pathlib import Path
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
 from ..engine.writers import is_gone
-from ..errors import (
-    ColdStorageError,
-    CorruptionError,
-    Fenced,
-    ReadOnly,
-    TieredError,
-    as_tiered_error,
-)
+from ..errors import ColdStorageError, CorruptionError, Fenced, ReadOnly, TieredError, as_tiered_error
 from ..policies.facts import PartitionFacts, StoreFacts
 from ..policies.rules.append_times import correct_append_times
 from ..survey.local_segments import local_segments
@@ -38,9 +31,9 @@ class SurveyResult:
     Attributes
     ----------
     known, unknown
-        Partitions whose manifest is known, and those where it is not; without paused ones.
+        The partitions with a known manifest, and those without; the paused ones are left out.
     everything
-        All partitions that were surveyed, paused ones too.
+        All surveyed partitions, also the paused ones.
     answered
         Whether the bucket answered at all.
     notes
@@ -60,20 +53,28 @@ class StoreSurvey:
     def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims, pauses: Pauses) -> None:
         self._context = context
         self._topics = topics
-        self._access = context.tiers
+        self._tiers = context.tiers
         self.claims = claims
         self.pauses = pauses
 
     @property
     def root(self) -> Path:
-        """The directory of the local tier; raises `ReadOnly` where there is none."""
-        root = self._access.locations.root
+        """The directory of the local tier; raises `ReadOnly` if there is none."""
+        root = self._tiers.locations.root
         if root is None:
             raise ReadOnly(f"{self._context.url} has no local tier to plan for; name the local store")
         return root
 
     def survey(self, problems: list[TieredError], *, fence: bool) -> SurveyResult:
-        """Gather the facts of a plan; where the plan will be carried out, leave paused topics out.
+        """Gather the facts of a plan.
+
+        Parameters
+        ----------
+        problems
+            Takes the errors of the partitions that are left out.
+        fence
+            True for a plan that will be carried out: paused topics are not surveyed, and a partition that another owner
+            took over is fenced.
 
         Raises
         ------
@@ -86,8 +87,8 @@ class StoreSurvey:
             problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
         )
         return SurveyResult(
-            known=[item for item in known if item.topic not in paused],
-            unknown=[item for item in unknown if item.topic not in paused],
+            known=[facts for facts in known if facts.topic not in paused],
+            unknown=[facts for facts in unknown if facts.topic not in paused],
             everything=[*known, *unknown],
             answered=bool(known) or not unknown,
             notes=(
@@ -99,7 +100,7 @@ class StoreSurvey:
     def store_facts(self, partitions: Iterable[PartitionFacts], now_us: int) -> StoreFacts:
         """Return the facts of the store around those of its partitions."""
         disk = self._context.host.disk_usage(self.root)
-        url = self._access.locations.cold_url if self._access.has_cold else None
+        url = self._tiers.locations.cold_url if self._tiers.has_cold else None
         return StoreFacts(
             partitions=tuple(correct_append_times(facts, now_us) for facts in partitions),
             disk_free_bytes=disk.free,
@@ -121,7 +122,7 @@ class StoreSurvey:
     ) -> Iterator[PartitionSurvey]:
         """Survey the partitions of all topics, one after the other; see `survey_partition`.
 
-        A topic that is deleted meanwhile is left out.
+        A topic that is deleted during the survey is left out.
 
         Parameters
         ----------
@@ -140,12 +141,12 @@ class StoreSurvey:
                 survey = PartitionSurvey(meta, partition, disk_error=error)
             else:
                 survey = survey_partition(
-                    self._access, self.claims, meta, partition, writer,
+                    self._tiers, self.claims, meta, partition, writer,
                     ask_bucket=ask_bucket, for_plan=for_plan, away=away,
                 )  # fmt: skip
             if (survey.disk_error or survey.bucket_error) and is_gone(self._context, meta):
                 continue
-            # A bucket that does not answer at all is asked once: each question takes all its retries.
+            # Every request to a bucket that is away takes all its retries. One request decides for all partitions.
             if away is None and isinstance(survey.bucket_error, ColdStorageError):
                 away = None if self.claims.store.bucket_answers() else survey.bucket_error
             yield survey
@@ -160,7 +161,7 @@ class StoreSurvey:
         if survey.directory is None:
             return survey
         writer = self._topics.writer(survey.meta.name, survey.partition)
-        return replace(survey, local=local_segments(self._access, survey.meta, survey.directory, writer))
+        return replace(survey, local=local_segments(self._tiers, survey.meta, survey.directory, writer))
 
     def gather(
         self,
@@ -169,7 +170,7 @@ class StoreSurvey:
         fence: bool,
         wanted: Callable[[str], bool] = lambda _: True,
     ) -> tuple[list[PartitionFacts], list[PartitionFacts]]:
-        """Gather the facts of each partition: those whose manifest is known, and those where it is not.
+        """Gather the facts of the partitions with a known manifest, and of those without.
 
         Fenced partitions are left out; with `fence`, a partition that belongs to an older lineage is fenced first.
         """
@@ -187,7 +188,7 @@ class StoreSurvey:
                         problems.append(survey.bucket_error)
                 else:
                     self._check(survey, fence=fence)
-                facts = partition_facts(with_copies(self._access, survey))
+                facts = partition_facts(with_copies(self._tiers, survey))
             except (TieredError, OSError) as error:
                 if is_gone(self._context, survey.meta):
                     continue
@@ -198,7 +199,7 @@ class StoreSurvey:
         return known, unknown
 
     def _check(self, survey: PartitionSurvey, *, fence: bool) -> None:
-        """Raise where nothing may be planned for a partition; with `fence`, fence it if it belongs to an older lineage."""
+        """Raise if no plan may be made for a partition; with `fence`, fence it if another owner took it over."""
         meta, partition, head = survey.meta, survey.partition, survey.head
         if survey.fence is not None:
             raise Fenced(f"partition {partition} of topic {meta.name!r} is fenced: {survey.fence}")
@@ -214,7 +215,7 @@ class StoreSurvey:
                 self.claims.record_head(handle, head)
 
     def check_not_lost(self, survey: PartitionSurvey, *, fence: bool = False) -> None:
-        """Raise where a manifest was published and is missing: a plan for an empty one would do nothing.
+        """Raise if the manifest was published and is missing: a plan for an empty manifest would do nothing.
 
         Raises
         ------
@@ -223,15 +224,15 @@ class StoreSurvey:
             The store was restored elsewhere, and the topic may have been deleted there.
         ConfigError, ColdStorageError, UnsupportedFormat
         """
-        if survey.head is not None or survey.lineage is None or not self._access.has_cold:
+        if survey.head is not None or survey.lineage is None or not self._tiers.has_cold:
             return
         meta, partition = survey.meta, survey.partition
         if fence:
             self.claims.fences.check_store(PartitionHandle.of(self._topics, meta, partition))
         else:
             self.claims.store.check_owner()
-        cold = self._access.cold(meta, partition)
+        manifest = self._tiers.cold(meta, partition)
         raise CorruptionError(
             "head.json was published and is missing (run tiered verify --repair)",
-            where=cold.where(cold.keys.head),
+            where=manifest.where(manifest.keys.head),
         )

@@ -45,33 +45,30 @@ class StoreSweep:
         self._claims = claims
         self._pauses = pauses
 
-    def sweep(self, action: Sweep, /) -> int | None:
-        """Sweep the bucket; raise afterwards if a partition could not be swept."""
+    def sweep(self, action: Sweep) -> int | None:
+        """Sweep the bucket, after all other actions of the plan; raise afterwards if a partition could not be swept."""
         report = self.run(action.planned_us)
         if report.problems:
             raise ColdStorageError("; ".join(report.problems))
         return report.bytes
 
-    def run(self, now_us: int) -> SweepReport:
+    def run(self, now_us: int, *, dry_run: bool = False) -> SweepReport:
         """Sweep all partitions, then the objects of deleted topics; write `now_us` as the time of the sweep.
+
+        Parameters
+        ----------
+        dry_run
+            Change nothing, and return what a sweep would delete.
 
         Raises
         ------
         ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
             The bucket as a whole is not this store's, or does not answer. Nothing was deleted.
         """
-        report = self._run(dry_run=False)
-        self.write_time(now_us)
+        report = self._run(dry_run=dry_run)
+        if not dry_run:
+            self.write_time(now_us)
         return report
-
-    def preview(self) -> SweepReport:
-        """Return what `run` would delete; change nothing.
-
-        Raises
-        ------
-        ConfigError, Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
-        """
-        return self._run(dry_run=True)
 
     def write_time(self, now_us: int) -> None:
         """Write when the bucket was swept; an error is logged, and the next sweep then comes early."""

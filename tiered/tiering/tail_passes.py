@@ -23,7 +23,7 @@ from .pass_executors import PassExecutors
 from .pauses import Pauses
 from .publish_actions import PublishActions
 from .reports import TailReport
-from .tail_survey import TailSurvey
+from .tail_survey import survey_tail
 from .tiering_locks import TieringLocks
 
 
@@ -47,7 +47,6 @@ class TailPasses:
         self._locks = locks
         self._executors = executors
         self._actions = actions
-        self._survey = TailSurvey(claims)
         self._shipping = Shipping()
         self._one_at_a_time = threading.Lock()
 
@@ -117,7 +116,7 @@ class TailPasses:
                 continue
             try:
                 handle = PartitionHandle.of(self._topics, meta, partition)
-                lags[key], actions = self._survey.unpublished(handle)
+                lags[key], actions = survey_tail(self._claims, handle)
             except (TieredError, OSError) as error:
                 if not is_gone(self._context, meta):
                     problems[key] = as_tiered_error(error)
@@ -143,7 +142,7 @@ class TailPasses:
                 # Without a fenced partition: no pass could reduce its lag.
                 with suppress(TieredError, OSError):
                     handle = PartitionHandle.of(self._topics, meta, partition)
-                    lags.append(self._survey.unpublished(handle, ask=False)[0])
+                    lags.append(survey_tail(self._claims, handle, reread_head=False)[0])
         return lags
 
     # -- one partition ---------------------------------------------------------------------------
@@ -178,7 +177,7 @@ class TailPasses:
             raise
 
     def _publish(self, handle: PartitionHandle, wait: Callable[[StoreLocked], object]) -> int:
-        _, actions = self._survey.unpublished(handle)
+        _, actions = survey_tail(self._claims, handle)
         waited = False
 
         def waits(locked: StoreLocked) -> None:

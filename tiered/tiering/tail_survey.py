@@ -16,74 +16,70 @@ from .fences import check_not_fenced
 from .partition_handle import PartitionHandle
 
 
-class TailSurvey:
-    """Surveys one partition after the other. Thread-safe."""
+def survey_tail(
+    claims: Claims, handle: PartitionHandle, *, reread_head: bool = True
+) -> tuple[Lag, list[ShipTail]]:
+    """Return the lag of a partition, and the actions that publish all of it, oldest first.
 
-    def __init__(self, claims: Claims) -> None:
-        self._claims = claims
+    If the log is empty, the one action publishes its start offset. Without it a restore would begin at an earlier one.
 
-    def unpublished(self, handle: PartitionHandle, *, ask: bool = True) -> tuple[Lag, list[ShipTail]]:
-        """Return the lag of a partition, and the actions that publish all of it, oldest first.
+    Only the first survey of a partition reads the head. Only segments with unpublished records are opened.
 
-        If the log is empty, the one action publishes its start offset. Without it a restore would begin at an earlier one.
+    Parameters
+    ----------
+    reread_head
+        Whether to read the head again if the disk lacks records that are not known to be published.
 
-        Only the first survey of a partition reads the head. Only segments with unpublished records are opened.
-
-        Parameters
-        ----------
-        ask
-            Whether to read the head again if the disk lacks records that are not known to be published.
-
-        Raises
-        ------
-        Fenced
-            The partition must not publish.
-        CorruptionError
-            The next records are not on the disk, or cannot be read.
-        ColdStorageError, UnsupportedFormat
-        """
-        check_not_fenced(handle)
-        writer = handle.writer
-        published = self._claims.published_end(handle)
-        if (
-            writer is not None
-            and writer.fault is None
-            and published is not None
-            and writer.durable_offset <= published
-        ):
-            return _no_lag(handle, published), []
-        segments = _segments_after(handle, published or 0)
-        start = read_start_offset(handle.directory)
-        if (
-            ask
-            and published is not None
-            and segments
-            and segments[0].header.base_offset > max(published, start)
-        ):
-            # Another process that tiers too has published records since, and evicted them.
-            published = self._claims.read_published_end(handle) or 0
-            segments = [segment for segment in segments if segment.end_offset > published]
-        if not segments:
-            return _no_lag(handle, published or 0), []
-        # Once more, after the segments were opened: an expiry may have removed files since the first read.
-        start = read_start_offset(handle.directory)
-        cursor = max(published or 0, start)
-        if published is None:
-            cursor = max(cursor, segments[0].header.base_offset)  # the manifest will begin here
-        if segments[0].header.base_offset > cursor:
-            raise CorruptionError(
-                f"offsets {cursor} to {segments[0].header.base_offset} are neither published nor local, so nothing "
-                "after them is published",
-                where=str(handle.directory),
-            )
-        actions = [
-            _ship(handle, segment, base, end)
-            for segment in segments
-            for base, end in _ranges(segment, max(cursor, segment.header.base_offset))
-        ]
-        if not actions and (published or 0) < start:
-            actions.append(_publish_start(handle, start))
-        return _lag(handle, segments, cursor), actions
+    Raises
+    ------
+    Fenced
+        The partition must not publish.
+    CorruptionError
+        The next records are not on the disk, or cannot be read.
+    ColdStorageError, UnsupportedFormat
+    """
+    check_not_fenced(handle)
+    writer = handle.writer
+    published = claims.published_end(handle)
+    if (
+        writer is not None
+        and writer.fault is None
+        and published is not None
+        and writer.durable_offset <= published
+    ):
+        return _no_lag(handle, published), []
+    segments = _segments_after(handle, published or 0)
+    start = read_start_offset(handle.directory)
+    if (
+        reread_head
+        and published is not None
+        and segments
+        and segments[0].header.base_offset > max(published, start)
+    ):
+        # Another process that tiers too has published records since, and evicted them.
+        published = claims.read_published_end(handle) or 0
+        segments = [segment for segment in segments if segment.end_offset > published]
+    if not segments:
+        return _no_lag(handle, published or 0), []
+    # Again: an expiry may have moved it during the read of the head.
+    start = read_start_offset(handle.directory)
+    cursor = max(published or 0, start)
+    if published is None:
+        cursor = max(cursor, segments[0].header.base_offset)  # the manifest will begin here
+    if segments[0].header.base_offset > cursor:
+        raise CorruptionError(
+            f"offsets {cursor} to {segments[0].header.base_offset} are neither published nor local, so nothing "
+            "after them is published",
+            where=str(handle.directory),
+        )
+    actions = [
+        _ship(handle, segment, base, end)
+        for segment in segments
+        for base, end in _ranges(segment, max(cursor, segment.header.base_offset))
+    ]
+    if not actions and (published or 0) < start:
+        actions.append(_publish_start(handle, start))
+    return _lag(handle, segments, cursor), actions
 
 
 def _segments_after(handle: PartitionHandle, published: int) -> list[SegmentFile]:

@@ -168,7 +168,7 @@ class Tierer:
         """Sweep the bucket as a pass does; a dry run changes nothing and takes no lock."""
         _ = self.survey.root  # raises for a bucket alone
         if dry_run:
-            return self._sweep.preview()
+            return self._sweep.run(self._context.clock(), dry_run=True)
         with self._one_full_pass, self.locks.passes(), self.locks.turn_of_pass(lambda: False):
             return self._sweep.run(self._context.clock())
 

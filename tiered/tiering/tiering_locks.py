@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from ..engine.lifecycle import Lifecycle
@@ -35,7 +35,7 @@ class TieringLocks:
     root
         Returns the directory of the local tier; raises `ReadOnly` if there is none.
     lifecycle
-        Says whether the store is being closed.
+        The state of the store; no pass begins an action while the store closes.
     """
 
     def __init__(self, root: Callable[[], Path], lifecycle: Lifecycle) -> None:
@@ -103,10 +103,9 @@ class TieringLocks:
         with self._turns.turn(wait):
             yield
 
-    @contextmanager
     def turn_of_pass(
         self, should_stop: Callable[[], bool], locked_out: threading.Event | None = None
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Hold the tiering lock for one action of a pass; wait at most `TURN_SECONDS_MAX`.
 
         Parameters
@@ -132,5 +131,4 @@ class TieringLocks:
                 raise locked
             time.sleep(_POLL_SECONDS)
 
-        with self.turn(wait):
-            yield
+        return self.turn(wait)
