@@ -89,7 +89,6 @@ class ObjectActions:
 
     def _scrub(self, handle: PartitionHandle) -> PartitionScrub:
         meta = handle.meta
-        # A manifest of its own: a page in the memory of the shared one could be lost in the bucket.
         manifest = PartitionManifest(self._tiers.object_store, meta.name, meta.topic_id, handle.partition)
         return PartitionScrub(manifest, handle, self._fs, self._clock)
 

@@ -24,7 +24,7 @@ class PartitionScrub:
     Parameters
     ----------
     manifest
-        A fresh one: a page in its memory could be lost in the bucket.
+        One that no other code uses: a page in the memory of a shared manifest could be lost in the bucket.
     clock
         Returns microseconds since the epoch, UTC.
     """

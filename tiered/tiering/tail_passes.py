@@ -84,9 +84,9 @@ class TailPasses:
                 tails = self._survey_tails(wanted, lags, problems)
                 executor = self._executors.executor(should_stop)
                 for key, actions in tails.items():
-                    held = ExitStack()
-                    held.enter_context(self._locks.passes())
-                    self._shipping.begin(key, actions, executor, held)
+                    pass_lock = ExitStack()
+                    pass_lock.enter_context(self._locks.passes())
+                    self._shipping.begin(key, actions, executor, pass_lock)
             try:
                 self._shipping.wait(wait_seconds)
             except BaseException:

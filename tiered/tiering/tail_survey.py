@@ -21,7 +21,7 @@ def survey_tail(
 ) -> tuple[Lag, list[ShipTail]]:
     """Return the lag of a partition, and the actions that publish all of it, oldest first.
 
-    If the log is empty, the one action publishes its start offset. Without it a restore would begin at an earlier one.
+    If the log is empty, the one action publishes its start offset. Without it a restore would begin at an earlier offset.
 
     Only the first survey of a partition reads the head. Only segments with unpublished records are opened.
 
