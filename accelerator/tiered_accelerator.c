@@ -1,7 +1,7 @@
 /* The accelerated append of `tiered`: one plain record into the pending rows, without a Python frame.
 
-It works on the same objects as the Python method: the types below are bases of `LocalTopic`, `PartitionWriter` and
-`RecordBuffer`, and keep in C fields what one append reads. `PlainAppend.append` takes the plain case only: a value of
+It works on the same objects as the Python method: the types below are bases of `LocalTopic`, `PartitionWriter`,
+`PendingRows` and `RecordBuffer`, and keep in C fields what one append reads. `PlainAppend.append` takes the plain case only: a value of
 exactly `bytes`, a key of exactly `bytes` or none, a topic of records that does not wait, an open writer, a free lock, and
 room in the block. Everything else goes to the Python method `_append`, with the same arguments.
 
@@ -19,9 +19,9 @@ Stable ABI of CPython 3.11. `INTERFACE` is raised with every change of a name or
 #include <stdint.h>
 #include <time.h>
 
-#define INTERFACE 1
+#define INTERFACE 2
 
-static PyTypeObject *lock_type, *rows_type, *writer_type;
+static PyTypeObject *lock_type, *rows_type, *pending_type, *writer_type;
 static PyObject *key_name, *sticky_name, *partitions_name, *python_append_name;
 static uint32_t crc_table[256];
 
@@ -197,40 +197,79 @@ static int push(Rows *rows, Py_ssize_t row, PyObject *key, PyObject *value, PyOb
     return -1;
 }
 
-/* -- WriterFields: what an append needs to know of the writer of a partition --------------------------------------- */
+/* -- PendingFields: the rows of one partition that wait to be written ---------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
-    PyObject *lock, *buffer, *fault, *partition;
+    PyObject *lock, *buffer, *fault;
     Py_ssize_t bytes_max, rows_max;
-} Writer;
+} Pending;
 
-static int Writer_traverse(Writer *self, visitproc visit, void *arg)
+static int Pending_traverse(Pending *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->lock);
     Py_VISIT(self->buffer);
     Py_VISIT(self->fault);
+    return 0;
+}
+
+static int Pending_clear(Pending *self)
+{
+    Py_CLEAR(self->lock);
+    Py_CLEAR(self->buffer);
+    Py_CLEAR(self->fault);
+    return 0;
+}
+
+static PyMemberDef Pending_members[] = {
+    {"lock", T_OBJECT_EX, offsetof(Pending, lock)},
+    {"buffer", T_OBJECT_EX, offsetof(Pending, buffer)},
+    {"fault", T_OBJECT_EX, offsetof(Pending, fault)},
+    {"_bytes_max", T_PYSSIZET, offsetof(Pending, bytes_max)},
+    {"rows_max", T_PYSSIZET, offsetof(Pending, rows_max)},
+    {NULL},
+};
+
+static PyType_Slot Pending_slots[] = {
+    {Py_tp_doc, "The fields of `tiered.hot.pending_rows.PendingRows` that an append reads."},
+    {Py_tp_members, Pending_members},
+    {Py_tp_traverse, Pending_traverse},
+    {Py_tp_clear, Pending_clear},
+    {Py_tp_dealloc, free_collected},
+    {0},
+};
+
+static PyType_Spec Pending_spec = {
+    "tiered_accelerator.PendingFields", sizeof(Pending), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, Pending_slots,
+};
+
+/* -- WriterFields: the writer of a partition ----------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *pending, *partition;
+} Writer;
+
+static int Writer_traverse(Writer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->pending);
     Py_VISIT(self->partition);
     return 0;
 }
 
 static int Writer_clear(Writer *self)
 {
-    Py_CLEAR(self->lock);
-    Py_CLEAR(self->buffer);
-    Py_CLEAR(self->fault);
+    Py_CLEAR(self->pending);
     Py_CLEAR(self->partition);
     return 0;
 }
 
 static PyMemberDef Writer_members[] = {
-    {"lock", T_OBJECT_EX, offsetof(Writer, lock)},
-    {"buffer", T_OBJECT_EX, offsetof(Writer, buffer)},
-    {"fault", T_OBJECT_EX, offsetof(Writer, fault)},
+    {"pending", T_OBJECT_EX, offsetof(Writer, pending)},
     {"partition", T_OBJECT_EX, offsetof(Writer, partition)},
-    {"_bytes_max", T_PYSSIZET, offsetof(Writer, bytes_max)},
-    {"_rows_max", T_PYSSIZET, offsetof(Writer, rows_max)},
     {NULL},
 };
 
@@ -337,16 +376,19 @@ static PyObject *timestamp_of(PyObject *clock)
 static int append_to(Writer *writer, PyObject *answer, PyObject *key, PyObject *value, PyObject *timestamp_us,
                      Py_ssize_t size)
 {
-    if (writer->lock == NULL || Py_TYPE(writer->lock) != lock_type)
+    if (writer->pending == NULL || !PyObject_TypeCheck(writer->pending, pending_type))
         return 0;
-    PyThread_type_lock lock = ((Lock *)writer->lock)->handle;
+    Pending *pending = (Pending *)writer->pending;
+    if (pending->lock == NULL || Py_TYPE(pending->lock) != lock_type)
+        return 0;
+    PyThread_type_lock lock = ((Lock *)pending->lock)->handle;
     if (!PyThread_acquire_lock(lock, NOWAIT_LOCK))
         return 0;
     int done = 0;
-    if (writer->fault == Py_None && writer->buffer != NULL && PyObject_TypeCheck(writer->buffer, rows_type)) {
-        Rows *rows = (Rows *)writer->buffer;
+    if (pending->fault == Py_None && pending->buffer != NULL && PyObject_TypeCheck(pending->buffer, rows_type)) {
+        Rows *rows = (Rows *)pending->buffer;
         Py_ssize_t row = PyList_Size(rows->timestamps_us);
-        if (rows->bytes < writer->bytes_max && row < writer->rows_max) {
+        if (rows->bytes < pending->bytes_max && row < pending->rows_max) {
             PyObject *offset = PyLong_FromLongLong(rows->base_offset + row);
             done = offset == NULL || push(rows, row, key, value, timestamp_us, size) ? -1 : 1;
             if (done == 1) {
@@ -494,6 +536,7 @@ PyMODINIT_FUNC PyInit_tiered_accelerator(void)
     if (key_name == NULL || sticky_name == NULL || partitions_name == NULL || python_append_name == NULL
         || (lock_type = add_type(module, &Lock_spec)) == NULL
         || (rows_type = add_type(module, &Rows_spec)) == NULL
+        || (pending_type = add_type(module, &Pending_spec)) == NULL
         || (writer_type = add_type(module, &Writer_spec)) == NULL
         || add_type(module, &Topic_spec) == NULL
         || PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0) {

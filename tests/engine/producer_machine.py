@@ -269,7 +269,7 @@ class ProducerMachine(RuleBasedStateMachine):
         shutil.copytree(self.path, path, ignore=shutil.ignore_patterns("cache"))
         for partition, writer in self.topic.opened.writers.items():
             durable[partition] = writer.durable_offset
-            segment = writer._segment
+            segment = writer.active.segment
             with (path / segment.path.relative_to(self.path)).open("r+b") as file:
                 file.truncate(
                     segment.synced_through + round(share * (segment.position - segment.synced_through))

@@ -34,7 +34,7 @@ def small_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of the format that few rows come to."""
     for module, name, limit in (
         ("format.block", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
-        ("hot.pending_rows", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
+        ("hot.row_blocks", "RAW_BYTES_MAX", BLOCK_BYTES_MAX),
         ("format.block_rows", "ROWS_BYTES_MAX", BLOCK_BYTES_MAX // 4),
         ("engine.ingest", "ROWS_BYTES_MAX", BLOCK_BYTES_MAX // 4),
     ):

@@ -151,14 +151,14 @@ def test_a_call_cut_short_is_completed_by_the_same_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of four runs of a block two are there; the same call adds the rest, and says where the whole lies."""
-    monkeypatch.setattr("tiered.hot.producer_rows.RUN_BYTES_MAX", 600)
+    monkeypatch.setattr("tiered.hot.block_writer.RUN_BYTES_MAX", 600)
     rows = pa.table({"value": [b"%03d" % i + b"." * 100 for i in range(20)]})
     with open_store(tmp_path, None, Clock(), settings=stepwise({"block_bytes": 600})) as store:
         topic = store.create_topic("log")
         topic.append(b"before")
         writer = topic.opened.writer(0)
         topic.flush()
-        plain, left = writer._append_bodies, [2]
+        plain, left = writer.active.append, [2]
 
         def until_full(*arguments: Any, **options: Any) -> None:
             left[0] -= 1
@@ -166,10 +166,10 @@ def test_a_call_cut_short_is_completed_by_the_same_call(
                 raise tiered.DiskFull("no room")
             plain(*arguments, **options)
 
-        writer._append_bodies = until_full  # type: ignore[method-assign]
+        writer.active.append = until_full  # type: ignore[method-assign]
         with pytest.raises(tiered.DiskFull):
             append_idempotent(topic.opened, rows, 0, "sink", 0, 1 << 33)
-        writer._append_bodies = plain  # type: ignore[method-assign]
+        writer.active.append = plain  # type: ignore[method-assign]
         assert 1 < topic.offsets()[0].end < 21
         found = append_idempotent(topic.opened, rows, 0, "sink", 0, 1 << 33, sync=True)
         assert found == (0, 1, 21)

@@ -144,6 +144,6 @@ def test_a_table_of_small_chunks_makes_as_many_blocks_as_one_of_large_ones(
         assert found["value"].to_pylist() == values.to_pylist()
         if stamped:
             assert found["timestamp"].cast(pa.timestamp("ms", "UTC")).to_pylist() == stamps.to_pylist()
-        blocks = len(topic.opened.writer(0)._segment.index)
+        blocks = len(topic.opened.writer(0).active.segment.index)
         stored = found.drop_columns(["topic", "partition", "offset"]).nbytes
         assert blocks <= 1 + 2 * stored // 4096

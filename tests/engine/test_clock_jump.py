@@ -11,7 +11,7 @@ from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, local_segments, open_store, stepwise, tier, values
 from tiered.engine.host import Host
 from tiered.engine.writers import flush_in_background
-from tiered.hot import pending_rows
+from tiered.hot import clock_watch
 
 YEAR = 365 * 86_400.0
 
@@ -19,7 +19,7 @@ YEAR = 365 * 86_400.0
 def put_right(store: tiered.Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the clock back by a year, and let the time pass after which it is believed."""
     clock.advance(-YEAR)
-    monkeypatch.setattr(pending_rows, "CLOCK_BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr(clock_watch, "CLOCK_BEHIND_SECONDS", 0.0)
     for _ in range(2):
         flush_in_background(store.context, store.open_topics.writers)
 

@@ -159,7 +159,7 @@ def test_a_batch_of_a_producer_that_is_longer_than_a_run_names_what_stayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the same call again appends the rest."""
-    monkeypatch.setattr("tiered.hot.producer_rows.RUN_BYTES_MAX", 16 << 10)
+    monkeypatch.setattr("tiered.hot.block_writer.RUN_BYTES_MAX", 16 << 10)
     disk = RunningOut()
     settings = stepwise({"block_bytes": "4KiB"})
     with tiered.open(tmp_path, settings=settings, host=Host(fs=disk)) as store:

@@ -148,9 +148,9 @@ def test_following_a_partition_that_fails_does_not_hurry(slow: tiered.Store) -> 
         there = remote.topic("orders")
         assert remote_reads.wait(there.opened, 0, 0)["waits"]
         writer = topic.opened.writers[0]
-        writer.fault = tiered.Fenced("by the test")
+        writer.pending.fault = tiered.Fenced("by the test")
         assert not remote_reads.wait(there.opened, 0, 1)["waits"]
-        writer.fault = None
+        writer.pending.fault = None
 
 
 def test_a_reader_takes_up_what_others_add(remote: tiered.Store, store: tiered.Store) -> None:

@@ -25,7 +25,7 @@ from tiered.flight.client.put_stream import PutStream
 from tiered.flight.server import append as appending
 from tiered.flight.server.streams import cut_connections
 from tiered.format import producers
-from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.active_segment import ActiveSegment
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *calls: int) -> None:
@@ -334,7 +334,7 @@ def test_a_stream_that_ends_slowly_holds_up_no_append(
 
 def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk was full after the first block of many: who appends what failed again has it once."""
-    real, count = PartitionWriter._append_bodies, 0
+    real, count = ActiveSegment.append, 0
 
     def full(*arguments: Any, **named: Any) -> Any:
         nonlocal count
@@ -343,7 +343,7 @@ def test_an_append_that_failed_appended_nothing(tmp_path: Path, monkeypatch: pyt
             raise DiskFull("no space for the test")
         return real(*arguments, **named)
 
-    monkeypatch.setattr(PartitionWriter, "_append_bodies", full)
+    monkeypatch.setattr(ActiveSegment, "append", full)
     settings = tiered.Settings.load(store={"block_bytes": "16KiB"})
     rows, failed = [b"%05d" % i + bytes(100) for i in range(500)], []
     with (
@@ -400,7 +400,7 @@ def test_clients_that_come_once_displace_no_producer(
     assert topic.producer("ingest").next_sequence == 1
     for name in "abcd":
         topic.producer(name).append(b"x")
-    assert len(store.topic("orders").opened.writer(0)._segment.producers) == 4
+    assert len(store.topic("orders").opened.writer(0).active.segment.producers) == 4
 
 
 def test_clients_that_take_turns_do_not_displace_each_other(

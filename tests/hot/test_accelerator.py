@@ -228,7 +228,7 @@ def test_a_forked_child_is_refused_though_a_thread_had_the_lock(tmp_path: Path, 
         topic = store.create_topic("t")
         topic.append(b"1")
         writer = topic.opened.writers[0]  # type: ignore[attr-defined]
-        writer.lock.acquire()
+        writer.pending.lock.acquire()
         pid = os.fork()
         if pid == 0:
             try:
@@ -238,7 +238,7 @@ def test_a_forked_child_is_refused_though_a_thread_had_the_lock(tmp_path: Path, 
             except BaseException:  # noqa: BLE001
                 os._exit(8)
             os._exit(9)
-        writer.lock.release()
+        writer.pending.lock.release()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         assert topic.append(b"3").offset == 1
 

@@ -24,7 +24,8 @@ from tests.support.partition_writers import (
     writing,
 )
 from tiered.errors import DiskFull, Fenced, PartitionPoisoned
-from tiered.hot.partition_writer import FULL, PartitionWriter
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.pending_rows import FULL
 from tiered.warm.file_lock import FileLock
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import list_segments, write_fence
@@ -49,7 +50,7 @@ def test_appends_stop_at_a_full_disk_and_go_on_afterwards(tmp_path: Path) -> Non
                     assert disk.full
                 else:
                     accepted.append(value)
-            assert writer.buffer.bytes < 1_100
+            assert writer.pending.buffer.bytes < 1_100
         disk.full = False
         assert disk.refused > 10
     assert list(read_partition(tmp_path).values()) == accepted
@@ -136,7 +137,7 @@ def test_rows_that_come_in_while_others_are_refused_stay_within_two_blocks(
             fill()
             with pytest.raises(DiskFull):
                 writer.make_room()
-        assert accepted[0] == len(writer.buffer.timestamps_us) == 2 * 10
+        assert accepted[0] == len(writer.pending.buffer.timestamps_us) == 2 * 10
         full[0] = False
         writer.make_room()
         fill()
@@ -363,14 +364,14 @@ def test_a_roll_beside_a_sync_that_fails_takes_nothing_for_durable(tmp_path: Pat
     flush = threading.Thread(target=outcome, args=(writer.flush,))
     flush.start()
     assert disk.syncing.wait(30)
-    drain, rolling = writer._drain, threading.Event()
+    drain, rolling = writer.blocks.drain, threading.Event()
 
     def drain_slowly() -> None:
         rolling.set()
         flush.join(30)
         drain()
 
-    writer._drain = drain_slowly  # type: ignore[method-assign]
+    writer.blocks.drain = drain_slowly  # type: ignore[method-assign]
     roll = threading.Thread(target=outcome, args=(writer.roll,))
     roll.start()
     assert rolling.wait(30)
@@ -528,6 +529,6 @@ def test_death_at_every_step_keeps_what_was_acknowledged(tmp_path: Path) -> None
 def _drop(writer: PartitionWriter) -> None:
     """Let go of a dead process's descriptors, as the kernel would."""
     lock: FileLock = writer._file_lock
-    segment: SegmentWriter = writer._segment
+    segment: SegmentWriter = writer.active.segment
     lock.release()
     segment.abandon()

@@ -32,9 +32,13 @@ from tests.support.waiting import wait_until
 from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
 from tiered.format.producers import ProducerHistory, ProducerTable
+from tiered.hot.active_segment import ActiveSegment
+from tiered.hot.block_writer import BlockWriter
 from tiered.hot.group_commit import GroupCommit
-from tiered.hot.partition_writer import FULL, PartitionWriter
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.pending_rows import FULL, PendingRows
 from tiered.hot.recent_blocks import RecentBlocks
+from tiered.hot.row_blocks import encode_rows, producer_runs
 from tiered.hot.row_buffer import RecordBuffer, RowBuffer
 from tiered.hot.view import HotView
 from tiered.warm.file_lock import FileLock
@@ -56,12 +60,12 @@ def test_an_interrupt_anywhere_in_an_append_leaves_the_columns_aligned(tmp_path:
     while True:
         with writing(tmp_path / str(point)) as writer:
             writer.append_record(b"k", b"v", [("h", b"1")], 1, 10)
-            with interrupting({PartitionWriter.append_record.__code__}, point) as left:
+            with interrupting({PendingRows.append_record.__code__}, point) as left:
                 try:
                     writer.append_record(b"k2", b"v2", [("h", b"2")], 2, 10)
                 except Interrupted:
                     seen.add(point)
-            assert aligned(writer.buffer)
+            assert aligned(writer.pending.buffer)
             offset = writer.append_record(b"k3", b"v3", None, 3, 10)
         found = read_partition(tmp_path / str(point))
         assert found[offset] == b"v3"
@@ -77,10 +81,10 @@ def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_
     while True:
         with writing(tmp_path / str(point), TYPED) as writer:
             append_row(writer, 1, "x")
-            with interrupting({PartitionWriter.append_row.__code__}, point) as left:
+            with interrupting({PendingRows.append_row.__code__}, point) as left:
                 with suppress(Interrupted):
                     writer.append_row((2, "y"), 2, 10)
-            assert aligned(writer.buffer)
+            assert aligned(writer.pending.buffer)
             append_row(writer, 3, "z")
         [name] = list_segments(tmp_path / str(point)).segments
         segment = SegmentFile.open(tmp_path / str(point) / str(name))
@@ -99,9 +103,9 @@ def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_
 WRITING = {
     method.__code__
     for method in (
-        PartitionWriter.make_room, PartitionWriter._drain, PartitionWriter._drain_buffer, PartitionWriter._append_body,
-        PartitionWriter._roll, PartitionWriter.append_bodies, PartitionWriter._drain_held, PartitionWriter._commit,
-        PartitionWriter._sync, *APPENDING, SegmentWriter.seal, SegmentWriter.create, SegmentWriter.sync,
+        PartitionWriter.make_room, BlockWriter.drain, BlockWriter._write_taken, encode_rows, ActiveSegment.append,
+        BlockWriter.roll, ActiveSegment.roll, BlockWriter.append_bodies, BlockWriter.drain_held, PartitionWriter._commit,
+        ActiveSegment.sync, *APPENDING, SegmentWriter.seal, SegmentWriter.create, SegmentWriter.sync,
     )
 }  # fmt: skip
 
@@ -155,8 +159,8 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path
 NUMBERING = WRITING | {
     method.__code__
     for method in (
-        PartitionWriter.append_numbered_batches, PartitionWriter._append_runs, PartitionWriter._append_run,
-        PartitionWriter._append_bodies, PartitionWriter._write, SegmentWriter.append,
+        BlockWriter.append_numbered_batches, producer_runs, BlockWriter._append_run, ActiveSegment.append,
+        ActiveSegment._write, SegmentWriter.append,
     )
 }  # fmt: skip
 
@@ -165,7 +169,7 @@ def test_a_numbered_batch_that_is_interrupted_anywhere_is_completed_by_a_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exhaustive, over runs of several blocks and a roll between them: each row is there once, in its order."""
-    monkeypatch.setattr("tiered.hot.producer_rows.RUN_BYTES_MAX", 1_500)
+    monkeypatch.setattr("tiered.hot.block_writer.RUN_BYTES_MAX", 1_500)
     rows = [b"%02d" % number + b"." * 100 for number in range(12)]
     pieces = [batch_of(rows[at : at + 2]) for at in range(0, 12, 2)]
     numbers = [np.arange(at, at + 2) for at in range(0, 12, 2)]
@@ -190,8 +194,8 @@ def test_a_numbered_batch_that_is_interrupted_anywhere_is_completed_by_a_repeat(
 DRAINING = {
     method.__code__
     for method in (
-        PartitionWriter._drain, PartitionWriter._drain_held, PartitionWriter._take, PartitionWriter._write_taken,
-        PartitionWriter._put_back, RecordBuffer.joined, *APPENDING,
+        BlockWriter.drain, BlockWriter.drain_held, BlockWriter._write_taken, PendingRows.take, PendingRows.drop_taken,
+        PendingRows.put_back, RecordBuffer.joined, *APPENDING,
     )
 }  # fmt: skip
 
@@ -237,7 +241,9 @@ def test_an_interrupt_on_top_of_a_full_disk_loses_nothing(operation: str, tmp_pa
 
 CLOSING = {
     method.__code__
-    for method in (PartitionWriter.close, PartitionWriter._release, RecentBlocks.clear, FileLock.release)
+    for method in (
+        PartitionWriter.close, PartitionWriter._release, ActiveSegment.close, RecentBlocks.clear, FileLock.release,
+    )
 }  # fmt: skip
 
 
@@ -270,7 +276,7 @@ def test_an_interrupt_anywhere_in_taking_a_lock_leaves_it_free(tmp_path: Path) -
 def test_an_interrupt_anywhere_in_a_new_epoch_forgets_no_number(tmp_path: Path) -> None:
     """Exhaustive: whichever epoch holds then, what was appended before it is still known by its number."""
     codes = {
-        PartitionWriter.begin_epoch.__code__, ProducerTable.begin.__code__, ProducerTable._touch.__code__,
+        PartitionWriter.begin_epoch.__code__, BlockWriter.begin_epoch.__code__, ProducerTable.begin.__code__, ProducerTable._touch.__code__,
         SegmentWriter._note.__code__,
     }  # fmt: skip
     point, interrupted = 0, True
@@ -288,7 +294,7 @@ def test_an_interrupt_anywhere_in_a_new_epoch_forgets_no_number(tmp_path: Path) 
 WAITING = {
     method.__code__
     for method in (
-        GroupCommit.run, GroupCommit._gather, PartitionWriter._advance, PartitionWriter._fail, Condition.__enter__,
+        GroupCommit.run, GroupCommit._gather, ActiveSegment._advance, ActiveSegment.fail, Condition.__enter__,
         Condition.__exit__, Condition.notify_all, Condition.notify, InterruptSafeCondition.notify_all,
     )
 }  # fmt: skip
@@ -310,7 +316,7 @@ def _interrupted_commit(directory: Path, point: int) -> bool:
             sys.settrace(None)  # starting a thread uses conditions of its own
             for thread in others:
                 thread.start()
-            wait_until(lambda: writer._group._followers == 1 and bool(writer._advanced._condition._waiters))  # type: ignore[attr-defined]
+            wait_until(lambda: writer._group._followers == 1 and bool(writer.active.advanced._condition._waiters))  # type: ignore[attr-defined]
             sys.settrace(trace)
         plain()
 
@@ -409,7 +415,7 @@ def test_an_interrupt_of_a_leader_that_waits_for_the_lock_lets_others_lead() -> 
 def test_an_interrupt_anywhere_in_a_schema_change_loses_nothing(tmp_path: Path) -> None:
     """Exhaustive: rows that were pending are written once, with the old columns or the new."""
     grown = TYPED.with_columns(pa.schema([("c", pa.int8())]))
-    codes = {*WRITING, PartitionWriter.change_schema.__code__}
+    codes = {*WRITING, BlockWriter.change_schema.__code__}
     point, interrupted = 0, True
     while interrupted:
         directory = tmp_path / str(point)
@@ -436,7 +442,7 @@ def test_an_interrupt_anywhere_in_a_schema_change_loses_nothing(tmp_path: Path) 
 def test_an_interrupt_anywhere_in_a_numbered_append_leaves_number_and_row_together(tmp_path: Path) -> None:
     """Exhaustive: appended again under its number, the row is there once; the one after it, too."""
     codes = {
-        PartitionWriter.append_numbered.__code__, RecordBuffer.add.__code__, ProducerTable.add.__code__,
+        PendingRows.append_numbered.__code__, RecordBuffer.add.__code__, ProducerTable.add.__code__,
         ProducerTable._touch.__code__, ProducerHistory.add.__code__,
     }  # fmt: skip
     point, seen = 0, set()
@@ -449,8 +455,8 @@ def test_an_interrupt_anywhere_in_a_numbered_append_leaves_number_and_row_togeth
                     writer.append_numbered((5, 0, 2), (None, b"2", None), 2, 10)
                 except Interrupted:
                     seen.add(point)
-            assert aligned(writer.buffer)
-            assert max(writer.buffer.numbers) < len(writer.buffer.timestamps_us)
+            assert aligned(writer.pending.buffer)
+            assert max(writer.pending.buffer.numbers) < len(writer.pending.buffer.timestamps_us)
             for sequence in (2, 3, 1):
                 assert (
                     writer.append_numbered((5, 0, sequence), (None, b"%d" % sequence, None), 3, 10)

@@ -96,7 +96,7 @@ def test_pending_rows_are_taken_by_nobody_while_a_row_is_added(name: str, tmp_pa
     work = OPERATIONS.get(name, lambda writer: writer.end_offset)
     thread = threading.Thread(target=work, args=(writer,))
 
-    with writer.lock:
+    with writer.pending.lock:
         thread.start()
         thread.join(NOT_WAITING_SECONDS)
         waits = thread.is_alive()
@@ -115,7 +115,7 @@ def test_refused_rows_are_put_back_in_front_while_nobody_adds_one(tmp_path: Path
     def refuse(name: str, path: Path) -> None:
         disk.before = None
         # For another thread, which adds a row just now.
-        writer.lock.acquire()
+        writer.pending.lock.acquire()
         raise DiskFull("no room (injected)")
 
     def flush() -> None:
@@ -127,7 +127,7 @@ def test_refused_rows_are_put_back_in_front_while_nobody_adds_one(tmp_path: Path
     thread.start()
     thread.join(NOT_WAITING_SECONDS)
     waits = thread.is_alive()
-    writer.lock.release()
+    writer.pending.lock.release()
     thread.join(60)
     append(writer, b"after")
     writer.close()
@@ -140,18 +140,18 @@ def test_a_sealed_file_is_not_closed_while_a_commit_is_about_to_sync_it(tmp_path
     """A roll comes between the write of a commit and its sync."""
     writer = open_writer(tmp_path)
     append(writer, b"before")
-    stopped, go, sync = threading.Event(), threading.Event(), writer._sync
+    stopped, go, sync = threading.Event(), threading.Event(), writer.active.sync
 
     def later(*arguments: Any) -> None:
         stopped.set()
         assert go.wait(60)
         sync(*arguments)
 
-    writer._sync = later  # type: ignore[method-assign]
+    writer.active.sync = later  # type: ignore[method-assign]
     commit = threading.Thread(target=writer.flush)
     commit.start()
     assert stopped.wait(60)
-    writer._sync = sync  # type: ignore[method-assign]
+    writer.active.sync = sync  # type: ignore[method-assign]
     writer.roll()
     closing = threading.Thread(target=writer.close_sealed)
     closing.start()

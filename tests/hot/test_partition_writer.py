@@ -25,11 +25,12 @@ from tests.support.partition_writers import (
     in_threads,
     open_writer,
     read_partition,
+    syncs_of,
     writing,
 )
 from tiered.format.block import RAW_BYTES_MAX, encode_body
 from tiered.format.schema import body_schema
-from tiered.hot.pending_rows import CLOCK_BEHIND_SECONDS
+from tiered.hot.clock_watch import CLOCK_BEHIND_SECONDS
 from tiered.hot.recent_blocks import HotMemory
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -105,7 +106,7 @@ def test_columns_without_a_value_count_as_any_others(tmp_path: Path) -> None:
     with writing(tmp_path, replace(TYPED, schemas=(wide,)), block_bytes=100_000) as writer:
         for _ in range(1000):
             append_row(writer, *[None] * 100)
-            assert writer.buffer.bytes >= writer.buffer.to_batch(body_schema(wide)).nbytes
+            assert writer.pending.buffer.bytes >= writer.pending.buffer.to_batch(body_schema(wide)).nbytes
     assert max(blocks_of(tmp_path)) == 109  # of 925 bytes each
 
 
@@ -368,7 +369,7 @@ def test_without_syncs_a_view_shows_what_was_written(tmp_path: Path) -> None:
     """Sync mode ``never``: a scan does not wait for the disk."""
     with writing(tmp_path, sync_on_scan=False) as writer:
         append(writer, b"a")
-        assert (writer.view().end_offset, writer.syncs) == (1, 0)
+        assert (writer.view().end_offset, syncs_of(writer)) == (1, 0)
 
 
 def test_recent_blocks_stay_within_their_budget(tmp_path: Path) -> None:

@@ -58,18 +58,18 @@ def test_rows_that_found_no_room_keep_their_numbers(tmp_path: Path) -> None:
     for sequence in range(3):
         add(writer, 1, sequence)
         add(writer, 2, 10 + sequence)
-    plain, left = writer._append_body, [3]
+    plain, left = writer.active.append, [3]
 
     def until_full(*arguments: object, **options: object) -> None:
         left[0] -= 1
         disk.full = left[0] < 0
         plain(*arguments, **options)  # type: ignore[arg-type]
 
-    writer._append_body = until_full  # type: ignore[method-assign,assignment]
+    writer.active.append = until_full  # type: ignore[method-assign,assignment]
     with pytest.raises(DiskFull):
         writer.flush()
-    writer._append_body = plain  # type: ignore[method-assign]
-    assert len(writer.buffer.numbers) == 3
+    writer.active.append = plain  # type: ignore[method-assign]
+    assert len(writer.pending.buffer.numbers) == 3
     add(writer, 1, 3)
     disk.full = False
     writer.close()

@@ -84,7 +84,7 @@ def test_rows_that_find_no_room_before_a_schema_change_are_pending_still(tmp_pat
         disk.full = True
         with pytest.raises(DiskFull):
             writer.change_schema(GROWN)
-        assert (writer.buffer.base_offset, len(writer.buffer.timestamps_us)) == (0, 1)
+        assert (writer.pending.buffer.base_offset, len(writer.pending.buffer.timestamps_us)) == (0, 1)
         disk.full = False
         append_row(writer, 2, "y")
     assert rows_of(tmp_path) == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]

@@ -15,6 +15,7 @@ from tests.support.clock import Clock
 from tests.support.stores import HOUR_US, local_segments, open_store, stepwise, values
 from tiered.engine.writers import flush_in_background
 from tiered.errors import CorruptionError
+from tiered.hot.block_writer import BlockWriter
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.reader.splits import Tier
 from tiered.warm.filesystem import OsFileSystem
@@ -108,7 +109,7 @@ def test_a_writer_without_room_for_its_records_does_what_makes_room(
 ) -> None:
     """Where there is no bucket, nothing else lets retention remove a file."""
 
-    def full(_: PartitionWriter) -> None:
+    def full(_: BlockWriter) -> None:
         raise tiered.DiskFull("no room on the local disk (injected)")
 
     with pair(tmp_path / "data", None, clock, retention={"age": "8h", "bytes": "off"}) as both:
@@ -116,7 +117,7 @@ def test_a_writer_without_room_for_its_records_does_what_makes_room(
         both.topic.append(b"10")
         clock.advance(9 * 3600)
         with monkeypatch.context() as patched:
-            patched.setattr(PartitionWriter, "_drain", full)
+            patched.setattr(BlockWriter, "drain", full)
             both.a_pass()
             with pytest.raises(tiered.DiskFull):
                 both.tick()

@@ -51,7 +51,7 @@ def test_every_metric_is_exported_explained_and_documented(
     """What a busy store exports is the catalogue, with its kinds, labels and HELP, and all of it is on the page."""
     with scene(tmp_path / "data", s3_bucket, clock) as (store, passes):
         live(store, passes, clock)
-        store.open_topics.writers()[0]._poison(OSError("the disk is gone"))
+        store.open_topics.writers()[0].active._poison(OSError("the disk is gone"))
         found = families(store, passes)
         with pytest.raises(tiered.PartitionPoisoned):
             store.close()
@@ -79,7 +79,7 @@ def test_figures_are_what_was_done(
         topic.append(b"y", sync=True)
         size = (
             store.open_topics.writers()[0].active_file[2]
-            - store.open_topics.writers()[0]._segment.header.length
+            - store.open_topics.writers()[0].active.segment.header.length
         )
         run(passes)
         topic.roll()

@@ -15,7 +15,8 @@ from tests.support.segments import values_of
 from tiered.format.block import encode_body
 from tiered.format.schema import RECORD_SCHEMA, TIMESTAMP, body_schema
 from tiered.format.topic_meta import TopicMeta
-from tiered.hot.partition_writer import FULL, PartitionWriter
+from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.pending_rows import FULL
 from tiered.hot.recent_blocks import HotMemory
 from tiered.hot.recovery import WriterOptions
 from tiered.hot.row_buffer import RECORD_OVERHEAD_BYTES
@@ -51,6 +52,11 @@ def writing(directory: Path, meta: TopicMeta = TOPIC, **changes: Any) -> Iterato
         yield writer
     finally:
         writer.close()
+
+
+def syncs_of(writer: PartitionWriter) -> int:
+    """How often the writer has synced, by the store's own count."""
+    return sum(writer._options.counters.syncs.counted.counts)
 
 
 def append(writer: PartitionWriter, value: bytes, key: bytes | None = None) -> int:

@@ -7,7 +7,7 @@ from unittest import mock
 
 from tests.support import mutations
 from tests.support.mutations import EVICT_EARLY, Mutation
-from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.pending_rows import PendingRows
 from tiered.store.local_topic import LocalTopic
 from tiered.tiering.publisher import Publisher
 
@@ -15,7 +15,7 @@ BROKEN: dict[str, Mutation] = {
     "a flush that does nothing": lambda: mock.patch.object(LocalTopic, "flush"),
     "an upload that nobody waits for": lambda: mock.patch.object(Publisher, "wait"),
     "repeats that are not recognised": lambda: mock.patch.object(
-        PartitionWriter, "_producer", return_value=(None, -1)
+        PendingRows, "newest", return_value=(None, -1)
     ),
     EVICT_EARLY: mutations.MUTATIONS[EVICT_EARLY],
 }

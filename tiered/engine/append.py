@@ -12,8 +12,8 @@ from ..errors import SchemaMismatch
 from ..format.block_rows import BlockRows, encode_blocks, split
 from ..format.record import check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import timestamp_us
-from ..hot.partition_writer import FULL, PartitionWriter
-from ..hot.pending_rows import SchemaGrew
+from ..hot.partition_writer import PartitionWriter
+from ..hot.pending_rows import FULL, SchemaGrew
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
 from .ingest import (
     body_of,

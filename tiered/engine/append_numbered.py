@@ -12,9 +12,8 @@ import numpy as np
 
 from ..errors import ConfigError, TieredError
 from ..format.block_rows import BlockRows
-from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, UNKNOWN_OFFSET, producer_number
+from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
 from ..format.timestamps import plain_int
-from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import SchemaGrew
 from ..reader.query import check_sync
 from .ingest import body_pieces, check_records, fitting, widened
@@ -124,20 +123,11 @@ def append_pieces(
             batches = [widened(batch, writer.meta.schema) for batch in batches]
             continue
         except TieredError:
-            with naming_what_stayed(_appended(writer, number, max(before + 1, int(numbers[0][0])))):
+            stayed = writer.offsets_from(number, max(before + 1, int(numbers[0][0])))
+            with naming_what_stayed([] if stayed is None else [OffsetRange(partition, *stayed)]):
                 raise
         writer.sync_if_due()
         return OffsetRange(partition, start, end)
-
-
-def _appended(writer: PartitionWriter, number: int, first: int) -> list[OffsetRange]:
-    """Return where the records of a producer lie from a number on, as far as that is remembered."""
-    with writer.lock:
-        known = writer.producers.get(number)
-        if known is None or known.last_sequence < first:
-            return []
-        start, last = known.offset_of(first), known.offset_of(known.last_sequence)
-    return [] if UNKNOWN_OFFSET in (start, last) else [OffsetRange(writer.partition, start, last + 1)]
 
 
 def numbered(pieces: Sequence[BlockRows], number: int) -> list[np.ndarray[Any, Any]]:

@@ -75,7 +75,7 @@ def remove_topic(topic: OpenTopic, gone: TopicNotFound) -> bool:
             registry.drop(topic)
         for writer in topic.writers.values():
             # What is pending goes with the topic; a full disk must not stand in the way of that.
-            writer.fault = gone
+            writer.refuse(gone)
             writer.close()
 
     with registry.names.of(topic.name):

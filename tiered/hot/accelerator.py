@@ -1,8 +1,8 @@
 """The optional C extension behind `Topic.append`: its types, or the Python classes that stand in for them.
 
 The extension is a package of its own, built from ``accelerator/``. It appends a plain record (`bytes`, with a key of `bytes` or
-none) without a Python frame, and hands every other case to the Python method. Its types are bases of the topic, the writer and the buffer of
-pending rows: they keep in C fields what one append reads. ``TIERED_ACCELERATOR=off`` leaves the extension out.
+none) without a Python frame, and hands every other case to the Python method. Its types are bases of the topic, the writer, its pending rows
+and their buffer: they keep in C fields what one append reads. ``TIERED_ACCELERATOR=off`` leaves the extension out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 log = logging.getLogger("tiered.hot")
 
-INTERFACE = 1
+INTERFACE = 2
 """The names and fields that this release expects; the extension has the same number, or it is not used."""
 
 
@@ -45,6 +45,10 @@ class _RowFields:
     __slots__ = ("base_offset", "bytes", "headers", "keys", "numbers", "timestamps_us", "values")
 
 
+class _PendingFields:
+    """The fields of `PendingRows` that an append reads."""
+
+
 class _WriterFields:
     """The fields of `PartitionWriter` that an append reads."""
 
@@ -58,6 +62,7 @@ accelerator = _load()
 if TYPE_CHECKING:
     Lock = threading.Lock
     RowFields = _RowFields
+    PendingFields = _PendingFields
     WriterFields = _WriterFields
 
     class PlainAppend:
@@ -68,7 +73,8 @@ if TYPE_CHECKING:
         answer: type
         overhead_bytes: int
 elif accelerator is None:
-    Lock, RowFields, WriterFields, PlainAppend = threading.Lock, _RowFields, _WriterFields, _PlainAppend
+    Lock, RowFields, PendingFields = threading.Lock, _RowFields, _PendingFields
+    WriterFields, PlainAppend = _WriterFields, _PlainAppend
 else:
-    Lock, RowFields = accelerator.Lock, accelerator.RowFields
+    Lock, RowFields, PendingFields = accelerator.Lock, accelerator.RowFields, accelerator.PendingFields
     WriterFields, PlainAppend = accelerator.WriterFields, accelerator.PlainAppend

@@ -1,63 +1,100 @@
-"""The writer of one partition. Below it: `ProducerRows`, `PendingRows` and `ActiveSegment`, each upon the next.
+"""The writer of one partition: a `PendingRows` in memory, an `ActiveSegment` on disk, a `BlockWriter` between them.
 
 Three locks, always taken in this order:
 
-``_sync_lock``
+``PartitionWriter._sync_lock``
     Held by the leader of a group commit.
-``_write_lock``
+``BlockWriter.write_lock``
     Held while blocks are written and segments rolled. A sync does not hold it, so appends go on
     into the file while the disk works.
-``lock``
+``PendingRows.lock``
     Held for the few operations that add one row, or swap the buffer for an empty one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
-from collections.abc import Sequence
-from itertools import zip_longest
+import time
 from pathlib import Path
+from uuid import UUID
 
-from ..base.condition import InterruptSafeCondition
 from ..errors import Fenced, PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, again
-from ..format.block import Body
+from ..format.schema import RECORD_SCHEMA
+from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..warm import writer_requests
 from ..warm.file_lock import FileLock
-from ..warm.partition_directory import LOCK_FILE, START_FILE, read_fence, read_start_offset
+from ..warm.filesystem import FileSystem
+from ..warm.partition_directory import (
+    FENCED_FILE,
+    LOCK_FILE,
+    START_FILE,
+    read_fence,
+    read_start_offset,
+    write_fence,
+    write_start_offset,
+)
 from ..warm.segment_writer import SegmentWriter
-from .accelerator import Lock
+from .accelerator import Lock, WriterFields
+from .active_segment import ActiveSegment
+from .block_writer import BlockWriter
+from .clock_watch import ClockWatch
 from .group_commit import GroupCommit
-from .pending_rows import SchemaGrew
-from .producer_rows import ProducerRows
+from .pending_rows import PendingRows
+from .recent_blocks import RecentBlocks
 from .recovery import WriterOptions, open_active
+from .row_buffer import RecordBuffer, RowBuffer, RowLayout
 from .view import HotView
-
-FULL = -1
-"""What an append returns instead of an offset where the pending rows must be written first."""
 
 LOCK_WAIT_SECONDS = 5.0
 
 
-class PartitionWriter(ProducerRows):
+class PartitionWriter(WriterFields):
     """Appends to one partition; thread-safe.
 
     Attributes
     ----------
-    lock, buffer
-        The pending rows and their lock; `Topic.append` uses them directly, on its fast path.
-    producers : ProducerTable
-        The idempotent producers of what was appended, pending rows included; guarded by ``lock``.
-    fault : TieredError | None
-        Why nothing can be appended any more: closed, fenced or poisoned.
+    append_record, append_row, append_numbered, last_sequence, offsets_from
+        Those of `PendingRows`.
+    append_bodies, append_numbered_batches, change_schema
+        Those of `BlockWriter`.
+    pending, blocks, active
+        The parts: rows in memory, the order of blocks, the file.
     """
 
     def __init__(
         self, options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, lock: FileLock,
         segment: SegmentWriter, start_offset: int,
     ) -> None:  # fmt: skip
-        super().__init__(options, directory, meta, partition, segment, start_offset)
+        self._options = options
+        self.directory = directory
+        self.partition = partition
+        self._label = label = _label(meta, partition)
+        self._fence_path = str(directory / FENCED_FILE)
+        buffer: RecordBuffer | RowBuffer
+        if meta.schema.equals(RECORD_SCHEMA):
+            buffer = RecordBuffer(segment.end_offset)
+        else:
+            buffer = RowBuffer(segment.end_offset, RowLayout.of(meta.schema))
+        self.pending = pending = PendingRows(
+            label, buffer, segment.producers.copy(), options.block_bytes, options.rows_max
+        )
+        self.active = ActiveSegment(options, directory, meta, label, segment, start_offset, pending.refuse)
+        self.blocks = blocks = BlockWriter(options, label, pending, self.active)
+        # On the path of every record: one call, and no step to a part.
+        self.append_record, self.append_row = pending.append_record, pending.append_row
+        self.append_numbered = pending.append_numbered
+        self.last_sequence, self.offsets_from = pending.last_sequence, pending.offsets_from
+        self.append_bodies, self.append_numbered_batches = (
+            blocks.append_bodies,
+            blocks.append_numbered_batches,
+        )
+        self.change_schema = blocks.change_schema
+        self._clock_watch = ClockWatch(options.monotonic)
+        self._sync_lock = threading.Lock()
+        self._group = GroupCommit()
         self._file_lock = lock
         self._closed = False
 
@@ -77,12 +114,12 @@ class PartitionWriter(ProducerRows):
         ------
         StoreLocked, Fenced, CorruptionError, UnsupportedFormat, DiskFull
         """
-        what = f"partition {partition} of topic {meta.name!r}"
-        lock = FileLock.acquire(directory / LOCK_FILE, what, wait_seconds=wait_seconds)
+        label = _label(meta, partition)
+        lock = FileLock.acquire(directory / LOCK_FILE, label, wait_seconds=wait_seconds)
         try:
             reason = read_fence(directory)
             if reason is not None:
-                raise Fenced(f"{what} was fenced ({reason}); what it holds is kept and can be read")
+                raise Fenced(f"{label} was fenced ({reason}); what it holds is kept and can be read")
             options.fs.unlink(directory / f".{START_FILE}.tmp")
             writer_requests.drop(options.fs, directory)
             start_offset = read_start_offset(directory)
@@ -92,110 +129,240 @@ class PartitionWriter(ProducerRows):
             lock.release()
             raise
 
-    # -- appending -------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
-    def append_record(
-        self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None,
-        timestamp_us: int, size: int,
-    ) -> int:  # fmt: skip
-        """Add one checked record to the pending rows and return its offset, or `FULL` where `make_room` is due."""
-        with self.lock:
-            if self.fault is not None:
-                raise again(self.fault)
-            buffer = self.buffer
-            timestamps = buffer.timestamps_us
-            row = len(timestamps)
-            if buffer.bytes >= self._bytes_max or row >= self._rows_max:
-                return FULL
-            try:
-                buffer.keys.append(key)  # type: ignore[union-attr]
-                buffer.values.append(value)  # type: ignore[union-attr]
-                if headers is not None:
-                    buffer.headers[row] = headers  # type: ignore[union-attr]
-                buffer.bytes += size
-                timestamps.append(timestamp_us)
-            except BaseException:
-                buffer.truncate(row)
-                raise
-            return buffer.base_offset + row
+    @property
+    def fs(self) -> FileSystem:
+        """What changes the local disk."""
+        return self._options.fs
 
-    def append_row(self, values: Sequence[object], timestamp_us: int, size: int) -> int:
-        """Add one checked row of a typed topic and return its offset, or `FULL` where `make_room` is due."""
-        with self.lock:
-            if self.fault is not None:
-                raise again(self.fault)
-            buffer = self.buffer
-            row = len(buffer.timestamps_us)
-            if buffer.bytes >= self._bytes_max or row >= self._rows_max:
-                return FULL
-            if len(values) > len(buffer.columns):  # type: ignore[union-attr]
-                raise SchemaGrew
-            try:
-                # A row checked before the schema grew lacks the new columns.
-                for column, value in zip_longest(buffer.columns, values):  # type: ignore[union-attr]
-                    column.append(value)
-                buffer.bytes += size + buffer.row_bytes  # type: ignore[union-attr]
-                buffer.timestamps_us.append(timestamp_us)
-            except BaseException:
-                buffer.truncate(row)
-                raise
-            return buffer.base_offset + row
+    @property
+    def roll_bytes(self) -> int:
+        """Bytes that a segment has at most, unless a single write makes it longer."""
+        return self._options.roll_bytes
 
-    def append_bodies(self, bodies: Sequence[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
-        """Write encoded blocks after the pending rows, all or none; return their offsets ``[start, end)``.
+    @property
+    def meta(self) -> TopicMeta:
+        """The topic, with the schema that the writer has."""
+        return self.active.meta
 
-        They go to one segment, however long that becomes: who has more than `roll_bytes` calls again. Offsets are
-        assigned while the pending buffer is held, so that a failed write leaves no hole.
+    @property
+    def fault(self) -> TieredError | None:
+        """Why nothing can be appended any more."""
+        return self.pending.fault
 
-        Parameters
-        ----------
-        column_count
-            Of the bodies, their timestamp included.
-        keep
-            Whether they stay readable from memory; those of a bulk load are in the page cache anyway.
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record of the partition."""
+        return self.active.start_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record before it survives a power cut."""
+        return self.active.durable_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last record appended, pending ones included."""
+        return self.pending.end_offset
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything appended is not durable yet."""
+        return self.pending.waits or self.active.durable_offset < self.active.segment.end_offset
+
+    @property
+    def active_segment_id(self) -> UUID:
+        """Id of the segment that takes the next block."""
+        return self.active.segment_id
+
+    @property
+    def active_file(self) -> tuple[Path, int, int]:
+        """Path, base offset and bytes of the active segment, as they are now; waits for no lock."""
+        return self.active.file
+
+    @property
+    def recent(self) -> RecentBlocks:
+        """Blocks that can be read from memory."""
+        return self.active.recent
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """Write the pending rows because they make a block.
 
         Raises
         ------
-        SchemaGrew
-            The schema has not `column_count` columns any more; nothing was written.
+        DiskFull
+            No room: the rows stay pending, and the caller's row is not added.
         """
-        with self._write_lock:
-            self._check_fault()
-            if column_count != len(self._body_schema):
-                raise SchemaGrew
-            self._drain()
-            with self.lock:
-                # Rows that came in since the drain have offsets already: they go first.
-                self._drain_held()
-                start = self._segment.end_offset
-                try:
-                    self._append_bodies(bodies, keep=keep)
-                finally:
-                    self.buffer.base_offset = self._segment.end_offset
-                return start, self._segment.end_offset
+        if self._options.sync_when_full:
+            self.flush()
+            self._count_rows_at_risk()
+            return
+        with self.blocks.write_lock:
+            self.pending.check_fault()
+            # Whoever held the lock before may have written the same rows: then these are few.
+            if self.pending.is_full:
+                self.blocks.drain()
+
+    def sync_if_due(self) -> None:
+        """Make batches durable that are as many rows as ``sync_every``, with those before them that are not durable."""
+        if self._options.sync_when_full:
+            if self.active.segment.end_offset - self.active.durable_offset >= self._options.rows_max:
+                self.flush()
+            self._count_rows_at_risk()
+
+    def _count_rows_at_risk(self) -> None:
+        """Let only so many rows be pending that those which are not durable stay within ``sync_every``."""
+        with self.pending.lock:
+            at_risk = self.active.segment.end_offset - self.active.durable_offset
+            self.pending.rows_max = max(1, self._options.rows_max - at_risk)
+
+    def write_pending(self) -> None:
+        """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
+        self.pending.check_fault()
+        if self.pending.waits:
+            self._look_for_fence()
+            with self.blocks.write_lock:
+                self.pending.check_fault()
+                self.blocks.drain()
+
+    def flush(self) -> None:
+        """Return once everything appended before the call is durable.
+
+        Raises
+        ------
+        DiskFull, PartitionPoisoned, StoreClosed, Fenced
+        """
+        self.sync_to(self.end_offset)
+
+    def sync_to(self, offset: int) -> None:
+        """Return once every record before `offset` is durable: group commit, leader and followers."""
+
+        def durable() -> bool:
+            if self.active.durable_offset >= offset:
+                return True
+            self.pending.check_fault()
+            return False
+
+        self._group.run(durable, self._commit)
+
+    def _commit(self) -> None:
+        """Write what is pending, and sync it."""
+        self._look_for_fence()
+        started = time.perf_counter()
+        with self._sync_lock:
+            with self.blocks.write_lock:
+                self.pending.check_fault()
+                self.blocks.drain()
+                segment, end = self.active.segment, self.active.segment.end_offset
+                producers = segment.producers.snapshot()
+            self.active.sync(segment, end, producers)
+            self._options.counters.flushes.observe(time.perf_counter() - started)
+        self.close_sealed()
+
+    def begin_epoch(self, producer_id: int, epoch: int) -> None:
+        """Refuse lower epochs of a producer from now on, also after a restart: durable when this returns.
+
+        Raises
+        ------
+        Fenced
+            There is a newer one already.
+        DiskFull, PartitionPoisoned, StoreClosed
+        """
+        self.blocks.begin_epoch(producer_id, epoch)
+        self._commit()
+
+    def wait_beyond(self, offset: int, timeout_seconds: float) -> bool:
+        """Wait until records at or after `offset` are durable, or the writer has a fault; False where the time ran out."""
+        advanced = self.active.advanced
+        with advanced.lock:
+            return advanced.wait_for(
+                lambda: self.durable_offset > offset or self.fault is not None, timeout_seconds
+            )
+
+    # -- segments --------------------------------------------------------------------------------
+
+    def close_sealed(self) -> None:
+        """Close the files of sealed segments: one that is removed keeps its room on the disk until then."""
+        sealed = self.active.sealed
+        if sealed:
+            # A commit may be syncing one of them.
+            with self._sync_lock:
+                while sealed:
+                    sealed.pop().close()
+
+    def roll(self) -> SegmentFacts | None:
+        """Seal the active segment and begin the next; None where it holds no record."""
+        return self.blocks.roll()
+
+    def roll_if_old(self) -> None:
+        """Roll where the active segment's first record is older than the policy's roll age, or the clock was ahead."""
+        age = self._options.roll_age_us
+        segment = self.active.segment
+        first, now_us = segment.first_append_us, self._options.clock()
+        if self._clock_watch.believes(segment.last_append_us - now_us):
+            self.blocks.roll(created_us=now_us)
+        elif age is not None and first is not None and now_us - first >= age:
+            self.blocks.roll()
+
+    def set_start_offset(self, offset: int) -> None:
+        """Move the start offset up, durably."""
+        with self.blocks.write_lock:
+            self.pending.check_fault()
+            if offset > self.active.start_offset:
+                write_start_offset(self._options.fs, self.directory, offset)
+                self.active.start_offset = offset
+
+    def fence(self, reason: str) -> None:
+        """Refuse every later append: a newer lineage owns the partition in the bucket."""
+        write_fence(self._options.fs, self.directory, reason)
+        self.active.fail(self._fenced(reason))
+
+    def _look_for_fence(self) -> None:
+        """Fail where a tierer in another process found that a newer lineage owns the partition."""
+        if self.pending.fault is None and os.path.exists(self._fence_path):  # noqa: PTH110 — at every sync; a Path costs more
+            self.active.fail(self._fenced(read_fence(self.directory) or ""))
+
+    def _fenced(self, reason: str) -> Fenced:
+        return Fenced(f"{self._label} was fenced: {reason}")
 
     # -- reading ---------------------------------------------------------------------------------
 
     def view(self, *, flush: bool = True) -> HotView:
-        """Return the active end of the partition; what was appended is made durable first, unless told not to."""
-        if isinstance(self.fault, TopicNotFound):
-            raise again(self.fault)
-        if flush and self.fault is None:
+        """Return what readers see: the recent blocks and the active segment.
+
+        Parameters
+        ----------
+        flush
+            Whether what was appended is made durable first.
+        """
+        if isinstance(self.pending.fault, TopicNotFound):
+            raise again(self.pending.fault)
+        if flush and self.pending.fault is None:
             # What a fenced partition has made durable can be read all the same.
             with contextlib.suppress(Fenced):
                 self.flush() if self._options.sync_on_scan else self.write_pending()
-        with self._write_lock:
-            segment = self._segment
+        active = self.active
+        with self.blocks.write_lock:
+            segment = active.segment
             if self._options.sync_on_scan:
-                with self._advanced.lock:
-                    end, producers = self.durable_offset, self._durable_producers
+                with active.advanced.lock:
+                    end, producers = active.durable_offset, active.durable_producers
             else:
                 end, producers = segment.end_offset, segment.producers.snapshot()
             index = segment.index.frozen()
-            recent = self.recent.between(0, end)
-        return HotView(self.start_offset, end, tuple(recent), segment.path, index, segment.header, producers)
+            recent = active.recent.between(0, end)
+        return HotView(
+            active.start_offset, end, tuple(recent), segment.path, index, segment.header, producers
+        )
 
     # -- ending ----------------------------------------------------------------------------------
+
+    def refuse(self, fault: TieredError) -> None:
+        """Let every later call raise `fault`: the topic was deleted."""
+        self.active.fail(fault)
 
     def close(self) -> None:
         """Flush, mark the file clean, release the lock. May be called twice.
@@ -210,44 +377,47 @@ class PartitionWriter(ProducerRows):
         """
         if self._closed:
             return
+        pending, active = self.pending, self.active
         try:
-            if self.fault is None:
+            if pending.fault is None:
                 self.flush()
-            with self._sync_lock, self._write_lock, self.lock:
+            with self._sync_lock, self.blocks.write_lock, pending.lock:
                 # Rows that came in since: after this nobody can add any.
-                if self.fault is None:
-                    self._drain_held()
-                    segment = self._segment
-                    self._sync(segment, segment.end_offset, segment.producers.snapshot())
-                    self._mark_clean()
-                    self.fault = StoreClosed("the store is closed")
+                if pending.fault is None:
+                    self.blocks.drain_held()
+                    segment = active.segment
+                    active.sync(segment, segment.end_offset, segment.producers.snapshot())
+                    active.mark_clean()
+                    pending.refuse(StoreClosed("the store is closed"))
         except (PartitionPoisoned, Fenced):
             self._release()
             raise
-        fault, lacks = self.fault, self.dirty
+        fault, lacks = pending.fault, self.dirty
         self._release()
         if isinstance(fault, PartitionPoisoned) or (isinstance(fault, Fenced) and lacks):
             raise again(fault)
 
     def _release(self) -> None:
-        with self._sync_lock, self._write_lock, self.lock:
-            # Of a topic that was deleted, that is what every later call is told.
-            deleted = self.fault if isinstance(self.fault, TopicNotFound) else None
-            self._fail(deleted or StoreClosed("the store is closed"))
-            for segment in (*self._retired, self._segment):
-                segment.close()
-            self.recent.clear()
+        with self._sync_lock, self.blocks.write_lock, self.pending.lock:
+            # A writer of a deleted topic goes on saying so.
+            fault = self.pending.fault
+            deleted = fault if isinstance(fault, TopicNotFound) else None
+            self.active.fail(deleted or StoreClosed("the store is closed"))
+            self.active.close()
             self._file_lock.release()
             # At last: what Ctrl-C keeps from being done here, the next close does.
             self._closed = True
 
     def abandon(self, fault: TieredError) -> None:
-        """In a forked child: refuse everything and let go of the parent's descriptors."""
-        self.lock = Lock()
-        self._write_lock = threading.RLock()
+        """In a forked child: refuse everything and let go of the parent's descriptors and locks."""
+        self.pending.lock = Lock()
+        self.blocks.abandon()
         self._sync_lock = threading.Lock()
         self._group = GroupCommit()
-        self._advanced = InterruptSafeCondition()
-        self.fault = fault
-        self._segment.abandon()
+        self.pending.fault = fault
+        self.active.abandon()
         self._file_lock.abandon()
+
+
+def _label(meta: TopicMeta, partition: int) -> str:
+    return f"partition {partition} of topic {meta.name!r}"

@@ -7,7 +7,7 @@ before it lets an exception pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..format.block import Body
-from ..format.producers import SPAN_MAX
 from ..format.schema import HEADERS_TYPE, RECORD_SCHEMA, TIMESTAMP, body_schema, nulls
 from ..format.single_record import SINGLE_BYTES_MAX, encode_single
 from ..format.sizes import row_bytes
@@ -28,33 +27,6 @@ RECORD_OVERHEAD_BYTES = row_bytes(body_schema(RECORD_SCHEMA))
 
 Number = tuple[int, int, int]
 """Producer id, epoch and sequence of a record of an idempotent producer."""
-
-
-def stretches(numbers: Mapping[int, Number], row_count: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut rows into stretches ``(start, end, numbered)`` that can be blocks: of one producer and epoch, or of none.
-
-    Parameters
-    ----------
-    numbers
-        By row, in the order of the rows, which is that of each producer's sequences.
-    """
-    start = end = 0
-    first: Number | None = None
-    for row, number in numbers.items():
-        fits = (
-            first is not None and row == end and number[:2] == first[:2] and number[2] - first[2] <= SPAN_MAX
-        )
-        if not fits:
-            if first is not None:
-                yield start, end, True
-            if row > end:
-                yield end, row, False
-            start, first = row, number
-        end = row + 1
-    if first is not None:
-        yield start, end, True
-    if end < row_count:
-        yield end, row_count, False
 
 
 class Buffer(Protocol):

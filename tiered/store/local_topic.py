@@ -17,7 +17,7 @@ from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import plain_int, timestamp_us
 from ..hot.accelerator import PlainAppend, accelerator
-from ..hot.partition_writer import FULL
+from ..hot.pending_rows import FULL
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ..reader.lineages import common_end, lineage_of
 from ..reader.query import (

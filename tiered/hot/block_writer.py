@@ -1,0 +1,261 @@
+"""The order of blocks in a partition: pending rows have their offsets already, so they are written first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import Backpressure, TieredError
+from ..format.block import MARK, Body, Numbers
+from ..format.producers import UNKNOWN_OFFSET
+from ..format.schema import body_schema
+from ..format.segment_facts import SegmentFacts
+from ..format.topic_meta import TopicMeta
+from .active_segment import ActiveSegment
+from .pending_rows import PendingRows, SchemaGrew
+from .recovery import WriterOptions
+from .row_blocks import NumberedBody, encode_rows, producer_runs
+from .row_buffer import RecordBuffer, RowBuffer, RowLayout
+
+RUN_BYTES_MAX = 8 << 20
+"""Of a producer's blocks that are written at once. Twice what a client of a server sends as one batch, 4 MiB at most."""
+
+
+class BlockWriter:
+    """Writes blocks of pending rows, and blocks that arrive encoded, to the active segment.
+
+    Attributes
+    ----------
+    write_lock : threading.RLock
+        Held while blocks are written and segments rolled.
+    """
+
+    def __init__(
+        self, options: WriterOptions, label: str, pending: PendingRows, active: ActiveSegment
+    ) -> None:
+        self.write_lock = threading.RLock()
+        self._options = options
+        self._label = label
+        self._pending = pending
+        self._active = active
+
+    def append_bodies(self, bodies: Sequence[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
+        """Write encoded blocks after the pending rows, all or none; return their offsets ``[start, end)``.
+
+        The blocks go to one segment, however long it becomes: a caller with more than `roll_bytes` calls several
+        times. They get their offsets while no row can be added, so a failed write leaves no hole.
+
+        Parameters
+        ----------
+        column_count
+            Of the bodies, their timestamp included.
+        keep
+            Whether they stay readable from memory; those of a bulk load are in the page cache anyway.
+
+        Raises
+        ------
+        SchemaGrew
+            The schema has not `column_count` columns any more; nothing was written.
+        """
+        pending, active = self._pending, self._active
+        with self.write_lock:
+            pending.check_fault()
+            if column_count != len(active.body_schema):
+                raise SchemaGrew
+            self.drain()
+            with pending.lock:
+                # Rows that came in since the drain have offsets already: they go first.
+                self.drain_held()
+                start = active.segment.end_offset
+                try:
+                    active.append(bodies, keep=keep)
+                finally:
+                    pending.buffer.base_offset = active.segment.end_offset
+                return start, active.segment.end_offset
+
+    def append_numbered_batches(
+        self,
+        producer_id: int,
+        epoch: int,
+        batches: Sequence[pa.RecordBatch],
+        sequences: Sequence[np.ndarray[Any, Any]],
+    ) -> tuple[int, int]:
+        """Write rows of an idempotent producer after the pending rows, without those that are there already.
+
+        They go in runs of up to `RUN_BYTES_MAX`, or one block, each by one write: wholly or not at all.
+
+        Parameters
+        ----------
+        sequences
+            Of the rows of each batch: int64, rising.
+
+        Returns
+        -------
+        (int, int)
+            Offset of the first row and the one after the last; `UNKNOWN_OFFSET` if the offset of a repeat is forgotten.
+
+        Raises
+        ------
+        Fenced
+            The producer has a newer epoch.
+        SchemaGrew
+        """
+        pending, active = self._pending, self._active
+        producers, keep = pending.producers, len(batches) == 1
+        bytes_max = min(RUN_BYTES_MAX, self._options.roll_bytes)
+        with self.write_lock:
+            pending.check_fault()
+            if batches[0].num_columns != len(active.body_schema):
+                raise SchemaGrew
+            self.drain()
+            with pending.lock:
+                self.drain_held()
+                known, last = pending.newest(producer_id, epoch)
+                first, end = int(sequences[0][0]), int(sequences[-1][-1])
+                start = active.segment.end_offset
+                if known is not None and first <= last:
+                    start = known.offset_of(first)
+                try:
+                    for run in producer_runs(producer_id, epoch, last, batches, sequences, bytes_max):
+                        self._append_run(run, keep)
+                except BaseException:
+                    # Ctrl-C too: the segment knows what was written.
+                    producers.copy_from(producer_id, active.segment.producers)
+                    raise
+                finally:
+                    pending.buffer.base_offset = active.segment.end_offset
+                known = producers.get(producer_id)
+                offset = UNKNOWN_OFFSET if known is None else known.offset_of(end)
+                return start, UNKNOWN_OFFSET if offset == UNKNOWN_OFFSET else offset + 1
+
+    def _append_run(self, run: Sequence[NumberedBody], keep: bool) -> None:
+        bodies, numbers = zip(*run, strict=True)
+        self._active.append(bodies, keep=keep, numbers=numbers)
+        end = self._active.segment.end_offset - sum(body.record_count for body in bodies)
+        for body, (producer_id, epoch, first, last) in run:
+            start, end = end, end + body.record_count
+            assert last is not None
+            self._pending.producers.add(producer_id, epoch, first, last, start, end)
+
+    def begin_epoch(self, producer_id: int, epoch: int) -> None:
+        """Write the mark that begins a producer's epoch; the caller makes it durable.
+
+        Raises
+        ------
+        Fenced
+            The producer has a newer epoch.
+        """
+        pending, active = self._pending, self._active
+        with self.write_lock:
+            pending.check_fault()
+            self.drain()
+            with pending.lock:
+                self.drain_held()
+                _, last = pending.newest(producer_id, epoch)
+                try:
+                    active.append([MARK], keep=False, numbers=[Numbers(producer_id, epoch, last + 1)])
+                finally:
+                    pending.buffer.base_offset = active.segment.end_offset
+                    # Without room for the mark, the session that was there goes on.
+                    written = active.segment.producers.get(producer_id)
+                    if written is not None and written.epoch == epoch:
+                        pending.producers.begin(producer_id, epoch, last + 1)
+
+    # -- rolling ---------------------------------------------------------------------------------
+
+    def roll(self, *, created_us: int | None = None) -> SegmentFacts | None:
+        """Seal the active segment and begin the next; None if it holds no record.
+
+        Parameters
+        ----------
+        created_us
+            When the next segment was created, whose records bear no time before that; an empty segment is sealed, too.
+            Default now.
+        """
+        with self.write_lock:
+            self._pending.check_fault()
+            self.drain()
+            if created_us is None and not len(self._active.segment.index):
+                return None
+            return self._active.roll(created_us=created_us)
+
+    def change_schema(self, meta: TopicMeta) -> None:
+        """Go on with a grown schema: pending rows are written and the segment rolled first.
+
+        On failure the writer goes on with the schema it had.
+        """
+        pending, active = self._pending, self._active
+        with self.write_lock, pending.lock:
+            if meta.schema_id <= active.meta.schema_id:
+                return
+            self.drain_held()
+            active.recent.clear()
+            schema_id = meta.schema_id
+            schema = body_schema(meta.schema)
+            buffer = RowBuffer(active.segment.end_offset, RowLayout.of(meta.schema))
+            try:
+                active.roll(meta)
+            finally:
+                # By the segment that is there now, also after Ctrl-C: its blocks must have its columns.
+                if active.segment.header.schema_id == schema_id:
+                    active.meta, active.body_schema, pending.buffer = meta, schema, buffer
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Write the pending rows. The caller holds the write lock."""
+        pending = self._pending
+        try:
+            with pending.lock:
+                pending.take(self._active.segment.end_offset)
+            self._write_taken()
+        except BaseException:
+            with pending.lock:
+                pending.put_back(self._active.segment.end_offset)
+            raise
+
+    def drain_held(self) -> None:
+        """Write the pending rows while nobody can add any. The caller holds the write lock and `PendingRows.lock`."""
+        pending = self._pending
+        pending.check_fault()
+        try:
+            pending.take(self._active.segment.end_offset)
+            self._write_taken()
+        except BaseException:
+            pending.put_back(self._active.segment.end_offset)
+            raise
+
+    def _write_taken(self) -> None:
+        rows = self._pending.taken
+        if rows is not None:
+            try:
+                for body, numbers in encode_rows(rows, self._active.body_schema, self._options.block_bytes):
+                    self._active.append([body], keep=True, numbers=numbers)
+            except TieredError:
+                raise
+            except Exception as error:
+                raise self._not_written(rows, error) from error
+            self._pending.drop_taken()
+
+    def _not_written(self, rows: RecordBuffer | RowBuffer, error: Exception) -> TieredError:
+        """Return what to raise for rows that become no block, for lack of memory or by a mistake of this package."""
+        start = max(rows.base_offset, self._active.segment.end_offset)
+        end = rows.base_offset + len(rows.timestamps_us)
+        passing = isinstance(error, MemoryError)
+        advice = (
+            "free some"
+            if passing
+            else "if that fails too, please report it: nothing can be appended behind them"
+        )
+        return (Backpressure if passing else TieredError)(
+            f"offsets {start} to {end} of {self._label} could not be written "
+            f"({type(error).__name__}: {error}); they are in memory still, and the next flush tries again: {advice}"
+        )
+
+    def abandon(self) -> None:
+        """In a forked child: take a new lock, as a thread of the parent may hold the old one."""
+        self.write_lock = threading.RLock()
