@@ -51,7 +51,7 @@ CALLS: dict[str, Callable[[tiered.Topic], Any]] = {
 def test_it_is_named_and_the_next_flush_writes_them(
     topic: tiered.Topic, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = type(topic.opened.writer(1).buffer)
+    kind = type(topic.opened.writer(1).pending.buffer)
     for error, seen in ((ValueError, tiered.TieredError), (MemoryError, tiered.Backpressure)):
         with monkeypatch.context() as patch:
             patch.setattr(kind, "to_batch", lambda *_, error=error: _fail(error))
@@ -64,7 +64,7 @@ def test_it_is_named_and_the_next_flush_writes_them(
 
 
 def test_behind_a_server_too(topic: tiered.Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(topic.opened.writer(1).buffer)
+    kind = type(topic.opened.writer(1).pending.buffer)
     with topic.store.serve("127.0.0.1:0") as server, tiered.open(server.location) as client:
         there = client.topic("t")
         with monkeypatch.context() as patch:

@@ -190,7 +190,7 @@ def test_a_scrape_asks_the_bucket_nothing_and_waits_for_no_writer(
         (writer,) = store.open_topics.writers()
         results: list[int] = []
         thread = threading.Thread(target=lambda: results.append(len(scraped(store, passes))), daemon=True)
-        with writer._sync_lock, writer._write_lock:
+        with writer._sync_lock, writer.blocks.write_lock:
             thread.start()
             thread.join(30)
         assert results
