@@ -316,7 +316,9 @@ def _interrupted_commit(directory: Path, point: int) -> bool:
             sys.settrace(None)  # starting a thread uses conditions of its own
             for thread in others:
                 thread.start()
-            wait_until(lambda: writer._group._followers == 1 and bool(writer.active.advanced._condition._waiters))  # type: ignore[attr-defined]
+            wait_until(
+                lambda: writer._group._followers == 1 and bool(writer.active.advanced._condition._waiters)
+            )  # type: ignore[attr-defined]
             sys.settrace(trace)
         plain()
 
