@@ -1,9 +1,9 @@
 /* The accelerated append of `tiered`: one plain record into the pending rows, without a Python frame.
 
 It works on the same objects as the Python method: the types below are bases of `LocalTopic`, `PartitionWriter`,
-`PendingRows` and `RecordBuffer`, and keep in C fields what one append reads. `PlainAppend.append` takes the plain case only: a value of
-exactly `bytes`, a key of exactly `bytes` or none, a topic of records that does not wait, an open writer, a free lock, and
-room in the block. Everything else goes to the Python method `_append`, with the same arguments.
+`PendingRows` and `RecordBuffer`, and hold in C fields what one append reads. `PlainAppend.append` takes the plain case
+only: a value of exactly `bytes`, a key of exactly `bytes` or none, a topic of records that does not wait, an open writer,
+a free lock, and room in the block. Everything else goes to the Python method `_append`, with the same arguments.
 
 Between taking the lock and giving it back no Python code runs and no signal is handled:
 - what can start the garbage collector (the answer, a tuple) is allocated before, as a finalizer may append, too;

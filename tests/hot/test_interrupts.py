@@ -195,7 +195,7 @@ DRAINING = {
     method.__code__
     for method in (
         BlockWriter.drain, BlockWriter.drain_held, BlockWriter._write_taken, PendingRows.take, PendingRows.drop_taken,
-        PendingRows.put_back, RecordBuffer.joined, *APPENDING,
+        PendingRows.put_back, RecordBuffer.concatenate, *APPENDING,
     )
 }  # fmt: skip
 
@@ -394,7 +394,7 @@ def test_an_interrupt_of_who_waits_takes_no_lock_from_another() -> None:
 def test_an_interrupt_of_a_leader_that_waits_for_the_lock_lets_others_lead() -> None:
     """It wants the lock, which others hold, to say that it is done."""
     group, left, done = GroupCommit(), [1], threading.Event()
-    lock = group._news.lock
+    lock = group._condition.lock
 
     class Contended:
         def __enter__(self) -> None:
@@ -406,7 +406,7 @@ def test_an_interrupt_of_a_leader_that_waits_for_the_lock_lets_others_lead() -> 
         def __exit__(self, *_: object) -> None:
             lock.release()
 
-    group._news.lock = Contended()  # type: ignore[assignment]
+    group._condition.lock = Contended()  # type: ignore[assignment]
     with suppress(Interrupted):
         group.run(lambda: False, lambda: None)
     next_one = threading.Thread(target=lambda: group.run(done.is_set, done.set), daemon=True)

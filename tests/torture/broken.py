@@ -15,7 +15,7 @@ BROKEN: dict[str, Mutation] = {
     "a flush that does nothing": lambda: mock.patch.object(LocalTopic, "flush"),
     "an upload that nobody waits for": lambda: mock.patch.object(Publisher, "wait"),
     "repeats that are not recognised": lambda: mock.patch.object(
-        PendingRows, "newest", return_value=(None, -1)
+        PendingRows, "history_of", return_value=(None, -1)
     ),
     EVICT_EARLY: mutations.MUTATIONS[EVICT_EARLY],
 }

@@ -85,7 +85,7 @@ def remove_topic(topic: OpenTopic, gone: TopicNotFound) -> bool:
             context.catalog.begin_deletion(topic.name, let_go)
         except StoreLocked:
             return False
-        context.write_counters.forget(topic.name)
+        context.write_counters.drop_topic(topic.name)
         return True
 
 

@@ -1,4 +1,4 @@
-"""The hot tier: append buffers, group commit, and the recent blocks kept in memory.
+"""The hot tier: pending rows, group commit, and recent blocks in memory.
 
 Other packages import `accelerator`, `group_commit`, `partition_writer`, `pending_rows`, `recent_blocks`, `recovery`, `row_buffer`,
 `row_checks`, `view`, `write_counters` and `writer_requests`.

@@ -1,8 +1,9 @@
-"""The optional C extension behind `Topic.append`: its types, or the Python classes that stand in for them.
+"""The optional C extension behind `Topic.append`: its types, or Python classes in their place.
 
-The extension is a package of its own, built from ``accelerator/``. It appends a plain record (`bytes`, with a key of `bytes` or
-none) without a Python frame, and hands every other case to the Python method. Its types are bases of the topic, the writer, its pending rows
-and their buffer: they keep in C fields what one append reads. ``TIERED_ACCELERATOR=off`` leaves the extension out.
+The extension is a package of its own, built from ``accelerator/``. It appends a plain record (`bytes`, with a key of
+`bytes` or none) without a Python frame, and passes every other case to the Python method. Its types are bases of the
+topic, the writer, its pending rows and their buffer: they hold in C fields what one append reads.
+``TIERED_ACCELERATOR=off`` turns the extension off.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 log = logging.getLogger("tiered.hot")
 
 INTERFACE = 2
-"""The names and fields that this release expects; the extension has the same number, or it is not used."""
+"""The number of the names and fields that this release expects; an extension with another number is not used."""
 
 
 def _load() -> ModuleType | None:
@@ -54,7 +55,7 @@ class _WriterFields:
 
 
 class _PlainAppend:
-    """`append` of a topic in C; without the extension nothing stands in for it."""
+    """`append` of a topic in C; empty without the extension."""
 
 
 accelerator = _load()

@@ -1,4 +1,4 @@
-"""The active segment of a partition: it takes the blocks, a sync makes them durable, a roll seals it."""
+"""The active segment of a partition: blocks are appended to it, a sync makes them durable, a roll seals it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ActiveSegment:
     Attributes
     ----------
     meta, body_schema
-        The topic with the schema of this segment, and the columns of its blocks.
+        The topic with the schema of this segment, and the schema of its block bodies.
     segment : SegmentWriter
         The file.
     sealed : list of SegmentWriter
-        Those before it whose files are open still.
+        Sealed segments whose files are still open.
     start_offset : int
-        Of the partition.
+        Start offset of the partition.
     durable_offset, durable_producers
-        Every record before the offset survives a power cut; the idempotent producers of those records.
+        The end of the durable records, and the idempotent producers of the records before it.
     advanced : InterruptSafeCondition
         Notified when the durable offset grows, and on a fault.
     recent : RecentBlocks
@@ -82,14 +82,14 @@ class ActiveSegment:
         keep
             Whether the blocks stay readable from memory.
         numbers
-            Of each block; none if the blocks are of no producer.
+            Producer numbers of each block; empty if the blocks have none.
 
         Raises
         ------
         DiskFull, PartitionPoisoned
         """
         segment, length = self.segment, sum(body.length for body in bodies)
-        # Sealed already: the last roll found no room for the next segment's file.
+        # It is sealed already if the last roll had no room for the next segment's file.
         sealed = segment.facts is not None
         if sealed or (len(segment.index) and segment.position + length > self._options.roll_bytes):
             self.roll()
@@ -116,7 +116,7 @@ class ActiveSegment:
         meta
             The topic with the schema of the next segment. Default that of this one.
         created_us
-            When the next segment was created. Default now, or the last append if the clock is behind it.
+            Creation time of the next segment. Default now, or the last append time if the clock is behind it.
 
         Raises
         ------
@@ -134,13 +134,13 @@ class ActiveSegment:
             self.segment = fresh
         except OSError as error:
             raise self._poison(error) from error
-        # A group commit may be syncing the old descriptor right now; the next leader closes it.
+        # A group commit may be syncing the old descriptor now; the next leader closes it.
         self.sealed.append(old)
         self._advance(old.end_offset, facts.producers)
         return facts
 
     def sync(self, segment: SegmentWriter, end: int, producers: tuple[ProducerState, ...]) -> None:
-        """Make a segment durable, which may be sealed by now; it ended at `end`, with these producers.
+        """Make a segment durable up to `end`, which has these producers; it may be sealed by now.
 
         Raises
         ------
@@ -162,7 +162,7 @@ class ActiveSegment:
             self.advanced.notify_all()
 
     def mark_clean(self) -> None:
-        """Write the mark that proves every block durable.
+        """Write the mark that proves that every block is durable.
 
         Raises
         ------
@@ -171,12 +171,12 @@ class ActiveSegment:
         try:
             self.segment.mark_clean()
         except DiskFull:
-            pass  # every record is durable; without the mark, later damage to the last block looks like a torn tail
+            pass  # Every record is durable. Without the mark, later damage to the last block looks like a torn tail.
         except OSError as error:
             raise self._poison(error) from error
 
     def _poison(self, error: Exception) -> PartitionPoisoned:
-        """Refuse every later append because the disk failed, and return what to raise."""
+        """Refuse every later append because the disk failed, and return the error to raise."""
         fault = PartitionPoisoned(
             f"{self._label}: the disk failed ({error}), so what is durable "
             "is unknown; nothing more is appended until the store is opened again"
@@ -191,12 +191,12 @@ class ActiveSegment:
             self.advanced.notify_all()
 
     def close(self) -> None:
-        """Close every file and let the recent blocks go; nothing is written."""
+        """Close every file and drop the recent blocks; nothing is written."""
         for segment in (*self.sealed, self.segment):
             segment.close()
         self.recent.clear()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's descriptor and lock."""
+        """In a forked child: drop the parent's descriptor and condition."""
         self.advanced = InterruptSafeCondition()
         self.segment.abandon()

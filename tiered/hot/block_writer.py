@@ -1,4 +1,4 @@
-"""The order of blocks in a partition: pending rows have their offsets already, so they are written first."""
+"""The block writer of a partition: it keeps blocks in the order of their offsets, pending rows first."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .row_blocks import NumberedBody, encode_rows, producer_runs
 from .row_buffer import RecordBuffer, RowBuffer, RowLayout
 
 RUN_BYTES_MAX = 8 << 20
-"""Of a producer's blocks that are written at once. Twice what a client of a server sends as one batch, 4 MiB at most."""
+"""Size limit of a producer's blocks in one write: twice the largest batch that a client of a server sends, 4 MiB."""
 
 
 class BlockWriter:
-    """Writes blocks of pending rows, and blocks that arrive encoded, to the active segment.
+    """Writes to the active segment: blocks of pending rows, and blocks that a caller has encoded.
 
     Attributes
     ----------
     write_lock : threading.RLock
-        Held while blocks are written and segments rolled.
+        Held while blocks are written and while a segment is rolled.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class BlockWriter:
     def append_bodies(self, bodies: Sequence[Body], column_count: int, *, keep: bool) -> tuple[int, int]:
         """Write encoded blocks after the pending rows, all or none; return their offsets ``[start, end)``.
 
-        The blocks go to one segment, however long it becomes: a caller with more than `roll_bytes` calls several
-        times. They get their offsets while no row can be added, so a failed write leaves no hole.
+        All blocks go to one segment, however large it becomes: a caller with more than `roll_bytes` calls several
+        times. No row can be added while they get their offsets, so a failed write leaves no gap.
 
         Parameters
         ----------
         column_count
-            Of the bodies, their timestamp included.
+            Columns of the bodies, timestamp included.
         keep
-            Whether they stay readable from memory; those of a bulk load are in the page cache anyway.
+            Whether the blocks stay readable from memory; those of a bulk load are in the page cache anyway.
 
         Raises
         ------
         SchemaGrew
-            The schema has not `column_count` columns any more; nothing was written.
+            The schema has another number of columns by now; nothing was written.
         """
         pending, active = self._pending, self._active
         with self.write_lock:
@@ -68,7 +68,7 @@ class BlockWriter:
                 raise SchemaGrew
             self.drain()
             with pending.lock:
-                # Rows that came in since the drain have offsets already: they go first.
+                # Rows that were added since the drain have offsets already: they go first.
                 self.drain_held()
                 start = active.segment.end_offset
                 try:
@@ -84,19 +84,19 @@ class BlockWriter:
         batches: Sequence[pa.RecordBatch],
         sequences: Sequence[np.ndarray[Any, Any]],
     ) -> tuple[int, int]:
-        """Write rows of an idempotent producer after the pending rows, without those that are there already.
+        """Write rows of an idempotent producer after the pending rows, except for rows that the partition has already.
 
-        They go in runs of up to `RUN_BYTES_MAX`, or one block, each by one write: wholly or not at all.
+        They are written in runs of one block, or of up to `RUN_BYTES_MAX`; each run is one write, all or none.
 
         Parameters
         ----------
         sequences
-            Of the rows of each batch: int64, rising.
+            Sequences of the rows of each batch: int64, rising.
 
         Returns
         -------
         (int, int)
-            Offset of the first row and the one after the last; `UNKNOWN_OFFSET` if the offset of a repeat is forgotten.
+            Offset of the first row, and end offset; `UNKNOWN_OFFSET` if the offset of a repeat is unknown.
 
         Raises
         ------
@@ -114,22 +114,22 @@ class BlockWriter:
             self.drain()
             with pending.lock:
                 self.drain_held()
-                known, last = pending.newest(producer_id, epoch)
+                history, last = pending.history_of(producer_id, epoch)
                 first, end = int(sequences[0][0]), int(sequences[-1][-1])
                 start = active.segment.end_offset
-                if known is not None and first <= last:
-                    start = known.offset_of(first)
+                if history is not None and first <= last:
+                    start = history.offset_of(first)
                 try:
                     for run in producer_runs(producer_id, epoch, last, batches, sequences, bytes_max):
                         self._append_run(run, keep)
                 except BaseException:
-                    # Ctrl-C too: the segment knows what was written.
+                    # After Ctrl-C too: the segment knows which runs were written.
                     producers.copy_from(producer_id, active.segment.producers)
                     raise
                 finally:
                     pending.buffer.base_offset = active.segment.end_offset
-                known = producers.get(producer_id)
-                offset = UNKNOWN_OFFSET if known is None else known.offset_of(end)
+                history = producers.get(producer_id)
+                offset = UNKNOWN_OFFSET if history is None else history.offset_of(end)
                 return start, UNKNOWN_OFFSET if offset == UNKNOWN_OFFSET else offset + 1
 
     def _append_run(self, run: Sequence[NumberedBody], keep: bool) -> None:
@@ -155,12 +155,12 @@ class BlockWriter:
             self.drain()
             with pending.lock:
                 self.drain_held()
-                _, last = pending.newest(producer_id, epoch)
+                _, last = pending.history_of(producer_id, epoch)
                 try:
                     active.append([MARK], keep=False, numbers=[Numbers(producer_id, epoch, last + 1)])
                 finally:
                     pending.buffer.base_offset = active.segment.end_offset
-                    # Without room for the mark, the session that was there goes on.
+                    # Without room for the mark, the earlier session continues.
                     written = active.segment.producers.get(producer_id)
                     if written is not None and written.epoch == epoch:
                         pending.producers.begin(producer_id, epoch, last + 1)
@@ -173,8 +173,8 @@ class BlockWriter:
         Parameters
         ----------
         created_us
-            When the next segment was created, whose records bear no time before that; an empty segment is sealed, too.
-            Default now.
+            Creation time of the next segment, a lower bound for its append times; with it an empty segment is sealed
+            too. Default now.
         """
         with self.write_lock:
             self._pending.check_fault()
@@ -184,9 +184,9 @@ class BlockWriter:
             return self._active.roll(created_us=created_us)
 
     def change_schema(self, meta: TopicMeta) -> None:
-        """Go on with a grown schema: pending rows are written and the segment rolled first.
+        """Write the pending rows, roll the segment, and continue with a grown schema.
 
-        On failure the writer goes on with the schema it had.
+        On failure the writer continues with the schema it had.
         """
         pending, active = self._pending, self._active
         with self.write_lock, pending.lock:
@@ -200,7 +200,7 @@ class BlockWriter:
             try:
                 active.roll(meta)
             finally:
-                # By the segment that is there now, also after Ctrl-C: its blocks must have its columns.
+                # The active segment decides, after Ctrl-C too: its blocks must have its columns.
                 if active.segment.header.schema_id == schema_id:
                     active.meta, active.body_schema, pending.buffer = meta, schema, buffer
 
@@ -219,7 +219,7 @@ class BlockWriter:
             raise
 
     def drain_held(self) -> None:
-        """Write the pending rows while nobody can add any. The caller holds the write lock and `PendingRows.lock`."""
+        """Write the pending rows while none can be added. The caller holds the write lock and `PendingRows.lock`."""
         pending = self._pending
         pending.check_fault()
         try:
@@ -242,7 +242,7 @@ class BlockWriter:
             self._pending.drop_taken()
 
     def _not_written(self, rows: RecordBuffer | RowBuffer, error: Exception) -> TieredError:
-        """Return what to raise for rows that become no block, for lack of memory or by a mistake of this package."""
+        """Return the error for rows that cannot be encoded, for lack of memory or by a mistake of this package."""
         start = max(rows.base_offset, self._active.segment.end_offset)
         end = rows.base_offset + len(rows.timestamps_us)
         passing = isinstance(error, MemoryError)

@@ -1,4 +1,4 @@
-"""Group commit: one thread writes and syncs for all that wait (leader and followers)."""
+"""Group commit: one thread, the leader, writes and syncs for all threads that wait, its followers."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ _GATHER_STEP_SECONDS = 0.00002
 
 
 class GroupCommit:
-    """Lets the first thread that waits do the work for every thread that comes while it does.
+    """Runs one commit at a time, in the first thread that waits; threads that come during a commit follow the next one.
 
-    The threads a commit wakes run one after the other (they share the interpreter), and the first of them
-    to append again would lead a commit of its one record, and so would the next. So a leader first lets
-    as many followers join as were woken before it, for no longer than a sync takes. A thread that is alone
-    never waits.
+    The threads that a commit wakes share the interpreter and run one after another. The first to append again would
+    lead a commit of one record, and so would the next. So a leader first waits until as many followers have joined as
+    the last commit woke, for as long as that commit took, at most 2 ms. A thread that is alone never waits.
     """
 
     def __init__(self) -> None:
-        self._news = InterruptSafeCondition()
+        self._condition = InterruptSafeCondition()
         self._leading = False
         self._followers = 0
         self._expected = 0
         self._commit_seconds = 0.0
 
     def run(self, done: Callable[[], bool], commit: Callable[[], None]) -> None:
-        """Return once `done`; where nobody leads, call `commit`, whose errors reach its leader.
+        """Return once `done` returns true; become the leader and call `commit` if there is no leader.
 
-        Followers of a failed commit find `done` false, or raising, and one of them leads the next.
+        The leader raises the errors of `commit`. After a failed commit, `done` returns false or raises for its
+        followers, and one of them leads the next.
         """
         leader = False
         try:
-            with self._news.lock:
+            with self._condition.lock:
                 while not done():
                     if not self._leading:
                         leader = self._leading = True
                         break
                     self._followers += 1
-                    self._news.wait()
+                    self._condition.wait()
                 else:
                     return
             self._gather()
@@ -52,15 +52,15 @@ class GroupCommit:
                 try:
                     self._step_down()
                 except BaseException:
-                    # Ctrl-C, which can strike while others hold the lock: without a next leader all would wait for ever.
+                    # Ctrl-C while another thread held the lock. Without a next leader all would wait for ever.
                     self._step_down()
                     raise
 
     def _step_down(self) -> None:
-        with self._news.lock:
+        with self._condition.lock:
             self._leading = False
             self._expected, self._followers = self._followers, 0
-            self._news.notify_all()
+            self._condition.notify_all()
 
     def _gather(self) -> None:
         if not self._expected:

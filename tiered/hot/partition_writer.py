@@ -5,10 +5,10 @@ Three locks, always taken in this order:
 ``PartitionWriter._sync_lock``
     Held by the leader of a group commit.
 ``BlockWriter.write_lock``
-    Held while blocks are written and segments rolled. A sync does not hold it, so appends go on
-    into the file while the disk works.
+    Held while blocks are written and while a segment is rolled. A sync does not hold it, so other threads append to the
+    file meanwhile.
 ``PendingRows.lock``
-    Held for the few operations that add one row, or swap the buffer for an empty one.
+    Held while rows are added, or while an empty buffer replaces a full one.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class PartitionWriter(WriterFields):
     Attributes
     ----------
     append_record, append_row, append_numbered, last_sequence, offsets_from
-        Those of `PendingRows`.
+        Methods of `PendingRows`.
     append_bodies, append_numbered_batches, change_schema
-        Those of `BlockWriter`.
+        Methods of `BlockWriter`.
     pending, blocks, active
-        The parts: rows in memory, the order of blocks, the file.
+        The parts of the writer.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PartitionWriter(WriterFields):
         )
         self.active = ActiveSegment(options, directory, meta, label, segment, start_offset, pending.refuse)
         self.blocks = blocks = BlockWriter(options, label, pending, self.active)
-        # On the path of every record: one call, and no step to a part.
+        # Bound here, an append of one record calls its part directly.
         self.append_record, self.append_row = pending.append_record, pending.append_row
         self.append_numbered = pending.append_numbered
         self.last_sequence, self.offsets_from = pending.last_sequence, pending.offsets_from
@@ -138,17 +138,17 @@ class PartitionWriter(WriterFields):
 
     @property
     def roll_bytes(self) -> int:
-        """Bytes that a segment has at most, unless a single write makes it longer."""
+        """Size at which a segment is rolled; a single write can make it larger."""
         return self._options.roll_bytes
 
     @property
     def meta(self) -> TopicMeta:
-        """The topic, with the schema that the writer has."""
+        """The topic with the schema of the active segment."""
         return self.active.meta
 
     @property
     def fault(self) -> TieredError | None:
-        """Why nothing can be appended any more."""
+        """The error of every append, if the writer is closed, fenced, poisoned or deleted."""
         return self.pending.fault
 
     @property
@@ -158,18 +158,18 @@ class PartitionWriter(WriterFields):
 
     @property
     def durable_offset(self) -> int:
-        """Every record before it survives a power cut."""
+        """End of the records that survive a power cut."""
         return self.active.durable_offset
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record appended, pending ones included."""
+        """Offset after the last appended record, pending rows included."""
         return self.pending.end_offset
 
     @property
     def dirty(self) -> bool:
-        """Whether anything appended is not durable yet."""
-        return self.pending.waits or self.active.durable_offset < self.active.segment.end_offset
+        """Whether any record is not durable yet."""
+        return self.pending.has_rows or self.active.durable_offset < self.active.segment.end_offset
 
     @property
     def active_segment_id(self) -> UUID:
@@ -178,7 +178,7 @@ class PartitionWriter(WriterFields):
 
     @property
     def active_file(self) -> tuple[Path, int, int]:
-        """Path, base offset and bytes of the active segment, as they are now; waits for no lock."""
+        """Path, base offset and bytes of the active segment, read without a lock."""
         return self.active.file
 
     @property
@@ -189,12 +189,12 @@ class PartitionWriter(WriterFields):
     # -- committing ------------------------------------------------------------------------------
 
     def make_room(self) -> None:
-        """Write the pending rows because they make a block.
+        """Write the pending rows because they fill a block.
 
         Raises
         ------
         DiskFull
-            No room: the rows stay pending, and the caller's row is not added.
+            There is no room; the rows stay pending.
         """
         if self._options.sync_when_full:
             self.flush()
@@ -202,34 +202,34 @@ class PartitionWriter(WriterFields):
             return
         with self.blocks.write_lock:
             self.pending.check_fault()
-            # Whoever held the lock before may have written the same rows: then these are few.
+            # Another thread may have written the same rows meanwhile.
             if self.pending.is_full:
                 self.blocks.drain()
 
     def sync_if_due(self) -> None:
-        """Make batches durable that are as many rows as ``sync_every``, with those before them that are not durable."""
+        """Flush if ``sync_every`` rows or more are written and not durable."""
         if self._options.sync_when_full:
             if self.active.segment.end_offset - self.active.durable_offset >= self._options.rows_max:
                 self.flush()
             self._count_rows_at_risk()
 
     def _count_rows_at_risk(self) -> None:
-        """Let only so many rows be pending that those which are not durable stay within ``sync_every``."""
+        """Limit the pending rows so that at most ``sync_every`` rows are not durable."""
         with self.pending.lock:
             at_risk = self.active.segment.end_offset - self.active.durable_offset
             self.pending.rows_max = max(1, self._options.rows_max - at_risk)
 
     def write_pending(self) -> None:
-        """Write the pending rows to the file without waiting for the disk (sync mode ``never``)."""
+        """Write the pending rows to the file without a sync (sync mode ``never``)."""
         self.pending.check_fault()
-        if self.pending.waits:
-            self._look_for_fence()
+        if self.pending.has_rows:
+            self._apply_fence()
             with self.blocks.write_lock:
                 self.pending.check_fault()
                 self.blocks.drain()
 
     def flush(self) -> None:
-        """Return once everything appended before the call is durable.
+        """Return once every record that was appended before the call is durable.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class PartitionWriter(WriterFields):
         self.sync_to(self.end_offset)
 
     def sync_to(self, offset: int) -> None:
-        """Return once every record before `offset` is durable: group commit, leader and followers."""
+        """Return once every record before `offset` is durable; threads that wait share a group commit."""
 
         def durable() -> bool:
             if self.active.durable_offset >= offset:
@@ -249,8 +249,8 @@ class PartitionWriter(WriterFields):
         self._group.run(durable, self._commit)
 
     def _commit(self) -> None:
-        """Write what is pending, and sync it."""
-        self._look_for_fence()
+        """Write the pending rows and sync the segment."""
+        self._apply_fence()
         started = time.perf_counter()
         with self._sync_lock:
             with self.blocks.write_lock:
@@ -263,19 +263,19 @@ class PartitionWriter(WriterFields):
         self.close_sealed()
 
     def begin_epoch(self, producer_id: int, epoch: int) -> None:
-        """Refuse lower epochs of a producer from now on, also after a restart: durable when this returns.
+        """Refuse lower epochs of a producer from now on, after a restart too: the epoch is durable on return.
 
         Raises
         ------
         Fenced
-            There is a newer one already.
+            The producer has a newer epoch.
         DiskFull, PartitionPoisoned, StoreClosed
         """
         self.blocks.begin_epoch(producer_id, epoch)
         self._commit()
 
     def wait_beyond(self, offset: int, timeout_seconds: float) -> bool:
-        """Wait until records at or after `offset` are durable, or the writer has a fault; False where the time ran out."""
+        """Wait until a record at or after `offset` is durable, or the writer has a fault; False after the timeout."""
         advanced = self.active.advanced
         with advanced.lock:
             return advanced.wait_for(
@@ -285,7 +285,7 @@ class PartitionWriter(WriterFields):
     # -- segments --------------------------------------------------------------------------------
 
     def close_sealed(self) -> None:
-        """Close the files of sealed segments: one that is removed keeps its room on the disk until then."""
+        """Close the files of sealed segments: a removed file takes room on the disk until it is closed."""
         sealed = self.active.sealed
         if sealed:
             # A commit may be syncing one of them.
@@ -294,11 +294,11 @@ class PartitionWriter(WriterFields):
                     sealed.pop().close()
 
     def roll(self) -> SegmentFacts | None:
-        """Seal the active segment and begin the next; None where it holds no record."""
+        """Seal the active segment and begin the next one; return None if it holds no record."""
         return self.blocks.roll()
 
     def roll_if_old(self) -> None:
-        """Roll where the active segment's first record is older than the policy's roll age, or the clock was ahead."""
+        """Roll if the active segment's first record has the policy's roll age, or if the clock was ahead before."""
         age = self._options.roll_age_us
         segment = self.active.segment
         first, now_us = segment.first_append_us, self._options.clock()
@@ -320,8 +320,8 @@ class PartitionWriter(WriterFields):
         write_fence(self._options.fs, self.directory, reason)
         self.active.fail(self._fenced(reason))
 
-    def _look_for_fence(self) -> None:
-        """Fail where a tierer in another process found that a newer lineage owns the partition."""
+    def _apply_fence(self) -> None:
+        """Refuse appends if a tierer in another process has fenced the partition."""
         if self.pending.fault is None and os.path.exists(self._fence_path):  # noqa: PTH110 — at every sync; a Path costs more
             self.active.fail(self._fenced(read_fence(self.directory) or ""))
 
@@ -336,12 +336,12 @@ class PartitionWriter(WriterFields):
         Parameters
         ----------
         flush
-            Whether what was appended is made durable first.
+            Whether to flush first, or in sync mode ``never`` to write the pending rows.
         """
         if isinstance(self.pending.fault, TopicNotFound):
             raise again(self.pending.fault)
         if flush and self.pending.fault is None:
-            # What a fenced partition has made durable can be read all the same.
+            # The durable records of a fenced partition stay readable.
             with contextlib.suppress(Fenced):
                 self.flush() if self._options.sync_on_scan else self.write_pending()
         active = self.active
@@ -361,7 +361,7 @@ class PartitionWriter(WriterFields):
     # -- ending ----------------------------------------------------------------------------------
 
     def refuse(self, fault: TieredError) -> None:
-        """Let every later call raise `fault`: the topic was deleted."""
+        """Make every later append and flush raise `fault`."""
         self.active.fail(fault)
 
     def close(self) -> None:
@@ -370,10 +370,9 @@ class PartitionWriter(WriterFields):
         Raises
         ------
         DiskFull
-            Pending rows found no room; the writer stays open, so that a later close can succeed.
+            There is no room for the pending rows. The writer stays open, so that a later close can succeed.
         PartitionPoisoned, Fenced
-            A sync failed earlier, or now, or the fence keeps something appended from the disk; the writer is closed all
-            the same.
+            A sync failed, or a fence keeps records from becoming durable. The writer is closed all the same.
         """
         if self._closed:
             return
@@ -382,7 +381,7 @@ class PartitionWriter(WriterFields):
             if pending.fault is None:
                 self.flush()
             with self._sync_lock, self.blocks.write_lock, pending.lock:
-                # Rows that came in since: after this nobody can add any.
+                # Rows that were added since the flush; from here on none can be added.
                 if pending.fault is None:
                     self.blocks.drain_held()
                     segment = active.segment
@@ -392,24 +391,24 @@ class PartitionWriter(WriterFields):
         except (PartitionPoisoned, Fenced):
             self._release()
             raise
-        fault, lacks = pending.fault, self.dirty
+        fault, dirty = pending.fault, self.dirty
         self._release()
-        if isinstance(fault, PartitionPoisoned) or (isinstance(fault, Fenced) and lacks):
+        if isinstance(fault, PartitionPoisoned) or (isinstance(fault, Fenced) and dirty):
             raise again(fault)
 
     def _release(self) -> None:
         with self._sync_lock, self.blocks.write_lock, self.pending.lock:
-            # A writer of a deleted topic goes on saying so.
+            # The writer of a deleted topic keeps that fault.
             fault = self.pending.fault
             deleted = fault if isinstance(fault, TopicNotFound) else None
             self.active.fail(deleted or StoreClosed("the store is closed"))
             self.active.close()
             self._file_lock.release()
-            # At last: what Ctrl-C keeps from being done here, the next close does.
+            # Last: the next close repeats the steps that Ctrl-C has prevented.
             self._closed = True
 
     def abandon(self, fault: TieredError) -> None:
-        """In a forked child: refuse everything and let go of the parent's descriptors and locks."""
+        """In a forked child: refuse every append and drop the parent's descriptors and locks."""
         self.pending.lock = Lock()
         self.blocks.abandon()
         self._sync_lock = threading.Lock()

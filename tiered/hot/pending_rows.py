@@ -1,4 +1,4 @@
-"""Rows of one partition that no block holds yet, and the sequences of its producers. Memory only."""
+"""The pending rows of one partition, which no block holds yet, and its idempotent producers. Memory only."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .accelerator import Lock, PendingFields
 from .row_buffer import Number, RecordBuffer, RowBuffer
 
 FULL = -1
-"""What an append returns instead of an offset while the pending rows fill a block: write them first."""
+"""The result of an append, instead of an offset, while the pending rows fill a block: the caller writes them first."""
 
 
 class SchemaGrew(Exception):
-    """The rows have not the columns of the writer; the caller brings both to the newest schema."""
+    """The rows and the writer have different columns; the caller brings both to the newest schema."""
 
 
 class PendingRows(PendingFields):
@@ -24,15 +24,15 @@ class PendingRows(PendingFields):
     Attributes
     ----------
     lock
-        Guards every other attribute; held for the few operations that add one row, or swap the buffer for an empty one.
+        Guards every other attribute; held while rows are added, or while an empty buffer replaces a full one.
     buffer : RecordBuffer | RowBuffer
         The pending rows.
     taken : RecordBuffer | RowBuffer | None
-        The rows in front of them, which are being written.
+        The rows before them, while they are written.
     producers : ProducerTable
-        The idempotent producers of every row appended, pending rows included.
+        The idempotent producers of all rows, pending rows included.
     rows_max : int
-        Rows that fill the buffer.
+        The number of rows that fills the buffer.
     fault : TieredError | None
         Why nothing can be appended any more: closed, fenced, poisoned or deleted.
     """
@@ -49,7 +49,7 @@ class PendingRows(PendingFields):
         self._label = label
         self._block_bytes = block_bytes
         self._bytes_max = block_bytes
-        self._written_again = False
+        self._is_retry = False
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class PendingRows(PendingFields):
             if len(values) > len(buffer.columns):  # type: ignore[union-attr]
                 raise SchemaGrew
             try:
-                # A row checked before the schema grew lacks the new columns.
+                # A row that was checked before the schema grew lacks the new columns.
                 for column, value in zip_longest(buffer.columns, values):  # type: ignore[union-attr]
                     column.append(value)
                 buffer.bytes += size + buffer.row_bytes  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ class PendingRows(PendingFields):
         Returns
         -------
         int or None
-            The row's offset; `UNKNOWN_OFFSET` if the offset of a repeat is forgotten; None instead of `FULL`.
+            The row's offset; `UNKNOWN_OFFSET` if the offset of a repeat is unknown; None instead of `FULL`.
 
         Raises
         ------
@@ -132,9 +132,9 @@ class PendingRows(PendingFields):
         with self.lock:
             if self.fault is not None:
                 raise again(self.fault)
-            known, last = self.newest(producer_id, epoch)
-            if known is not None and sequence <= last:
-                return known.offset_of(sequence)
+            history, last = self.history_of(producer_id, epoch)
+            if history is not None and sequence <= last:
+                return history.offset_of(sequence)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
             if buffer.bytes >= self._bytes_max or row >= self.rows_max:
@@ -149,52 +149,52 @@ class PendingRows(PendingFields):
                 buffer.timestamps_us.append(timestamp_us)
             except BaseException:
                 buffer.truncate(row)
-                self.producers.undo_add(producer_id, offset, known, last)
+                self.producers.undo_add(producer_id, offset, history, last)
                 raise
             return offset
 
     def refuse(self, fault: TieredError) -> None:
-        """Let every later append raise `fault`."""
+        """Make every later append raise `fault`."""
         self.fault = fault
 
     def check_fault(self) -> None:
-        """Raise the fault, if there is one."""
+        """Raise the fault if there is one."""
         if self.fault is not None:
             raise again(self.fault)
 
     # -- producers -------------------------------------------------------------------------------
 
-    def newest(self, producer_id: int, epoch: int) -> tuple[ProducerHistory | None, int]:
-        """Return a producer's state and its highest sequence, -1 without one. The caller holds `lock`.
+    def history_of(self, producer_id: int, epoch: int) -> tuple[ProducerHistory | None, int]:
+        """Return a producer's history and its highest sequence, -1 without one. The caller holds `lock`.
 
         Raises
         ------
         Fenced
             The producer has a newer epoch.
         """
-        known = self.producers.get(producer_id)
-        if known is None:
+        history = self.producers.get(producer_id)
+        if history is None:
             return None, -1
-        if epoch < known.epoch:
+        if epoch < history.epoch:
             raise Fenced(
-                f"a newer session of this producer (epoch {known.epoch}) writes to {self._label}; "
+                f"a newer session of this producer (epoch {history.epoch}) writes to {self._label}; "
                 f"this one has epoch {epoch} and can append nothing more"
             )
-        return known, known.last_sequence
+        return history, history.last_sequence
 
     def last_sequence(self, producer_id: int) -> tuple[int, int]:
         """Return the newest epoch and the highest sequence of a producer; (-1, -1) if it is unknown."""
         with self.lock:
-            known = self.producers.get(producer_id)
-            return (-1, -1) if known is None else (known.epoch, known.last_sequence)
+            history = self.producers.get(producer_id)
+            return (-1, -1) if history is None else (history.epoch, history.last_sequence)
 
     def offsets_from(self, producer_id: int, sequence: int) -> tuple[int, int] | None:
-        """Return the offsets ``[start, end)`` of a producer's rows from a sequence on; None if there are none or they are forgotten."""
+        """Return the offsets ``[start, end)`` of a producer's rows from a sequence on; None without rows or offsets."""
         with self.lock:
-            known = self.producers.get(producer_id)
-            if known is None or known.last_sequence < sequence:
+            history = self.producers.get(producer_id)
+            if history is None or history.last_sequence < sequence:
                 return None
-            start, last = known.offset_of(sequence), known.offset_of(known.last_sequence)
+            start, last = history.offset_of(sequence), history.offset_of(history.last_sequence)
         return None if UNKNOWN_OFFSET in (start, last) else (start, last + 1)
 
     # -- writing ---------------------------------------------------------------------------------
@@ -206,33 +206,33 @@ class PendingRows(PendingFields):
             return self.buffer.base_offset + len(self.buffer.timestamps_us)
 
     @property
-    def waits(self) -> bool:
-        """Whether a row waits to be written."""
+    def has_rows(self) -> bool:
+        """Whether any row is not written yet."""
         return self.taken is not None or bool(self.buffer.timestamps_us)
 
     @property
     def is_full(self) -> bool:
-        """Whether the rows fill a block, or an earlier write of them failed."""
+        """Whether the rows fill a block, or an interrupted write left some in `taken`."""
         full = self.buffer.bytes >= self._block_bytes or len(self.buffer.timestamps_us) >= self.rows_max
         return full or self.taken is not None
 
     def take(self, end_offset: int) -> None:
-        """Move the pending rows to `taken` for a write that begins at `end_offset`. The caller holds `lock`.
+        """Move the pending rows to `taken`; the segment ends at `end_offset`. The caller holds `lock`.
 
-        Rows that an interrupt kept in `taken` come first.
+        Rows that an interrupted write left in `taken` stay first.
         """
         self.put_back(end_offset)
         if self.buffer.timestamps_us:
-            # Behind rows that a failed write put back nothing is added, or each attempt would let more in.
-            room = 0 if self._written_again else self._block_bytes
-            self.taken, self.buffer, self._bytes_max = self.buffer, self.buffer.following(), room
+            # No row is added behind rows that a failed write put back: each attempt would let more rows in.
+            room = 0 if self._is_retry else self._block_bytes
+            self.taken, self.buffer, self._bytes_max = self.buffer, self.buffer.successor(), room
 
     def put_back(self, end_offset: int) -> None:
-        """Put the taken rows from `end_offset` on back in front of the pending ones. The caller holds `lock`."""
+        """Put the taken rows from `end_offset` on back before the pending rows. The caller holds `lock`."""
         if self.taken is not None:
-            whole = self.taken.joined(end_offset, self.buffer)  # type: ignore[arg-type]
+            whole = self.taken.concatenate(end_offset, self.buffer)  # type: ignore[arg-type]
             # Ctrl-C cannot come between these.
-            self.buffer, self.taken, self._written_again, self._bytes_max = (
+            self.buffer, self.taken, self._is_retry, self._bytes_max = (
                 whole,
                 None,
                 True,
@@ -240,5 +240,5 @@ class PendingRows(PendingFields):
             )
 
     def drop_taken(self) -> None:
-        """Let the taken rows go: all of them are written."""
-        self.taken, self._written_again, self._bytes_max = None, False, self._block_bytes
+        """Drop the taken rows after all of them are written."""
+        self.taken, self._is_retry, self._bytes_max = None, False, self._block_bytes

@@ -1,4 +1,4 @@
-"""Recent blocks kept in memory after they were written, within one budget of bytes for the whole store."""
+"""Recent blocks: written blocks that stay in memory, within one budget of bytes for the whole store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 
 
 class RecentBlock(NamedTuple):
-    """A written block: its one chunk, as it was written, and the body's schema.
+    """A written block: its one chunk as written, and the body's schema.
 
-    The chunk is a copy of what was appended, so keeping it keeps nothing else alive.
+    The chunk is a copy of the appended data, so it holds no other memory.
     """
 
     base_offset: int
@@ -24,18 +24,18 @@ class RecentBlock(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What it holds in memory."""
+        """Size of the chunk."""
         return int(self.chunk.size)
 
     def batch(self) -> pa.RecordBatch:
-        """Return the records as a body batch, in place."""
+        """Return the records as a body batch, without a copy."""
         return pa.ipc.read_record_batch(self.chunk, self.schema)
 
 
 def overlapping(
     blocks: tuple[RecentBlock, ...], start_offset: int, end_offset: int
 ) -> tuple[RecentBlock, ...]:
-    """Return those of contiguous blocks that overlap ``[start, end)``, by bisection: there may be a million."""
+    """Return the blocks that overlap ``[start, end)``; the blocks are contiguous, and there may be a million."""
     first = bisect_right(blocks, start_offset, key=attrgetter("end_offset"))
     last = bisect_left(blocks, end_offset, lo=first, key=attrgetter("base_offset"))
     return blocks[first:last]
@@ -49,21 +49,21 @@ class RecentBlocks:
         self.blocks: deque[RecentBlock] = deque()
 
     def add(self, block: RecentBlock) -> None:
-        """Keep a block; the store's oldest ones go where the budget is exceeded."""
+        """Add the partition's newest block; beyond the budget the store's oldest blocks are dropped."""
         self._memory.add(self, block)
 
     def between(self, start_offset: int, end_offset: int) -> tuple[RecentBlock, ...]:
-        """Return the blocks that overlap ``[start, end)``; the range they miss is in the file."""
+        """Return the blocks that overlap ``[start, end)``; the rest of the range is in the file."""
         return overlapping(self._memory.copy(self), start_offset, end_offset)
 
     def clear(self) -> None:
-        """Forget every block."""
+        """Drop every block."""
         if self.blocks:
             self._memory.remove(self)
 
 
 class HotMemory:
-    """The budget: at most ``bytes_max`` over every partition of a store."""
+    """The budget of a store: its recent blocks have at most ``bytes_max`` bytes together."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -73,10 +73,10 @@ class HotMemory:
         self.bytes = 0
 
     def add(self, owner: RecentBlocks, block: RecentBlock) -> None:
-        """Add a block of `owner`, the newest of all."""
+        """Add a block of `owner` as the newest of the store."""
         with self._lock:
             if owner.blocks and owner.blocks[-1].end_offset != block.base_offset:
-                # Blocks in between were not kept: those of a bulk load, or one that Ctrl-C came after.
+                # Blocks in between are not in memory: those of a bulk load, or a block that Ctrl-C followed.
                 self._remove(owner)
             owner.blocks.append(block)
             self._order.append(owner)
@@ -84,7 +84,7 @@ class HotMemory:
             self._trim()
 
     def reserve(self, size: int) -> None:
-        """Leave `size` bytes of the budget to the cache of blocks, instead of what it had before."""
+        """Leave `size` bytes of the budget to the cache of blocks, instead of its previous share."""
         with self._lock:
             self._reserved = size
             self._trim()
@@ -99,7 +99,7 @@ class HotMemory:
             return tuple(owner.blocks)
 
     def remove(self, owner: RecentBlocks) -> None:
-        """Forget `owner` and give back what it held."""
+        """Drop every block of `owner`."""
         with self._lock:
             self._remove(owner)
 

@@ -1,4 +1,4 @@
-"""Open a partition for writing: recover the active segment, or begin one."""
+"""Recovery of a partition that opens for writing: its active segment, recovered or new."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ log = logging.getLogger("tiered.hot")
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """What a partition's writer needs to know; sizes in bytes, times in microseconds.
+    """The settings and parts that partition writers share; sizes in bytes, times in microseconds.
 
     Attributes
     ----------
     rows_max
-        Rows that make a block full; with ``sync_every``, that number.
+        Rows that fill a block; with ``sync_every``, that number.
     sync_on_scan
-        Whether readers wait for the disk (every sync mode but ``never``).
+        Whether readers wait for a sync (every sync mode except ``never``).
     sync_when_full
-        Whether a full block is made durable before the next row is added (``sync_every``).
+        Whether a full block is synced before the next row is added (``sync_every``).
     pinned
-        Numbers of idempotent producers that are not forgotten; it changes while the writer is open.
+        Numbers of idempotent producers that are not dropped; the set changes while the writer is open.
     """
 
     fs: FileSystem
@@ -62,7 +62,7 @@ class WriterOptions:
 def open_active(
     options: WriterOptions, directory: Path, meta: TopicMeta, partition: int, start_offset: int
 ) -> SegmentWriter:
-    """Return the segment that takes the next block: the newest file, its torn tail cut off, or a new one.
+    """Return the segment that takes the next block: the newest file without its torn tail, or a new file.
 
     The caller holds the partition's lock.
 
@@ -90,7 +90,7 @@ def open_active(
     segment = SegmentWriter.resume(options.fs, path, newest.header, scan)
     if newest.header.schema_id == meta.schema_id:
         return segment
-    # The last writer died between growing the schema and rolling.
+    # The last writer died after the schema grew and before the roll.
     facts = segment.seal(start_offset, options.clock())
     segment.close()
     return _follow(
@@ -99,16 +99,16 @@ def open_active(
 
 
 def _pin(producers: ProducerTable, segment: SegmentFile, pinned: AbstractSet[int]) -> None:
-    """Pin producers, and find again in the segment those that its scan forgot: it knew of no pins."""
+    """Pin producers, and restore from the segment those that its scan dropped, since a scan knows no pins."""
     producers.pinned = pinned
     if pinned:
-        known = ProducerTable(segment.header.producers, pinned)
+        table = ProducerTable(segment.header.producers, pinned)
         for block in segment.blocks(segment.header.base_offset, segment.end_offset):
             if block.header.producer_id in pinned:
-                known.add_block(block.header)
+                table.add_block(block.header)
         for number in tuple(pinned):
             if producers.get(number) is None:
-                producers.copy_from(number, known)
+                producers.copy_from(number, table)
 
 
 def _follow(
@@ -132,7 +132,7 @@ def following_header(
         created_us=created_us,
         generation=0,
         writer_epoch=writer_epoch,
-        # An empty segment gives way to the one that follows it, so the chain goes on from what is in front of both.
+        # The next segment replaces an empty one, so the chain continues from the segment before both.
         prev_origin_hash=facts.origin_hash if facts.record_count else last.prev_origin_hash,
         producers=facts.producers,
     )

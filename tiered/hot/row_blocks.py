@@ -1,4 +1,4 @@
-"""Blocks of rows: pending rows, and batches of an idempotent producer, become encoded blocks. Pure."""
+"""Blocks encoded from pending rows and from the batches of an idempotent producer. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NumberedBody = tuple[Body, Numbers]
 def encode_rows(
     buffer: RecordBuffer | RowBuffer, schema: pa.Schema, block_bytes: int
 ) -> Iterator[tuple[Body, Sequence[Numbers]]]:
-    """Yield the blocks of buffered rows, each with the numbers of its rows; without any where its rows have none.
+    """Yield the blocks of buffered rows, each with its producer numbers, or none.
 
-    A block is encoded when the caller asks for it, so one at a time is in memory.
+    Each block is encoded when the caller asks for it, so only one is in memory.
 
     Parameters
     ----------
     schema
-        Of a block body: the timestamp, then the topic's columns.
+        Schema of a block body: the timestamp, then the topic's columns.
     block_bytes
         About the size of a block before compression.
     """
@@ -49,7 +49,7 @@ def encode_rows(
 def _encode_numbered(
     buffer: RecordBuffer | RowBuffer, schema: pa.Schema, block_bytes: int
 ) -> Iterator[tuple[Body, Sequence[Numbers]]]:
-    """Yield blocks whose rows are of one producer and epoch, or of no producer."""
+    """Yield blocks whose rows belong to one producer and epoch, or to no producer."""
     batch, numbers = buffer.to_batch(schema), buffer.numbers
     for start, end, numbered in stretches(numbers, batch.num_rows):
         row = start
@@ -61,12 +61,12 @@ def _encode_numbered(
 
 
 def stretches(numbers: Mapping[int, Number], row_count: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut rows into stretches ``(start, end, numbered)`` that can be blocks: of one producer and epoch, or of none.
+    """Cut rows into stretches ``(start, end, numbered)``, each of one producer and epoch, or of no producer.
 
     Parameters
     ----------
     numbers
-        By row, in the order of the rows, which is that of each producer's sequences.
+        Producer numbers by row, in the order of the rows and so of each producer's sequences.
     """
     start = end = 0
     first: Number | None = None
@@ -95,14 +95,14 @@ def producer_runs(
     sequences: Sequence[np.ndarray[Any, Any]],
     bytes_max: int,
 ) -> Iterator[list[NumberedBody]]:
-    """Yield the blocks of a producer's rows whose sequence is above `after`, in runs that are each written at once.
+    """Yield the blocks of a producer's rows with sequences above `after`, in runs that are each one write.
 
     Parameters
     ----------
     sequences
-        Of the rows of each batch: int64, rising.
+        Sequences of the rows of each batch: int64, rising.
     bytes_max
-        Of a run; a run of one block may have more.
+        Size limit of a run; a run of one block may be larger.
     """
     run: list[NumberedBody] = []
     length = 0

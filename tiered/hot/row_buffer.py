@@ -1,8 +1,7 @@
-"""Buffers of records that are not written yet: plain lists, turned into Arrow columns a block at a time.
+"""Buffers of pending rows: one Python list a column, turned into Arrow columns a block at a time.
 
-A row is spread over parallel lists. An exception between two appends (Ctrl-C can strike there) would
-leave them askew and pair keys with the wrong values ever after, so every `add` restores equal lengths
-before it lets an exception pass.
+An exception between two appends to parallel lists, such as Ctrl-C, would leave them with different lengths, and every
+later key would belong to a wrong value. So whoever adds a row calls `truncate` before it lets an exception pass.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .accelerator import RowFields
 _T = TypeVar("_T")
 
 RECORD_OVERHEAD_BYTES = row_bytes(body_schema(RECORD_SCHEMA))
-"""What a record takes beside its size (`tiered.format.sizes`)."""
+"""The bytes of a record in memory beyond its size (`tiered.format.sizes`)."""
 
 Number = tuple[int, int, int]
 """Producer id, epoch and sequence of a record of an idempotent producer."""
@@ -32,7 +31,7 @@ Number = tuple[int, int, int]
 class Buffer(Protocol):
     """Pending rows of one partition; ``timestamps_us`` has one entry a row.
 
-    ``bytes`` is about what Arrow will hold of them. ``numbers`` has those of idempotent producers, by row; most rows
+    ``bytes`` is about the size of the rows as Arrow columns. ``numbers`` has the producer numbers by row; most rows
     have none.
     """
 
@@ -41,16 +40,16 @@ class Buffer(Protocol):
     bytes: int
     numbers: dict[int, Number]
 
-    def following(self) -> Any:
-        """Return an empty buffer of the same kind, for the rows after these."""
+    def successor(self) -> Any:
+        """Return an empty buffer of the same kind for the rows after these."""
         ...
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the rows as a body batch."""
         ...
 
-    def joined(self, offset: int, later: Any) -> Any:
-        """Return the rows from `offset` on, then those of a buffer of the same kind that follows; both stay as they are."""
+    def concatenate(self, offset: int, later: Any) -> Any:
+        """Return a new buffer of these rows from `offset` on and the rows of the `later` buffer."""
         ...
 
 
@@ -69,8 +68,8 @@ class RecordBuffer(RowFields):
         self.numbers: dict[int, Number] = {}
         self.bytes = 0
 
-    def following(self) -> RecordBuffer:
-        """See `Buffer.following`."""
+    def successor(self) -> RecordBuffer:
+        """See `Buffer.successor`."""
         return RecordBuffer(self.base_offset + len(self.timestamps_us))
 
     def truncate(self, count: int) -> None:
@@ -82,7 +81,7 @@ class RecordBuffer(RowFields):
         _truncate(self.numbers, count)
 
     def add(self, values: Sequence[Any], size: int) -> None:
-        """Add key, value and headers of a row, all but its timestamp, which makes it count."""
+        """Add key, value and headers of a row; the row counts once the caller adds its timestamp."""
         row = len(self.timestamps_us)
         key, value, headers = values
         self.keys.append(key)
@@ -93,11 +92,11 @@ class RecordBuffer(RowFields):
 
     @property
     def is_single(self) -> bool:
-        """Whether there is one small record without headers, for `to_single`."""
+        """Whether the buffer has one small record without headers, which `to_single` encodes."""
         return len(self.timestamps_us) == 1 and not self.headers and self.bytes <= SINGLE_BYTES_MAX
 
     def to_single(self) -> Body:
-        """Return the one row as an encoded block."""
+        """Return the single row as an encoded block."""
         return encode_single(self.timestamps_us[0], self.keys[0], self.values[0])
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
@@ -115,42 +114,42 @@ class RecordBuffer(RowFields):
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def joined(self, offset: int, later: RecordBuffer) -> RecordBuffer:
-        """See `Buffer.joined`."""
-        gone, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
-        whole = RecordBuffer(self.base_offset + gone)
-        whole.keys = self.keys[gone:] + later.keys
-        whole.values = self.values[gone:] + later.values
-        whole.timestamps_us = self.timestamps_us[gone:] + later.timestamps_us
-        whole.headers = _joined(self.headers, gone, later.headers, rows - gone)
-        whole.numbers = _joined(self.numbers, gone, later.numbers, rows - gone)
-        whole.bytes = self.bytes - self.bytes * gone // max(1, rows) + later.bytes
+    def concatenate(self, offset: int, later: RecordBuffer) -> RecordBuffer:
+        """See `Buffer.concatenate`."""
+        dropped, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
+        whole = RecordBuffer(self.base_offset + dropped)
+        whole.keys = self.keys[dropped:] + later.keys
+        whole.values = self.values[dropped:] + later.values
+        whole.timestamps_us = self.timestamps_us[dropped:] + later.timestamps_us
+        whole.headers = _concatenate(self.headers, dropped, later.headers, rows - dropped)
+        whole.numbers = _concatenate(self.numbers, dropped, later.numbers, rows - dropped)
+        whole.bytes = self.bytes - self.bytes * dropped // max(1, rows) + later.bytes
         return whole
 
 
 class RowLayout(NamedTuple):
-    """What is known of the rows of a typed topic, but for their values.
+    """The columns of a typed topic's rows.
 
     Attributes
     ----------
     types
-        Of the columns.
-    alike
-        For each column, the first one of the same type.
+        Types of the columns.
+    first_alike
+        For each column, the first column of the same type.
     row_bytes
-        What a row takes beside its size (`tiered.format.sizes`): the slots of its columns, and its timestamp.
+        The bytes of a row in memory beyond its size (`tiered.format.sizes`): its timestamp and its columns' slots.
     """
 
     types: tuple[pa.DataType, ...]
-    alike: tuple[int, ...]
+    first_alike: tuple[int, ...]
     row_bytes: int
 
     @classmethod
     def of(cls, schema: pa.Schema) -> RowLayout:
-        """Return that of a topic's own columns."""
+        """Return the layout of a schema without the system columns."""
         first: dict[str, int] = {}
-        alike = tuple(first.setdefault(str(kind), at) for at, kind in enumerate(schema.types))
-        return cls(tuple(schema.types), alike, row_bytes(body_schema(schema)))
+        first_alike = tuple(first.setdefault(str(kind), at) for at, kind in enumerate(schema.types))
+        return cls(tuple(schema.types), first_alike, row_bytes(body_schema(schema)))
 
 
 class RowBuffer:
@@ -167,19 +166,19 @@ class RowBuffer:
         self.numbers: dict[int, Number] = {}
         self.bytes = 0
 
-    def following(self) -> RowBuffer:
-        """See `Buffer.following`."""
+    def successor(self) -> RowBuffer:
+        """See `Buffer.successor`."""
         return RowBuffer(self.base_offset + len(self.timestamps_us), self._layout)
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` rows."""
+        """See `RecordBuffer.truncate`."""
         for column in (self.timestamps_us, *self.columns):
             del column[count:]
         _truncate(self.numbers, count)
 
     def add(self, values: Sequence[Any], size: int) -> None:
-        """Add the columns of a row, all but its timestamp, which makes it count."""
-        # A row checked before the schema grew lacks the new columns.
+        """Add the columns of a row; the row counts once the caller adds its timestamp."""
+        # A row that was checked before the schema grew lacks the new columns.
         for column, value in zip_longest(self.columns, values):
             column.append(value)
         self.bytes += size + self.row_bytes
@@ -188,9 +187,11 @@ class RowBuffer:
         """See `Buffer.to_batch`."""
         arrays = [_timestamps(self.timestamps_us)]
         count = len(self.timestamps_us)
-        # One serves all columns of a type that have no value: of thousands, sparse rows fill few.
+        # All empty columns of a type share one array: sparse rows fill few of thousands of columns.
         empty: dict[int, pa.Array] = {}
-        for column, kind, alike in zip(self.columns, self._layout.types, self._layout.alike, strict=True):
+        for column, kind, alike in zip(
+            self.columns, self._layout.types, self._layout.first_alike, strict=True
+        ):
             if column[0] is not None or column.count(None) < count:
                 arrays.append(pa.array(column, kind))
                 continue
@@ -199,28 +200,28 @@ class RowBuffer:
             arrays.append(empty[alike])
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def joined(self, offset: int, later: RowBuffer) -> RowBuffer:
-        """See `Buffer.joined`."""
-        gone, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
-        whole = RowBuffer(self.base_offset + gone, self._layout)
+    def concatenate(self, offset: int, later: RowBuffer) -> RowBuffer:
+        """See `Buffer.concatenate`."""
+        dropped, rows = max(0, offset - self.base_offset), len(self.timestamps_us)
+        whole = RowBuffer(self.base_offset + dropped, self._layout)
         whole.columns = [
-            mine[gone:] + theirs for mine, theirs in zip(self.columns, later.columns, strict=True)
+            mine[dropped:] + theirs for mine, theirs in zip(self.columns, later.columns, strict=True)
         ]
-        whole.timestamps_us = self.timestamps_us[gone:] + later.timestamps_us
-        whole.numbers = _joined(self.numbers, gone, later.numbers, rows - gone)
-        whole.bytes = self.bytes - self.bytes * gone // max(1, rows) + later.bytes
+        whole.timestamps_us = self.timestamps_us[dropped:] + later.timestamps_us
+        whole.numbers = _concatenate(self.numbers, dropped, later.numbers, rows - dropped)
+        whole.bytes = self.bytes - self.bytes * dropped // max(1, rows) + later.bytes
         return whole
 
 
 def _timestamps(times_us: list[int]) -> pa.Array:
-    # By NumPy: Arrow looks at each for what else it might be, which takes twice the time.
+    # By NumPy: Arrow infers the type of each value, which takes twice the time.
     return pa.array(np.fromiter(times_us, np.int64, len(times_us))).view(TIMESTAMP)
 
 
-def _joined(mine: dict[int, _T], gone: int, later: dict[int, _T], rows: int) -> dict[int, _T]:
-    """Return what is kept by row of `rows` rows and of those that follow; the first `gone` had been in front of them."""
-    kept = {row - gone: item for row, item in mine.items() if row >= gone}
-    return kept | {rows + row: item for row, item in later.items()}
+def _concatenate(mine: dict[int, _T], dropped: int, later: dict[int, _T], rows: int) -> dict[int, _T]:
+    """Return the entries by row of `rows` rows, before which `dropped` rows are left out, and of the later rows."""
+    entries = {row - dropped: entry for row, entry in mine.items() if row >= dropped}
+    return entries | {rows + row: entry for row, entry in later.items()}
 
 
 def _truncate(numbers: dict[int, Number], count: int) -> None:

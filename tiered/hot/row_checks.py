@@ -1,4 +1,4 @@
-"""Check one row against a schema when it is appended, so that encoding a block cannot fail later."""
+"""Checks of one row against a schema when it is appended, so that no block fails to encode later."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _MICROSECOND = timedelta(microseconds=1)
 _FLOAT32_MAX = 3.4028234663852886e38
 
 Checker = Callable[[Any], tuple[Any, int]]
-"""Return what to keep of a value, and its size in bytes (`tiered.format.sizes`).
+"""Return the value to store and its size in bytes (`tiered.format.sizes`).
 
-What is kept is the caller's no more: a list that is changed after the append changes nothing. None is kept of all
-that is null, whatever it looks like. Raises `ValueError`, `TypeError`, `LookupError`, `ArithmeticError` or an Arrow
-error where the value does not fit.
+The value to store is independent of the caller's: a list that the caller changes later changes nothing. It is None for
+every kind of null. A value that does not fit raises `ValueError`, `TypeError`, `LookupError`, `ArithmeticError` or an
+Arrow error.
 """
 
 
 class RowChecker:
-    """Turn a mapping into a tuple of a topic's column values, checked.
+    """Checks a mapping and turns it into a list of a topic's column values.
 
     Parameters
     ----------
     schema
-        The topic's own columns.
+        The topic's columns without the system columns.
     """
 
     __slots__ = ("_checkers", "_names")
@@ -82,7 +82,7 @@ def _short(value: Any) -> str:
 
 
 def _checker(kind: pa.DataType) -> Checker:
-    """Return a fast check for the plain Python type of a column, with Arrow's own for everything else."""
+    """Return a check that is fast for the column's plain Python type and leaves every other type to Arrow."""
 
     def by_arrow(value: Any) -> tuple[Any, int]:
         if isinstance(value, np.complexfloating):
@@ -90,8 +90,8 @@ def _checker(kind: pa.DataType) -> Checker:
         return pa.array([value], kind)[0].as_py(), 0
 
     def text(value: Any) -> tuple[Any, int]:
-        found = pa.array([value], kind)[0]
-        return found.as_py(), found.as_buffer().size if found.is_valid else 0
+        scalar = pa.array([value], kind)[0]
+        return scalar.as_py(), scalar.as_buffer().size if scalar.is_valid else 0
 
     def number(value: Any) -> tuple[Any, int]:
         if _is_truth(value):
@@ -177,7 +177,7 @@ def _map_checker(kind: pa.MapType) -> Checker:
             raise TypeError(f"a map is a dict, or a list of pairs, not {type(value).__name__}")
         for key, item in value.items() if isinstance(value, Mapping) else map(_pair, value):
             (kept_key, more), (kept_item, still_more) = inner_key(key), inner(item)
-            # Of what is kept: a null comes in many guises, such as NaT and scalars of Arrow.
+            # The value to store is None for every kind of null, such as NaT and Arrow's null scalar.
             if kept_key is None:
                 raise ValueError("a map's key is never null")
             kept.append((kept_key, kept_item))
@@ -188,10 +188,10 @@ def _map_checker(kind: pa.MapType) -> Checker:
 
 
 def _pair(entry: Any) -> Any:
-    """Return an entry of a map as key and value; Polars has maps as lists of structs."""
+    """Return key and value of a map's entry; Polars represents a map as a list of structs."""
     if isinstance(entry, Mapping) and entry.keys() == {"key", "value"}:
         return entry["key"], entry["value"]
-    # Not whatever has two items: a text of two characters is none, and a set has no order.
+    # Not everything of two items is a pair: not a text of two characters, and not a set, which has no order.
     if not isinstance(entry, (tuple, list)) or len(entry) != 2:
         raise TypeError("a map is a dict, or a list of pairs of key and value")
     return entry
@@ -203,7 +203,7 @@ def _nullable(kind: pa.DataType) -> Checker:
 
 
 def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
-    """Return a timestamp as microseconds; an int is milliseconds since the epoch, as everywhere in the API."""
+    """Return a timestamp in microseconds; an int is milliseconds since the epoch, as everywhere in the API."""
     if type(value) is int:
         result = value * 1000
     elif _is_nan(value):
@@ -229,23 +229,23 @@ def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
 
 
 def _is_truth(value: Any) -> bool:
-    """Whether a value is True or False, also NumPy's, which Arrow takes for a number; an array of none too."""
+    """Return whether a value is a truth value, or a NumPy array of them, which Arrow takes for numbers."""
     return isinstance(value, (bool, np.bool_)) or (isinstance(value, np.ndarray) and value.dtype == np.bool_)
 
 
 def _is_nan(value: Any) -> bool:
-    """Whether a value stands for a time that is not there: NaT and NaN, as pandas and NumPy have them; no duration does."""
+    """Return whether a value is a missing time: NaT or NaN of Python, pandas or NumPy, but not a missing duration."""
     return isinstance(value, (float, np.floating, Decimal, datetime, np.datetime64)) and value != value
 
 
 def _in_unit(value: np.datetime64, unit: Literal["us", "D"]) -> np.datetime64:
-    """Return a time of any unit in another one; NumPy wraps around where that has no room."""
+    """Convert a time to another unit, which has no room for every year; NumPy would overflow silently."""
     if not 1 <= int(value.astype("datetime64[Y]").astype(np.int64)) + 1970 <= 9999:
         raise ValueError("out of range: years 1 to 9999")
-    found: np.datetime64 = value.astype(f"datetime64[{unit}]")
-    if found != value:
+    converted: np.datetime64 = value.astype(f"datetime64[{unit}]")
+    if converted != value:
         raise ValueError(f"that would lose what is finer than {unit}")
-    return found
+    return converted
 
 
 def _date(value: Any) -> date | None:
@@ -261,7 +261,7 @@ def _date(value: Any) -> date | None:
     if isinstance(value, datetime) and value.time() != time.min:
         raise ValueError("that would lose the time of day")
     kept: date | None = pa.array([value], pa.date32())[0].as_py()
-    # Arrow has more that is null, such as a duration that is none.
+    # Arrow takes more values for null, such as a missing duration.
     if kept is None or (not isinstance(value, date) and (kept - _EPOCH.date()).days != value):
         raise ValueError("a date is a date, or a whole number of days since the epoch")
     return kept

@@ -1,4 +1,4 @@
-"""What readers see of a partition that is being written."""
+"""The hot view: what readers see of a partition that has a writer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .recent_blocks import RecentBlock
 
 @dataclass(frozen=True, slots=True)
 class HotView:
-    """The active end of a partition as a snapshot needs it; everything in it stays as it is.
+    """The recent blocks and the active segment of a partition at one moment; immutable.
 
     Attributes
     ----------
     end_offset
-        Everything before it is durable.
+        Every record before it is in the file, and durable except in sync mode ``never``.
     active, active_index, active_header
-        Path of the active segment, its blocks, and what says how to decode them.
+        Path, block index and header of the active segment.
     producers
-        The idempotent producers of what lies before the end.
+        The idempotent producers of the records before the end.
     """
 
     start_offset: int

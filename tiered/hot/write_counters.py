@@ -1,4 +1,4 @@
-"""What writers did, counted a block and a sync at a time: an append of one record pays for none of it."""
+"""Counters of blocks and syncs; an append of one record updates none of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SECONDS_BOUNDS = (
 
 
 class PartitionCounts:
-    """What was appended to one partition; its writer alone adds, under the writer's own lock.
+    """The written records of one partition; only its writer adds to them, under the write lock.
 
     Attributes
     ----------
     records, bytes
-        Of the blocks that were written; pending records are not in it.
+        Of written blocks; pending records do not count.
     """
 
     __slots__ = ("bytes", "records")
@@ -31,14 +31,14 @@ class PartitionCounts:
 
 
 class WriteCounters:
-    """The figures of every writer that one open store has had.
+    """The counts and durations of every writer that one open store has had.
 
     Attributes
     ----------
     flushes
-        Group commits that succeeded: pending records written, and synced.
+        Durations of successful group commits: pending records are written and synced.
     syncs
-        The syncs among that, which is what the disk takes.
+        Durations of the syncs alone.
     """
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class WriteCounters:
         self._partitions: dict[tuple[str, int], PartitionCounts] = {}
 
     def of(self, topic: str, partition: int) -> PartitionCounts:
-        """Return the counts of a partition; the same ones for every writer that it has, one after the other."""
+        """Return the counts of a partition, which its successive writers share."""
         return self._partitions.setdefault((topic, partition), PartitionCounts())
 
-    def forget(self, topic: str) -> None:
-        """Let go of the partitions of a topic that was deleted."""
-        for place in [item for item in list(self._partitions) if item[0] == topic]:
-            self._partitions.pop(place, None)
+    def drop_topic(self, topic: str) -> None:
+        """Drop the counts of a deleted topic."""
+        for key in [key for key in list(self._partitions) if key[0] == topic]:
+            self._partitions.pop(key, None)
 
     def partitions(self) -> list[tuple[str, int, PartitionCounts]]:
-        """Return the partitions that had a writer."""
+        """Return topic, partition and counts of each partition that had a writer."""
         return [(topic, partition, counts) for (topic, partition), counts in list(self._partitions.items())]

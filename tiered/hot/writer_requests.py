@@ -1,4 +1,4 @@
-"""The writer's side of `warm.writer_requests`: it carries out the requests of a tierer in another process."""
+"""The writer's side of `warm.writer_requests`: the writer carries out the requests of a tierer in another process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def serve_requests(writer: PartitionWriter) -> None:
     try:
         request = take(writer.fs, writer.directory)
     except OSError as error:
-        # Another user may own the file. That must not keep the writer from flushing.
+        # Another user may own the file. The writer still flushes.
         raise ReadOnly(f"cannot remove {writer.directory}/{REQUEST_FILE}: {error.strerror}") from None
     if request is None or request.topic_id != writer.meta.topic_id:
         return
