@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Condition
@@ -18,6 +19,7 @@ import pytest
 from tests.support.disks import FailingDisk
 from tests.support.interrupts import Interrupted, interrupting
 from tests.support.partition_writers import (
+    TOPIC,
     TYPED,
     append,
     append_batch,
@@ -32,6 +34,7 @@ from tests.support.waiting import wait_until
 from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
 from tiered.format.producers import ProducerHistory, ProducerTable
+from tiered.format.topic_meta import TopicMeta
 from tiered.hot.active_segment import ActiveSegment
 from tiered.hot.block_writer import BlockWriter
 from tiered.hot.group_commit import GroupCommit
@@ -97,6 +100,30 @@ def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_
         if left[0] >= 0:
             break
         point += 1
+    assert point > 4
+
+
+@pytest.mark.parametrize("meta", [TOPIC, TYPED], ids=["records", "rows"])
+def test_an_interrupt_anywhere_in_an_append_that_fills_a_block_leaves_room_for_the_next(
+    meta: TopicMeta, tmp_path: Path
+) -> None:
+    """Exhaustive: a buffer without rows is never full, since no write would empty it."""
+    point, interrupted = 0, True
+    while interrupted:
+        with writing(tmp_path / str(point), meta, block_bytes=1000) as writer:
+            if meta is TYPED:
+                add = partial(writer.append_row, (1, "x"))
+            else:
+                add = partial(writer.append_record, None, b"x", None)
+            with interrupting(
+                {PendingRows.append_record.__code__, PendingRows.append_row.__code__}, point
+            ) as left:
+                with suppress(Interrupted):
+                    add(1, 5000)
+            if writer.pending.is_full:
+                writer.make_room()
+            assert add(2, 10) != FULL
+        point, interrupted = point + 1, left[0] < 0
     assert point > 4
 
 

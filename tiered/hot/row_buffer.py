@@ -73,12 +73,15 @@ class RecordBuffer(RowFields):
         return RecordBuffer(self.base_offset + len(self.timestamps_us))
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` rows."""
+        """Undo an interrupted `add`: keep the first `count` rows; ``bytes`` may stay too large, but not without rows."""
         for column in (self.timestamps_us, self.keys, self.values):
             del column[count:]
         for row in [row for row in self.headers if row >= count]:
             del self.headers[row]
         _truncate(self.numbers, count)
+        if not count:
+            # A buffer without rows is never written, so it must not be full.
+            self.bytes = 0
 
     def add(self, values: Sequence[Any], size: int) -> None:
         """Add key, value and headers of a row; the row counts once the caller adds its timestamp."""
@@ -175,6 +178,8 @@ class RowBuffer:
         for column in (self.timestamps_us, *self.columns):
             del column[count:]
         _truncate(self.numbers, count)
+        if not count:
+            self.bytes = 0
 
     def add(self, values: Sequence[Any], size: int) -> None:
         """Add the columns of a row; the row counts once the caller adds its timestamp."""
