@@ -14,7 +14,7 @@ from ..format.record import check_record_size, header_pairs, key_bytes, partitio
 from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import FULL, SchemaGrew
-from ..hot.row_buffer import RECORD_OVERHEAD_BYTES
+from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
 from .ingest import (
     body_of,
     body_pieces,
@@ -96,6 +96,25 @@ def checked(
     if partition is not None:
         partition = topic.check_partition(partition)
     return _new(Checked, (values, size, when, placing, partition))
+
+
+def checked_rows(topic: TopicShape, rows: RecordBuffer, partition: int | None) -> list[Checked]:
+    """Return records whose bytes and timestamps were checked, as `append_checked` takes them.
+
+    Raises
+    ------
+    SchemaMismatch, RecordTooLarge, TopicNotFound
+    """
+    if topic.typed:
+        raise SchemaMismatch(f"topic {topic.name!r} is typed: its rows have columns, no key and value")
+    if partition is not None:
+        partition = topic.check_partition(partition)
+    records = []
+    for at, (when, key, value) in enumerate(zip(rows.timestamps_us, rows.keys, rows.values, strict=True)):
+        size = len(key or b"") + len(value or b"")
+        check_record_size(size, topic.record_bytes_max)
+        records.append(Checked([key, value, rows.headers.get(at)], size, when, key, partition))
+    return records
 
 
 def append_checked(topic: OpenTopic, record: Checked) -> Appended:

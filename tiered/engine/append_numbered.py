@@ -6,15 +6,18 @@ A partition remembers the highest number it has of a producer; see `store.local_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..errors import ConfigError, TieredError
-from ..format.block_rows import BlockRows
+from ..errors import ConfigError, SchemaMismatch, TieredError
+from ..format.block_rows import BlockRows, split
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
+from ..format.schema import body_schema
 from ..format.timestamps import plain_int
 from ..hot.pending_rows import SchemaGrew
+from ..hot.row_buffer import RecordBuffer
 from ..reader.query import check_sync
 from .ingest import body_pieces, check_records, fitting, widened
 from .open_topics import OpenTopic
@@ -92,6 +95,57 @@ def append_idempotent(
     return appended
 
 
+def append_rows(
+    topic: OpenTopic,
+    rows: RecordBuffer,
+    partition: int,
+    producer_id: str,
+    epoch: int,
+    sequence: int,
+    *,
+    sync: bool | None = None,
+) -> OffsetRange:
+    """Append a few records to one partition under numbers, as `append_idempotent` does, wholly or not at all.
+
+    A call that waits for nothing adds them to the pending rows, which make one block of many calls. Any other call writes
+    them as a block.
+
+    Raises
+    ------
+    SchemaMismatch
+        The topic has columns of its own.
+    RecordTooLarge, Fenced, ConfigError, TopicNotFound, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
+        Nothing was appended.
+    ColdStorageError
+    """
+    number = _number_of(producer_id)
+    epoch = checked_number("epoch", epoch, EPOCH_MAX)
+    sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
+    check_sync(sync)
+    partition = topic.check_partition(partition)
+    if topic.typed:
+        raise SchemaMismatch(f"topic {topic.name!r} is typed: its rows have columns, no key and value")
+    writer = topic.writer(partition)
+    waits = sync if sync is not None else topic.waits
+    if rows.bytes <= topic.record_bytes_max:  # more of them may have a record over the limit
+        if not waits:
+            offsets = writer.append_numbered_rows((number, epoch, sequence), rows)
+            if offsets is None:
+                writer.make_room()
+                offsets = writer.append_numbered_rows((number, epoch, sequence), rows)
+            if offsets is not None:
+                return OffsetRange(partition, *offsets)
+        elif rows.is_single:
+            appended = OffsetRange(partition, *writer.append_numbered_single((number, epoch, sequence), rows))
+            writer.sync_if_due()
+            wait_for_ranges(topic, [appended], sync)
+            return appended
+    pieces = split(rows.to_batch(body_schema(topic.schema)), topic.block_bytes)
+    appended = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
+    wait_for_ranges(topic, [appended], sync)
+    return appended
+
+
 def last_sequence(topic: OpenTopic, partition: int, producer_id: str) -> tuple[int, int]:
     """Return the newest epoch and the highest number that a partition has of a producer; (-1, -1) where none.
 
@@ -145,6 +199,12 @@ def wait_for_ranges(topic: OpenTopic, ranges: Sequence[OffsetRange], sync: bool 
         for item in ranges:
             end = item.end if item.end > 0 else topic.writer(item.partition).end_offset
             topic.wait_safe(item.partition, end, sync)
+
+
+@lru_cache(maxsize=256)
+def _number_of(producer_id: str) -> int:
+    check_name(producer_id)
+    return producer_number(producer_id)
 
 
 def check_name(name: object) -> None:

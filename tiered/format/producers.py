@@ -206,7 +206,7 @@ class ProducerTable:
     def undo_add(
         self, producer_id: int, offset: int, before: ProducerHistory | None, last_sequence: int
     ) -> None:
-        """Undo the `add` of one record at `offset`; `before` and `last_sequence` are the history and number before it."""
+        """Undo the `add` of records from `offset` on; `before` and `last_sequence` are the history and number before it."""
         self._snapshot = None
         if before is None:
             self._producers.pop(producer_id, None)
@@ -214,7 +214,7 @@ class ProducerTable:
         self._producers[producer_id] = before
         before.stored = None
         before.last_sequence = last_sequence
-        if before.runs and before.runs[-1].end_offset == offset + 1:
+        if before.runs and before.runs[-1].end_offset > offset:
             run = before.runs[-1]
             if run.base_offset == offset:
                 before.runs.pop()

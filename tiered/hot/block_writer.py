@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from .active_segment import ActiveSegment
 from .pending_rows import PendingRows, SchemaGrew
 from .recovery import WriterOptions
 from .row_blocks import NumberedBody, encode_rows, producer_runs
-from .row_buffer import RecordBuffer, RowBuffer, RowLayout
+from .row_buffer import Number, RecordBuffer, RowBuffer, RowLayout
 
 RUN_BYTES_MAX = 8 << 20
 """Size limit of a producer's blocks in one write: twice the largest batch that a client of a server sends, 4 MiB."""
@@ -104,33 +104,64 @@ class BlockWriter:
             The producer has a newer epoch.
         SchemaGrew
         """
-        pending, active = self._pending, self._active
-        producers, keep = pending.producers, len(batches) == 1
         bytes_max = min(RUN_BYTES_MAX, self._options.roll_bytes)
         with self.write_lock:
-            pending.check_fault()
-            if batches[0].num_columns != len(active.body_schema):
+            self._pending.check_fault()
+            if batches[0].num_columns != len(self._active.body_schema):
                 raise SchemaGrew
-            self.drain()
-            with pending.lock:
-                self.drain_held()
-                history, last = pending.history_of(producer_id, epoch)
-                first, end = int(sequences[0][0]), int(sequences[-1][-1])
-                start = active.segment.end_offset
-                if history is not None and first <= last:
-                    start = history.offset_of(first)
-                try:
-                    for run in producer_runs(producer_id, epoch, last, batches, sequences, bytes_max):
-                        self._append_run(run, keep)
-                except BaseException:
-                    # After Ctrl-C too: the segment knows which runs were written.
-                    producers.copy_from(producer_id, active.segment.producers)
-                    raise
-                finally:
-                    pending.buffer.base_offset = active.segment.end_offset
-                history = producers.get(producer_id)
-                offset = UNKNOWN_OFFSET if history is None else history.offset_of(end)
-                return start, UNKNOWN_OFFSET if offset == UNKNOWN_OFFSET else offset + 1
+            return self._append_runs(
+                (producer_id, epoch, int(sequences[0][0])),
+                int(sequences[-1][-1]),
+                lambda after: producer_runs(producer_id, epoch, after, batches, sequences, bytes_max),
+                keep=len(batches) == 1,
+            )
+
+    def append_numbered_single(self, number: Number, record: RecordBuffer) -> tuple[int, int]:
+        """Write a record that `RecordBuffer.to_single` encodes, as `append_numbered_batches` does."""
+        producer_id, epoch, sequence = number
+
+        def runs(after: int) -> Iterator[list[NumberedBody]]:
+            if sequence > after:
+                yield [(record.to_single(), Numbers(producer_id, epoch, sequence, sequence))]
+
+        with self.write_lock:
+            self._pending.check_fault()
+            return self._append_runs(number, sequence, runs, keep=True)
+
+    def _append_runs(
+        self, number: Number, end: int, runs: Callable[[int], Iterator[list[NumberedBody]]], *, keep: bool
+    ) -> tuple[int, int]:
+        """Write runs after the pending rows; return as `append_numbered_batches` does. The caller holds `write_lock`.
+
+        Parameters
+        ----------
+        number, end
+            The number of the first row, and the sequence of the last one.
+        runs
+            Returns the runs of the rows whose sequences are above a given one.
+        """
+        producer_id, epoch, first = number
+        pending, active = self._pending, self._active
+        producers = pending.producers
+        self.drain()
+        with pending.lock:
+            self.drain_held()
+            history, last = pending.history_of(producer_id, epoch)
+            start = active.segment.end_offset
+            if history is not None and first <= last:
+                start = history.offset_of(first)
+            try:
+                for run in runs(last):
+                    self._append_run(run, keep)
+            except BaseException:
+                # After Ctrl-C too: the segment knows which runs were written.
+                producers.copy_from(producer_id, active.segment.producers)
+                raise
+            finally:
+                pending.buffer.base_offset = active.segment.end_offset
+            history = producers.get(producer_id)
+            offset = UNKNOWN_OFFSET if history is None else history.offset_of(end)
+            return start, UNKNOWN_OFFSET if offset == UNKNOWN_OFFSET else offset + 1
 
     def _append_run(self, run: Sequence[NumberedBody], keep: bool) -> None:
         bodies, numbers = zip(*run, strict=True)

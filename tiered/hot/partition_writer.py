@@ -56,9 +56,9 @@ class PartitionWriter(WriterFields):
 
     Attributes
     ----------
-    append_record, append_row, append_numbered, last_sequence, offsets_from
+    append_record, append_row, append_numbered, append_numbered_rows, last_sequence, offsets_from
         Methods of `PendingRows`.
-    append_bodies, append_numbered_batches, change_schema
+    append_bodies, append_numbered_batches, append_numbered_single, change_schema
         Methods of `BlockWriter`.
     pending, blocks, active
         The parts of the writer.
@@ -85,12 +85,16 @@ class PartitionWriter(WriterFields):
         self.blocks = blocks = BlockWriter(options, label, pending, self.active)
         # Bound here, an append of one record calls its part directly.
         self.append_record, self.append_row = pending.append_record, pending.append_row
-        self.append_numbered = pending.append_numbered
+        self.append_numbered, self.append_numbered_rows = (
+            pending.append_numbered,
+            pending.append_numbered_rows,
+        )
         self.last_sequence, self.offsets_from = pending.last_sequence, pending.offsets_from
         self.append_bodies, self.append_numbered_batches = (
             blocks.append_bodies,
             blocks.append_numbered_batches,
         )
+        self.append_numbered_single = blocks.append_numbered_single
         self.change_schema = blocks.change_schema
         self._clock_watch = ClockWatch(options.monotonic)
         self._sync_lock = threading.Lock()

@@ -153,6 +153,51 @@ class PendingRows(PendingFields):
                 raise
             return offset
 
+    def append_numbered_rows(self, number: Number, rows: RecordBuffer | RowBuffer) -> tuple[int, int] | None:
+        """Add checked rows of an idempotent producer, all or none.
+
+        Parameters
+        ----------
+        number
+            The number of the first row; the sequences of the others follow it.
+
+        Returns
+        -------
+        (int, int) or None
+            Offset of the first row, and end offset. None without an effect if the pending rows have no room or other columns, if
+            the rows exceed a block, or if the partition has the first sequence already.
+
+        Raises
+        ------
+        Fenced
+            The producer has a newer epoch.
+        """
+        producer_id, epoch, first = number
+        count = len(rows.timestamps_us)
+        with self.lock:
+            if self.fault is not None:
+                raise again(self.fault)
+            history, last = self.history_of(producer_id, epoch)
+            buffer = self.buffer
+            row = len(buffer.timestamps_us)
+            full = buffer.bytes >= self._bytes_max or row + count > self.rows_max
+            fits = type(rows) is type(buffer) and rows.width == buffer.width
+            repeat = history is not None and first <= last
+            if full or repeat or not fits or rows.bytes > self._block_bytes:
+                return None
+            offset = buffer.base_offset + row
+            try:
+                buffer.extend(rows)  # type: ignore[arg-type]
+                for at in range(count):
+                    buffer.numbers[row + at] = (producer_id, epoch, first + at)
+                self.producers.add(producer_id, epoch, first, first + count - 1, offset, offset + count)
+                buffer.timestamps_us += rows.timestamps_us
+            except BaseException:
+                buffer.truncate(row)
+                self.producers.undo_add(producer_id, offset, history, last)
+                raise
+            return offset, offset + count
+
     def refuse(self, fault: TieredError) -> None:
         """Make every later append raise `fault`."""
         self.fault = fault

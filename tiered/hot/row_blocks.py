@@ -30,11 +30,11 @@ def encode_rows(
     block_bytes
         About the size of a block before compression.
     """
+    if isinstance(buffer, RecordBuffer) and buffer.is_single:
+        yield buffer.to_single(), [Numbers(*number, number[2]) for number in buffer.numbers.values()]
+        return
     if buffer.numbers:
         yield from _encode_numbered(buffer, schema, block_bytes)
-        return
-    if isinstance(buffer, RecordBuffer) and buffer.is_single:
-        yield buffer.to_single(), ()
         return
     batch = buffer.to_batch(schema)
     if buffer.bytes <= min(2 * block_bytes, RAW_BYTES_MAX // 2):

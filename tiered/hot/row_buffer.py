@@ -94,6 +94,19 @@ class RecordBuffer(RowFields):
         self.bytes += size
 
     @property
+    def width(self) -> int:
+        """The number of columns without the timestamp."""
+        return len(RECORD_SCHEMA)
+
+    def extend(self, rows: RecordBuffer) -> None:
+        """Add all of other rows but their timestamps, which make them count."""
+        row = len(self.timestamps_us)
+        self.keys += rows.keys
+        self.values += rows.values
+        self.headers |= {row + at: pairs for at, pairs in rows.headers.items()}
+        self.bytes += rows.bytes
+
+    @property
     def is_single(self) -> bool:
         """Whether the buffer has one small record without headers, which `to_single` encodes."""
         return len(self.timestamps_us) == 1 and not self.headers and self.bytes <= SINGLE_BYTES_MAX
@@ -187,6 +200,17 @@ class RowBuffer:
         for column, value in zip_longest(self.columns, values):
             column.append(value)
         self.bytes += size + self.row_bytes
+
+    @property
+    def width(self) -> int:
+        """The number of columns without the timestamp."""
+        return len(self.columns)
+
+    def extend(self, rows: RowBuffer) -> None:
+        """Add all of other rows, of the same columns, but their timestamps, which make them count."""
+        for column, values in zip(self.columns, rows.columns, strict=True):
+            column.extend(values)
+        self.bytes += rows.bytes
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """See `Buffer.to_batch`."""

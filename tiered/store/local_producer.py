@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.append import checked
+from ..engine.append import Checked, checked
 from ..engine.append_numbered import append_pieces, check_name, checked_number, numbered, wait_for_ranges
 from ..engine.ingest import body_of, body_pieces, by_partition, check_records, fitting
 from ..engine.open_topics import OpenTopic
@@ -69,9 +69,14 @@ class LocalProducer(Producer):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> Appended:
-        topic = self._topic
         check_sync(sync)
-        values, size, when, placing, place = checked(topic, value, key, headers, timestamp, partition)
+        record = checked(self._topic, value, key, headers, timestamp, partition)
+        return self.append_checked(record, sequence, sync)
+
+    def append_checked(self, record: Checked, sequence: int | None, sync: bool | None) -> Appended:
+        """Append a checked record; see `append`."""
+        topic = self._topic
+        values, size, when, placing, place = record
         if not topic.typed:
             size += RECORD_OVERHEAD_BYTES
         if place is None:

@@ -20,14 +20,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
+from ...base.condition import InterruptSafeCondition
 from ...engine.records import OffsetRange
 from ...errors import Backpressure, Fenced, ServerUnavailable, StoreClosed, TieredError, TopicNotFound, again
 from ...format.topic_meta import TopicMeta
+from ...hot.row_buffer import RecordBuffer, RowBuffer
+from ..wire import packed_rows
 from ..wire.topic_ref import topic_ref
 from .connection import Connection
 from .pending_batch import PendingBatch
@@ -41,6 +47,8 @@ WINDOW = 8
 BUFFER_BYTES_MAX = 32 << 20
 PILE_BYTES_MIN = 64 << 10
 PILE_BYTES_MAX = 4 << 20
+# Of what a caller sends itself: so little is sent without a wait for the server.
+AT_ONCE_BYTES_MAX = 16 << 10
 _IDLE_SECONDS = 1.0
 # Of what went wrong and nobody saw, the latest.
 _FAILED_MAX = 64
@@ -56,6 +64,8 @@ class Appender:
         Returns the topic as it is known by now.
     grown
         Called when an answer tells that the topic has more columns or partitions than that.
+    buffer
+        Returns an empty buffer for records of the topic as it is known by now.
     waits
         Whether an append that does not say so waits until it is durable.
     block_bytes
@@ -67,15 +77,17 @@ class Appender:
         connection: Connection,
         meta: Callable[[], TopicMeta],
         grown: Callable[[], None],
+        buffer: Callable[[], RecordBuffer | RowBuffer],
         waits: bool,
         block_bytes: int,
     ) -> None:
         self._connection = connection
         self._meta = meta
         self._grown = grown
+        self._buffer = buffer
         self._producer = f"flight-{uuid4().hex}"
         self._numbers: dict[int, int] = {}
-        self._changed = threading.Condition()
+        self._changed = InterruptSafeCondition()
         self._queue: deque[PendingBatch] = deque()
         self._growing: dict[int, PendingBatch] = {}
         self._under_way: deque[PendingBatch] = deque()
@@ -85,6 +97,8 @@ class Appender:
         self._kept = ReplayBuffer()
         self._incarnation: str | None = None
         self._stale = False
+        # Whether Ctrl-C, or an error, cut short what a caller sent: then the stream is of no use any more.
+        self._unsure = False
         self._failed: deque[PendingBatch] = deque(maxlen=_FAILED_MAX)
         self._fault: TieredError | None = None
         self._resting = False
@@ -95,43 +109,84 @@ class Appender:
     # -- on the threads of the callers -----------------------------------------------------------
 
     def add(
-        self, partition: int, row: tuple[Any, ...], size: int, sync: bool | None
+        self, partition: int, values: Sequence[Any], timestamp_us: int, size: int, sync: bool | None
     ) -> tuple[PendingBatch, int]:
         """Take one record; return its pile, and its place there."""
-        with self._changed:
+        with self._changed.lock:
             self._make_room(size)
             pile = self._growing.get(partition)
+            rows = None if pile is None else pile.rows
             if (
                 pile is None
+                or rows is None
                 or pile.size + size > self._pile_bytes
-                or len(pile.rows[0]) != len(row)
+                or rows.width < len(values)
                 or pile.sync != sync
             ):
-                pile = PendingBatch(partition, sync)
+                rows = self._buffer()
+                pile = PendingBatch(partition, sync, rows)
             # After each of these lines, where Ctrl-C may end the call, the record is there wholly or not at all.
-            place = len(pile.rows)
+            place = len(rows.timestamps_us)
             pile.threads.add(threading.get_ident())
-            pile.rows.append(row)
+            try:
+                rows.add(values, size)
+                rows.timestamps_us.append(timestamp_us)
+            except BaseException:
+                rows.truncate(place)
+                raise
             if place == 0:
-                self._queue.append(pile)
-                self._growing[partition] = pile
-            pile.size += size
-            self._bytes += size
-            if self._resting:
-                self._resting = False
-                self._changed.notify_all()
+                pile.size = rows.bytes
+                self._add_first(pile)
+            else:
+                self._bytes += rows.bytes - pile.size
+                pile.size = rows.bytes
             return pile, place
 
     def add_batch(self, pile: PendingBatch) -> None:
-        """Take Arrow data of one partition."""
-        with self._changed:
+        """Take Arrow data of one partition, or a record that is numbered."""
+        with self._changed.lock:
             self._make_room(pile.size)
             if pile.partition is not None:
                 self._growing.pop(pile.partition, None)
-            self._queue.append(pile)
+            self._add_first(pile, grows=False)
+
+    def _add_first(self, pile: PendingBatch, *, grows: bool = True) -> None:
+        """Send a pile at once, on this thread, where nothing else is to be sent and that takes no wait; else queue it.
+
+        The thread of the appender rests then, and takes the answer.
+        """
+        stream = self._stream
+        if (
+            self._resting
+            and not self._under_way
+            and stream is not None
+            and stream.schema_id == self._meta().schema_id
+            and pile.size <= AT_ONCE_BYTES_MAX
+        ):
+            self._number(pile)
+            self._unsure = True
+            self._under_way.append(pile)
             self._bytes += pile.size
+            try:
+                stream.write(pile, self._producer)
+                self._unsure = False
+            except (pa.ArrowException, OSError) as error:
+                log.debug("%s: a record was not sent at once: %s", self._connection.location, error)
+        else:
+            self._queue.append(pile)
+            if grows and pile.partition is not None:
+                self._growing[pile.partition] = pile
+            self._bytes += pile.size
+        if self._resting:
             self._resting = False
             self._changed.notify_all()
+
+    def _number(self, pile: PendingBatch) -> None:
+        pile.sealed()
+        if pile.number is None and pile.partition is not None:
+            # Before anything can fail: a pile that is under way is sent again by its number.
+            pile.number = self._numbers.get(pile.partition, 0)
+            self._numbers[pile.partition] = pile.number + pile.count
 
     def _make_room(self, size: int) -> None:
         if self._fault is not None:
@@ -147,11 +202,12 @@ class Appender:
 
     def drain(self) -> None:
         """Wait until the server has answered to everything so far."""
-        with self._changed:
+        with self._changed.lock:
             last = self._queue[-1] if self._queue else self._under_way[-1] if self._under_way else None
             if last is not None:
                 self._growing.clear()
-                self._changed.wait_for(lambda: last.settled or self._fault is not None)
+                while not (last.settled or self._fault is not None):
+                    self._changed.wait()
 
     def flush(self) -> None:
         """Return when everything so far is durable at the server.
@@ -164,15 +220,15 @@ class Appender:
         while True:
             self.drain()
             self.raise_failed()
-            with self._changed:
+            with self._changed.lock:
                 known, count, last = self._incarnation, len(self._kept), self._kept.end
             try:
                 found = self._connection.action("flush", topic_ref(self._meta()), seconds=None)["incarnation"]
             except TopicNotFound:
-                with self._changed:
+                with self._changed.lock:
                     self._kept.release(last)  # they went with the topic
                 raise
-            with self._changed:
+            with self._changed.lock:
                 if count == 0 or found == known:
                     self._kept.release(last)
                     return
@@ -181,14 +237,15 @@ class Appender:
                     self._stale = True
                     self._resting = False
                     self._changed.notify_all()
-                    self._changed.wait_for(lambda: not self._stale or self._fault is not None)
+                    while self._stale and self._fault is None:
+                        self._changed.wait()
                 if self._fault is not None:
                     raise again(self._fault)
 
     def raise_failed(self) -> None:
         """Raise what an append ran into that nobody waited for; once to each thread whose records they were."""
         thread = threading.get_ident()
-        with self._changed:
+        with self._changed.lock:
             failed = [pile for pile in self._failed if pile.untold(thread)]
             for pile in failed:
                 pile.told.add(thread)
@@ -199,31 +256,31 @@ class Appender:
 
     def close(self) -> None:
         """Send what is left, and end."""
-        with self._changed:
+        with self._changed.lock:
             self._ending = True
             self._changed.notify_all()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
-        with self._changed:
+        with self._changed.lock:
             self._fault = self._fault or StoreClosed("the store was closed")
             self._changed.notify_all()
 
     @property
     def unsettled(self) -> bool:
         """Whether anything that was appended here is not known to be durable."""
-        with self._changed:
+        with self._changed.lock:
             return bool(self._queue or self._under_way or self._kept)
 
     def fail(self, fault: TieredError) -> None:
         """Take nothing more."""
-        with self._changed:
+        with self._changed.lock:
             self._fault = self._fault or fault
             self._ending = True
             self._changed.notify_all()
 
     def abandon(self, fault: TieredError) -> None:
         """In a forked child: neither the thread nor the stream is there."""
-        self._changed = threading.Condition()
+        self._changed = InterruptSafeCondition()
         self._fault = fault
         _abandoned.append(self._stream)
 
@@ -235,6 +292,8 @@ class Appender:
             if pile is None and not self._under_way and not self._stale:
                 break  # told to end, and nothing is left
             try:
+                if self._unsure:
+                    raise ServerUnavailable("it is not known what was sent")
                 if self._stale:
                     self._stream_to(self._meta())
                     if pile is None:
@@ -259,7 +318,7 @@ class Appender:
             # A stream that is left open takes a thread of the server. Its end can take long, so not under the lock.
             self._close_stream()
             self._keep_no_longer()
-        with self._changed:
+        with self._changed.lock:
             if self._stale and self._under_way:
                 self._stale = False  # a server that went away shows in the stream
             if self._stale or not self._queue or (self._under_way and self._grows(self._queue[0])):
@@ -268,11 +327,7 @@ class Appender:
             pile = self._queue.popleft()
             if pile.partition is not None and self._growing.get(pile.partition) is pile:
                 del self._growing[pile.partition]
-            pile.sealed()
-            if pile.number is None and pile.partition is not None:
-                # Before anything can fail: a pile that is under way is sent again by its number.
-                pile.number = self._numbers.get(pile.partition, 0)
-                self._numbers[pile.partition] = pile.number + pile.count
+            self._number(pile)
             self._under_way.append(pile)
             return pile
 
@@ -282,15 +337,15 @@ class Appender:
 
     def _idles(self) -> bool:
         """Wait until there is something to do; return whether there was nothing for long, but to let go of what is held."""
-        with self._changed:
+        with self._changed.lock:
             while not (self._queue or self._under_way or self._ending or self._stale):
                 self._resting = True
-                held = not self._changed.wait(_IDLE_SECONDS) and (
-                    self._stream is not None or self._kept.too_much
-                )
-                if held and not self._queue:
+                until = time.monotonic() + _IDLE_SECONDS
+                self._changed.wait(_IDLE_SECONDS)
+                self._resting = False
+                held = self._stream is not None or self._kept.too_much
+                if held and time.monotonic() >= until and not (self._queue or self._under_way):
                     return True
-            self._resting = False
             return False
 
     def _send(self, pile: PendingBatch) -> None:
@@ -309,7 +364,8 @@ class Appender:
         found = str(facts["incarnation"])
         # Of this server: what it answers to without waiting has to be kept.
         self._waits = facts["sync"] in ("always", "cold")
-        stream = PutStream(self._connection, meta, found)
+        packs = facts.get("packed_rows") == packed_rows.VERSION
+        stream = PutStream(self._connection, meta, found, packs=packs)
         self._stream = stream
         if self._incarnation != found:
             for pile in self._kept:
@@ -317,13 +373,13 @@ class Appender:
                 error = stream.answer().error
                 if isinstance(error, Fenced) and pile.session is not None:
                     # The producer began another session: this one's records alone are given up.
-                    with self._changed:
+                    with self._changed.lock:
                         self._failed += self._kept.give_up(error, pile.session)
                     raise ServerUnavailable(str(error))  # the server ended the stream
                 if error is not None:
                     raise error
             self._incarnation = found
-        with self._changed:
+        with self._changed.lock:
             self._stale = False
             self._changed.notify_all()
         return stream
@@ -334,7 +390,7 @@ class Appender:
         found = self._connection.action("flush", topic_ref(self._meta()), seconds=seconds, retry=False)
         if found["incarnation"] != self._incarnation:
             return False
-        with self._changed:
+        with self._changed.lock:
             self._kept.release(last)
         return True
 
@@ -344,7 +400,7 @@ class Appender:
             self._kept.wait()
             try:
                 if not self._make_durable(seconds=0.0):
-                    with self._changed:
+                    with self._changed.lock:
                         self._stale = True
             except TieredError as error:
                 log.info("%s made nothing durable: %s", self._connection.location, error)
@@ -364,7 +420,7 @@ class Appender:
             self._grown()
 
     def _settle(self, pile: PendingBatch, ranges: tuple[OffsetRange, ...], error: TieredError | None) -> None:
-        with self._changed:
+        with self._changed.lock:
             self._under_way.remove(pile)
             size = pile.size
             pile.settle(ranges, error)
@@ -410,7 +466,7 @@ class Appender:
 
     def _fail_all(self, error: TieredError) -> None:
         self._close_stream()
-        with self._changed:
+        with self._changed.lock:
             piles = [*self._under_way, *self._queue]
             count = len(piles) + len(self._kept)
             self._under_way = deque(piles)
@@ -425,7 +481,7 @@ class Appender:
             self._settle(pile, (), error)
 
     def _close_stream(self) -> None:
-        stream, self._stream = self._stream, None
+        stream, self._stream, self._unsure = self._stream, None, False
         if stream is not None:
             stream.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
@@ -12,11 +13,13 @@ import pyarrow as pa
 from ...engine.records import Appended, OffsetRange, merged_ranges
 from ...errors import ServerUnavailable, TieredError, again
 from ...format.producers import UNKNOWN_OFFSET
-from ...format.schema import TIMESTAMP
+from ...hot.row_buffer import RecordBuffer, RowBuffer
+from ..wire.packed_rows import is_packable, pack_rows, unpack_rows
 from ..wire.put_messages import Session
 
 # Longer than any server takes that answers at all, but for a bucket that is away under sync="cold".
 _ANSWER_SECONDS = 600.0
+_WAIT_SECONDS = 1.0
 
 
 class PendingBatch:
@@ -25,13 +28,15 @@ class PendingBatch:
     Attributes
     ----------
     rows
-        Timestamp and columns of each record, until they are made a batch.
+        The records, until they are encoded; None: it is of Arrow data.
     count
         Of the records, once it is `sealed`.
     sync
         What the strictest of them waits for: as `BatchInfo.sync`.
     number
         Sequence number of the first, once it is given.
+    settled
+        Whether it is known what became of the records.
     threads, told
         Whose records they are, and who was told why they were not appended.
     session
@@ -45,28 +50,35 @@ class PendingBatch:
         "batch",
         "count",
         "number",
+        "packed",
         "partition",
         "rows",
         "session",
+        "settled",
         "size",
         "sync",
         "threads",
         "told",
     )
 
-    def __init__(self, partition: int | None, sync: bool | None) -> None:
+    def __init__(
+        self, partition: int | None, sync: bool | None, rows: RecordBuffer | RowBuffer | None = None
+    ) -> None:
         self.partition = partition
         self.sync = sync
-        # Whole records, not columns: Ctrl-C between two columns would leave them askew.
-        self.rows: list[tuple[Any, ...]] = []
+        self.rows = rows
         self.batch: pa.RecordBatch | None = None
+        self.packed: bytes | None = None
         self.count = 0
         self.size = 0
         self.number: int | None = None
         self.session: Session | None = None
         self._ranges: tuple[OffsetRange, ...] = ()
         self._error: TieredError | None = None
-        self._done = threading.Event()
+        # Held until it is known what became of the records. An `Event` takes ten times as long.
+        self._done = threading.Lock()
+        self._done.acquire()
+        self.settled = False
         self.threads: set[int] = set()
         self.told: set[int] = set()
 
@@ -80,20 +92,27 @@ class PendingBatch:
 
     def sealed(self) -> Self:
         """Say that no record comes to it any more."""
-        self.count = self.count or len(self.rows)
+        if self.rows is not None:
+            self.count = len(self.rows.timestamps_us)
         return self
+
+    def to_packed(self) -> bytes | None:
+        """Return the records as packed rows; None if they go as a batch. They have their number by now."""
+        if self.packed is None and isinstance(self.rows, RecordBuffer) and is_packable(self.rows):
+            assert self.number is not None
+            self.packed, self.rows = pack_rows(self.number, self.rows), None
+        return self.packed
 
     def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return what is sent: a column ``timestamp``, then those of the topic."""
-        if self.batch is None:
-            stamps, *own = zip(*self.rows, strict=True)
-            arrays = [pa.array(stamps, pa.int64()).cast(TIMESTAMP)]
-            arrays += [_array(values, schema.field(at)) for at, values in enumerate(own, 1)]
-            # Columns that the topic gained since.
-            arrays += [pa.nulls(self.count, field.type) for field in list(schema)[len(arrays) :]]
-            self.batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-            self.rows = []
-        elif len(self.batch.schema) < len(schema):
+        if self.packed is not None:
+            self.rows, self.packed = unpack_rows(self.packed)[1], None
+        if self.rows is not None:
+            # Without the columns that the topic gained since.
+            own = list(schema)[: self.rows.width + 1]
+            self.batch, self.rows = self.rows.to_batch(pa.schema(own)), None
+        assert self.batch is not None
+        if len(self.batch.schema) < len(schema):
             gained = list(schema)[len(self.batch.schema) :]
             columns = [*self.batch.columns, *(pa.nulls(self.count, field.type) for field in gained)]
             self.batch = pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -102,21 +121,17 @@ class PendingBatch:
     def settle(self, ranges: tuple[OffsetRange, ...], error: TieredError | None) -> None:
         """Say what became of the records."""
         self._ranges, self._error = ranges, error
-        self._done.set()
+        if not self.settled:
+            self.settled = True
+            self._done.release()
 
     def forget(self) -> None:
         """Let go of the data: they are durable at the server, or given up."""
-        self.batch = None
-        self.rows = []
+        self.batch = self.rows = self.packed = None
 
     def untold(self, thread: int) -> bool:
         """Whether a flush on a thread has to say that they were not appended: once to each whose they are."""
         return thread not in self.told and (not self.told or not self.threads <= self.told)
-
-    @property
-    def settled(self) -> bool:
-        """Whether it is known what became of the records."""
-        return self._done.is_set()
 
     def ranges(self) -> tuple[OffsetRange, ...]:
         """Wait, and return where the records are, in their order.
@@ -126,10 +141,15 @@ class PendingBatch:
         TieredError
             Why they were not appended, or why that is not known.
         """
-        if not self._done.wait(_ANSWER_SECONDS):
-            raise ServerUnavailable(
-                "the server did not answer in time; whether the records were appended is not known"
-            )
+        until = time.monotonic() + _ANSWER_SECONDS
+        while not self.settled:
+            # Not for all that time at once: whoever is woken, and hit by Ctrl-C, wakes nobody else.
+            if self._done.acquire(timeout=_WAIT_SECONDS):
+                self._done.release()
+            elif time.monotonic() >= until:
+                raise ServerUnavailable(
+                    "the server did not answer in time; whether the records were appended is not known"
+                )
         if self._error is not None:
             self.told.add(threading.get_ident())
             raise again(self._error)
@@ -156,12 +176,6 @@ class PendingBatch:
                 return item.start + index
             index -= length
         raise AssertionError
-
-
-def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    if values[0] is None and values.count(None) == len(values):
-        return pa.nulls(len(values), field.type)  # of thousands of columns, sparse rows fill few
-    return pa.array(values, field.type)
 
 
 class _Awaited:

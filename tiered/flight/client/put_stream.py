@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -12,7 +13,8 @@ from ...format.producers import PASSING_EPOCH
 from ...format.schema import TIMESTAMP
 from ...format.topic_meta import TopicMeta
 from ..wire.flight_errors import from_flight
-from ..wire.put_messages import Ack, BatchInfo, PutCommand
+from ..wire.packed_rows import decode_answer, join_rows
+from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from .connection import Connection
 from .pending_batch import PendingBatch
 
@@ -22,8 +24,9 @@ log = logging.getLogger("tiered.flight")
 class PutStream:
     """One stream of batches and their answers."""
 
-    def __init__(self, connection: Connection, meta: TopicMeta, incarnation: str) -> None:
+    def __init__(self, connection: Connection, meta: TopicMeta, incarnation: str, *, packs: bool) -> None:
         self.schema_id = meta.schema_id
+        self._packs = packs
         self._location = connection.location
         self._schema = pa.schema([pa.field("timestamp", TIMESTAMP), *meta.schema])
         command = PutCommand(meta.name, meta.topic_id, options={"incarnation": incarnation})
@@ -31,21 +34,25 @@ class PutStream:
 
     def send(self, pile: PendingBatch, producer: str) -> None:
         """Write one pile; its answer comes in its turn."""
-        name, epoch, partitions = pile.session or (producer, PASSING_EPOCH, None)
-        info = BatchInfo(
-            pile.partition,
-            pile.sync,
-            name,
-            epoch,
-            pile.number,
-            session=pile.session is not None,
-            partitions=partitions,
-        )
-        batch = pile.to_batch(self._schema)
         try:
-            self._writer.write_with_metadata(batch, info.encode())
+            self.write(pile, producer)
         except (pa.ArrowException, OSError) as error:
             raise self._why(error) from None
+
+    def write(self, pile: PendingBatch, producer: str) -> None:
+        """Do as `send`, but for the reason of an error.
+
+        Raises
+        ------
+        pyarrow.ArrowException, OSError
+        """
+        packed = pile.to_packed() if self._packs else None
+        if packed is not None:
+            info = _info(pile.partition, pile.sync, producer, 0, pile.session)
+            self._writer.write_metadata(join_rows(info, packed))
+        else:
+            info = _info(pile.partition, pile.sync, producer, pile.number, pile.session)
+            self._writer.write_with_metadata(pile.to_batch(self._schema), info)
 
     def answer(self) -> Ack:
         """Return the next answer."""
@@ -55,7 +62,7 @@ class PutStream:
             raise self._why(error) from None
         if data is None:
             raise self._why(None)
-        return Ack.decode(data)
+        return decode_answer(data)
 
     def _why(self, error: BaseException | None) -> TieredError:
         """Return why the stream ended: what the server said at the end of it, else what was seen here."""
@@ -74,3 +81,13 @@ class PutStream:
             self._writer.close()
         except (pa.ArrowException, OSError) as error:
             log.debug("%s: the stream ended with %s", self._location, error)
+
+
+@lru_cache(maxsize=64)
+def _info(
+    partition: int | None, sync: bool | None, producer: str, sequence: int | None, session: Session | None
+) -> bytes:
+    name, epoch, partitions = session or (producer, PASSING_EPOCH, None)
+    return BatchInfo(
+        partition, sync, name, epoch, sequence, session=session is not None, partitions=partitions
+    ).encode()

@@ -14,6 +14,7 @@ from ...errors import RecordTooLarge, SchemaMismatch
 from ...format.block_rows import split_batch
 from ...format.record import Headers
 from ...format.sizes import bytes_bound
+from ...hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ...reader.query import check_sync
 from ...store.interface.producer import Producer
 from ..wire.put_messages import Session
@@ -56,9 +57,11 @@ class RemoteProducer(Producer):
         topic.lifecycle.check_writable()
         check_sync(sync)
         record = checked(topic, value, key, headers, timestamp, partition)
-        pile = PendingBatch(record.partition, sync)
-        pile.size = record.size + topic.row_bytes
-        pile.rows.append((record.timestamp_us, *record.values))
+        rows = topic.new_buffer()
+        rows.add(record.values, record.size if topic.typed else record.size + RECORD_OVERHEAD_BYTES)
+        rows.timestamps_us.append(record.timestamp_us)
+        pile = PendingBatch(record.partition, sync, rows)
+        pile.size = rows.bytes
         with self._lock:
             number = self.sequence.check(sequence)
             found = self._appended(pile.sealed(), number)[0]

@@ -19,6 +19,7 @@ from ...format.record import Headers, check_record_size, partition_of
 from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
+from ...hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ...reader.query import (
     Offsets,
     check_sync,
@@ -88,8 +89,8 @@ class RemoteTopic(Topic):
         place, placing = record.partition, record.placing
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self.opened.sticky
-        row = (record.timestamp_us, *record.values)
-        pile, at = self.appender.add(place, row, record.size + self.opened.row_bytes, sync)
+        size = record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES
+        pile, at = self.appender.add(place, record.values, record.timestamp_us, size, sync)
         if record.partition is None and not placing and pile.size > self.opened.block_bytes:
             self.opened.sticky = (place + 1) % self.partitions
         return pile, at

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from ...engine.lifecycle import Lifecycle
 from ...engine.topic_shape import TopicShape
-from ...format.schema import TIMESTAMP, body_schema
-from ...format.sizes import row_bytes
+from ...format.schema import TIMESTAMP
 from ...format.timestamps import plain_int
 from ...format.topic_meta import TopicMeta
+from ...hot.row_buffer import RecordBuffer, RowBuffer, RowLayout
 from ...settings.sections import StoreSettings
 from .appender import Appender
 from .connection import Connection
@@ -28,8 +28,6 @@ class TopicState(TopicShape):
         Of the store that was connected to.
     lock
         Of changes to the shape.
-    row_bytes
-        What a row of nulls takes in a message.
     """
 
     def __init__(
@@ -44,11 +42,17 @@ class TopicState(TopicShape):
         self.connection = connection
         self.lifecycle = lifecycle
         self.lock = threading.RLock()
-        self.appender = Appender(connection, lambda: self.meta, self.refresh, self.waits, self.block_bytes)
+        self.appender = Appender(
+            connection, lambda: self.meta, self.refresh, self.new_buffer, self.waits, self.block_bytes
+        )
 
     def use(self, meta: TopicMeta) -> None:
         super().use(meta)
-        self.row_bytes = row_bytes(body_schema(meta.schema))
+        self._layout = RowLayout.of(meta.schema)
+
+    def new_buffer(self) -> RecordBuffer | RowBuffer:
+        """Return an empty buffer for records of the topic."""
+        return RowBuffer(0, self._layout) if self.typed else RecordBuffer(0)
 
     def refresh(self) -> None:
         """Take over what others changed of the topic."""

@@ -12,6 +12,7 @@ from uuid import UUID
 from ...errors import ConfigError
 from ...reader.snapshot import snapshot_partition
 from ...store.local_producer import open_producer
+from ..wire import packed_rows
 from ..wire.directory_id import directory_id
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, decode_schema, maybe, positive, text, whole
@@ -40,6 +41,7 @@ def _server(store: LocalStore, _: Values) -> dict[str, Any]:
         "block_bytes": options.block_bytes,
         "read_only": store.writer_lock is None,
         "durable_on_scan": options.sync != "never",
+        "packed_rows": packed_rows.VERSION,
     }
 
 

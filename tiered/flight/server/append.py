@@ -11,10 +11,13 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ...engine.append_numbered import append_idempotent
-from ...engine.records import OffsetRange
-from ...errors import SchemaMismatch, ServerUnavailable, TieredError
+from ...engine.append import checked_rows
+from ...engine.append_numbered import append_idempotent, append_rows
+from ...engine.records import OffsetRange, merged_ranges
+from ...errors import ConfigError, SchemaMismatch, ServerUnavailable, TieredError
+from ...hot.row_buffer import RecordBuffer
 from ...store.local_producer import LocalProducer, resume_producer
+from ..wire.packed_rows import encode_answer, split_rows, unpack_rows
 from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from ..wire.topic_ref import resolve_topic
 from .safe_batch import safe_batch
@@ -22,6 +25,9 @@ from .safe_batch import safe_batch
 if TYPE_CHECKING:
     from ...store.local_store import LocalStore
     from ...store.local_topic import LocalTopic
+
+# Of what is remembered for a client that is silent.
+_INFO_BYTES_MAX = 8 << 10
 
 log = logging.getLogger("tiered.flight")
 
@@ -44,20 +50,44 @@ def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: A
     if expected not in (None, incarnation_of(store)):
         raise ServerUnavailable("another process serves the store by now")
     sessions: dict[Session, LocalProducer] = {}
+    infos = _Infos()
     for batch, metadata in chunks(reader):
         with work():
-            info = None
+            info = rows = None
             try:
-                info = BatchInfo.decode(metadata)
-                ack = _appended(topic, batch, info, sessions)
+                encoded, packed = split_rows(metadata)
+                info = infos.decode(encoded)
+                sequence = info.sequence
+                if packed is not None:
+                    sequence, rows = unpack_rows(packed)
+                if rows is not None and batch is not None:
+                    raise ConfigError("a message has a batch or packed rows, not both")
+                ack = _appended(topic, batch if rows is None else rows, sequence, info, sessions)
             except TieredError as error:
                 ack = Ack(error=error, partitions=topic.partitions, schema_id=topic.opened.meta.schema_id)
-            if not answered(writer, ack.encode()):
+            if not answered(writer, ack.encode() if rows is None else encode_answer(ack)):
                 return
         if ack.error is not None and info is not None and info.producer is not None:
             # Higher numbers behind it would make a repeat of it look done, should this answer be lost.
             return
-        del batch, ack  # whoever is silent from here on would have them kept
+        del batch, rows, ack  # whoever is silent from here on would have them kept
+
+
+class _Infos:
+    """Decodes the metadata of a stream, and remembers the last: those of packed rows are alike."""
+
+    def __init__(self) -> None:
+        self._encoded: bytes | None = None
+        self._info = BatchInfo()
+
+    def decode(self, encoded: bytes) -> BatchInfo:
+        """Return the `BatchInfo`; raise `ConfigError` for what is none."""
+        if encoded == self._encoded:
+            return self._info
+        info = BatchInfo.decode(encoded)
+        if len(encoded) <= _INFO_BYTES_MAX:
+            self._encoded, self._info = encoded, info
+        return info
 
 
 def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
@@ -99,35 +129,17 @@ def incarnation_of(store: LocalStore) -> str:
 
 
 def _appended(
-    topic: LocalTopic, batch: pa.RecordBatch | None, info: BatchInfo, sessions: dict[Session, LocalProducer]
+    topic: LocalTopic,
+    data: pa.RecordBatch | RecordBuffer | None,
+    sequence: int | None,
+    info: BatchInfo,
+    sessions: dict[Session, LocalProducer],
 ) -> Ack:
     ranges: list[OffsetRange] = []
-    if batch is not None and batch.num_rows:
-        batch = safe_batch(batch)
-        if info.producer is not None:
-            assert info.epoch is not None
-            assert info.sequence is not None
-            if info.session:
-                session = Session(info.producer, info.epoch, info.partitions or topic.partitions)
-                producer = _producer(topic, session, sessions)
-                ranges = producer.append_batch(
-                    batch, sequence=info.sequence, partition=info.partition, sync=info.sync
-                )
-            else:
-                assert info.partition is not None
-                ranges = [
-                    append_idempotent(
-                        topic.opened,
-                        batch,
-                        info.partition,
-                        info.producer,
-                        info.epoch,
-                        info.sequence,
-                        sync=info.sync,
-                    )
-                ]
-        else:
-            ranges = topic.append_batch(batch, partition=info.partition, sync=info.sync)
+    if isinstance(data, RecordBuffer):
+        ranges = _append_rows(topic, data, sequence, info, sessions)
+    elif data is not None and data.num_rows:
+        ranges = _append_batch(topic, safe_batch(data), sequence, info, sessions)
     return Ack(
         tuple((item.partition, item.start, item.end) for item in ranges),
         None,
@@ -136,7 +148,58 @@ def _appended(
     )
 
 
-def _producer(topic: LocalTopic, session: Session, sessions: dict[Session, LocalProducer]) -> LocalProducer:
+def _append_batch(
+    topic: LocalTopic,
+    batch: pa.RecordBatch,
+    sequence: int | None,
+    info: BatchInfo,
+    sessions: dict[Session, LocalProducer],
+) -> list[OffsetRange]:
+    if info.producer is None:
+        return topic.append_batch(batch, partition=info.partition, sync=info.sync)
+    assert info.epoch is not None
+    assert sequence is not None
+    if info.session:
+        producer = _producer(topic, info, sessions)
+        return producer.append_batch(batch, sequence=sequence, partition=info.partition, sync=info.sync)
+    assert info.partition is not None
+    found = append_idempotent(
+        topic.opened, batch, info.partition, info.producer, info.epoch, sequence, sync=info.sync
+    )
+    return [found]
+
+
+def _append_rows(
+    topic: LocalTopic,
+    rows: RecordBuffer,
+    sequence: int | None,
+    info: BatchInfo,
+    sessions: dict[Session, LocalProducer],
+) -> list[OffsetRange]:
+    if info.producer is None:
+        raise ConfigError("packed rows need the numbers of a producer")
+    assert info.epoch is not None
+    assert sequence is not None
+    if not info.session:
+        assert info.partition is not None
+        found = append_rows(
+            topic.opened, rows, info.partition, info.producer, info.epoch, sequence, sync=info.sync
+        )
+        return [found]
+    producer = _producer(topic, info, sessions)
+    records = checked_rows(topic.opened, rows, info.partition)
+    last = len(records) - 1
+    appended = [
+        producer.append_checked(record, sequence + at, info.sync if at == last else False)
+        for at, record in enumerate(records)
+    ]
+    return merged_ranges([OffsetRange(place, offset, offset + 1) for place, offset in appended])
+
+
+def _producer(topic: LocalTopic, info: BatchInfo, sessions: dict[Session, LocalProducer]) -> LocalProducer:
+    assert info.producer is not None
+    assert info.epoch is not None
+    session = Session(info.producer, info.epoch, info.partitions or topic.partitions)
     found = sessions.get(session)
     if found is None:
         sessions.clear()  # a client has few, and a stream must not gather them

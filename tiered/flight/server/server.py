@@ -89,14 +89,22 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
     @contextmanager
     def _call(self) -> Iterator[None]:
         with server_errors():
-            self.check()
-            with self._lock:
-                self.busy += 1
+            self.begin()
             try:
                 yield
             finally:
-                with self._lock:
-                    self.busy -= 1
+                self.end()
+
+    def begin(self) -> None:
+        """Begin a piece of work; raise `StoreClosed` once the server ends."""
+        self.check()
+        with self._lock:
+            self.busy += 1
+
+    def end(self) -> None:
+        """End a piece of work."""
+        with self._lock:
+            self.busy -= 1
 
     # -- what Flight calls -----------------------------------------------------------------------
 
@@ -168,12 +176,8 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
             handler = self._puts.get(command.kind)
             if handler is None:
                 raise ConfigError(f"this server takes no batches for {command.kind!r}")
-            handler(self.store, command, reader, writer, lambda: self._work(stream))
-
-    @contextmanager
-    def _work(self, stream: Stream) -> Iterator[None]:
-        with stream.working(), self._call():
-            yield
+            work = _Work(self, stream)
+            handler(self.store, command, reader, writer, lambda: work)
 
     def list_actions(self, context: fl.ServerCallContext) -> list[tuple[str, str]]:  # noqa: ARG002
         return [(name, (action.__doc__ or "").partition("\n")[0]) for name, action in self._actions.items()]
@@ -182,6 +186,22 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
         with self._call():
             values = decode_action(action.body.to_pybytes())
             return [encode_json(run_action(self._actions, self.store, action.type, values))]
+
+
+class _Work:
+    """A piece of work for a stream. A class: `contextmanager` takes longer than the append of a record."""
+
+    def __init__(self, service: Service, stream: Stream) -> None:
+        self._service = service
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._service.begin()
+        self._stream.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.end()
+        self._service.end()
 
 
 PUTS: dict[str, PutHandler] = {"append": append_stream, "stage": stage_stream}

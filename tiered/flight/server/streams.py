@@ -37,11 +37,19 @@ class Stream:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Do a piece of work for the client; between two of them the client is waited for."""
-        self._silent_since = None
+        self.begin()
         try:
             yield
         finally:
-            self._silent_since = self._clock()
+            self.end()
+
+    def begin(self) -> None:
+        """Begin a piece of work."""
+        self._silent_since = None
+
+    def end(self) -> None:
+        """End it: the client is waited for from here on."""
+        self._silent_since = self._clock()
 
     @property
     def silent_seconds(self) -> float:

@@ -18,6 +18,7 @@ MESSAGE_BYTES_MAX = 1 << 20
 ACTION_BYTES_MAX = 32 << 20
 
 _T = TypeVar("_T")
+_to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 
@@ -38,7 +39,7 @@ def decode_answer(data: bytes) -> dict[str, Any]:
 
 def dump(values: Mapping[str, Any]) -> bytes:
     """Return values as compact JSON."""
-    return json.dumps(values, separators=(",", ":"), default=str).encode()
+    return _to_json(values).encode()
 
 
 def load(data: bytes, what: str, build: Callable[[dict[str, Any]], _T], bytes_max: int | None = None) -> _T:
