@@ -20,8 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import tiered
 from tests.support.clock import Clock
 from tests.support.disks import WithoutSyncs
+from tests.support.partition_writers import rows_of
 from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, stepwise, tier
-from tiered.engine.append_numbered import append_idempotent
+from tiered.engine.append_numbered import append_idempotent, append_rows
 from tiered.engine.host import Host
 from tiered.format.producers import RUNS_MAX, UNKNOWN_OFFSET
 from tiered.store.interface.producer import Producer
@@ -64,7 +65,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.starts = [0] * count
         self.where: dict[bytes, tuple[int, int]] = {}
         self.clients = [Client("a"), Client("b")]
-        self.calls: list[tuple[int, int, int]] = []
+        self.calls: list[tuple[int, int, int, str]] = []
         self.calls_flushed = self.calls_published = 0
         self.path = self.folder / "0"
         self.store = self.open()
@@ -159,11 +160,16 @@ class ProducerMachine(RuleBasedStateMachine):
             assert sum(end - start for _, start, end in found) == len(rows)
             assert client.session.append_batch(table, sequence=begin) == found
 
-    @rule(partition=partitions, jump=st.integers(0, 1 << 40), rows=st.integers(1, 8))
-    def sink(self, partition: int, jump: int, rows: int) -> None:
+    @rule(
+        partition=partitions,
+        jump=st.integers(0, 1 << 40),
+        rows=st.integers(1, 8),
+        way=st.sampled_from(("batch", "rows", "synced rows")),
+    )
+    def sink(self, partition: int, jump: int, rows: int, way: str) -> None:
         partition %= self.count
-        last = max((base + count for place, base, count in self.calls if place == partition), default=0)
-        self.calls.append((partition, last + jump % (1 << 33), rows))
+        last = max((base + count for place, base, count, _ in self.calls if place == partition), default=0)
+        self.calls.append((partition, last + jump % (1 << 33), rows, way))
         self.call(len(self.calls) - 1)
 
     @rule(share=shares)
@@ -172,11 +178,16 @@ class ProducerMachine(RuleBasedStateMachine):
             self.call(round(share * (len(self.calls) - 1)))
 
     def call(self, index: int) -> None:
-        partition, base, rows = self.calls[index]
+        partition, base, rows, way = self.calls[index]
         values = [b"sink/%d:%d" % (partition, base + i) for i in range(rows)]
         known = [self.where.get(value) for value in values]
-        data = pa.table({"value": pa.array(values, pa.binary())})
-        found = append_idempotent(self.topic.opened, data, partition, "sink", 3, base)
+        if way == "batch":
+            data = pa.table({"value": pa.array(values, pa.binary())})
+            found = append_idempotent(self.topic.opened, data, partition, "sink", 3, base)
+        else:
+            found = append_rows(
+                self.topic.opened, rows_of(*values), partition, "sink", 3, base, sync=way == "synced rows"
+            )
         missing = [value for value, place in zip(values, known, strict=True) if place is None]
         assert known == sorted(known, key=lambda place: place is None), "the durable rows are the first ones"
         for value in missing:

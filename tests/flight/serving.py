@@ -31,3 +31,13 @@ def lose(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *calls: int) ->
         return found
 
     monkeypatch.setattr(owner, name, lossy)
+
+
+def of_an_earlier_release(monkeypatch: pytest.MonkeyPatch, actions: dict[str, Any]) -> None:
+    """Let servers with these actions announce nothing, so that clients send Arrow batches alone."""
+    real = actions["server"]
+
+    def silent(*arguments: Any) -> dict[str, Any]:
+        return {name: value for name, value in real(*arguments).items() if name != "packed_rows"}
+
+    monkeypatch.setitem(actions, "server", silent)

@@ -11,12 +11,21 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.flight.serving import lose
+from tests.flight.serving import lose, of_an_earlier_release
 from tiered.errors import DiskFull
 from tiered.flight.client import replay_buffer as kept_module
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
 from tiered.flight.server import append as appending
+from tiered.flight.server.actions import ACTIONS
+
+
+@pytest.fixture(autouse=True, params=["rows", "batches"])
+def sent_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What records go as: packed rows, or batches as to a server of an earlier release."""
+    if request.param == "batches":
+        of_an_earlier_release(monkeypatch, ACTIONS)
+    return str(request.param)
 
 
 @pytest.mark.parametrize("connections", [(), (1,), (1, 2)])

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tiered
-from tests.flight.serving import lose
+from tests.flight.serving import lose, of_an_earlier_release
 from tests.support.interrupts import Interrupted, interrupting
 from tests.support.waiting import wait_until
 from tiered.errors import DiskFull, StoreClosed
@@ -23,9 +23,19 @@ from tiered.flight.client.appender import PILE_BYTES_MIN, Appender
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
 from tiered.flight.server import append as appending
+from tiered.flight.server.actions import ACTIONS
 from tiered.flight.server.streams import cut_connections
 from tiered.format import producers
 from tiered.hot.active_segment import ActiveSegment
+from tiered.hot.row_buffer import RecordBuffer
+
+
+@pytest.fixture(autouse=True, params=["rows", "batches"])
+def sent_as(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What records go as: packed rows, or batches as to a server of an earlier release."""
+    if request.param == "batches":
+        of_an_earlier_release(monkeypatch, ACTIONS)
+    return str(request.param)
 
 
 def fail(monkeypatch: pytest.MonkeyPatch, error: Exception, *calls: int) -> None:
@@ -138,7 +148,7 @@ def test_each_whose_records_failed_is_told(remote: tiered.Store, monkeypatch: py
 
     def gated(where: tiered.Topic, batch: Any, *arguments: Any) -> appending.Ack:
         assert gate.wait(20)
-        if b"mine" in batch.values:
+        if b"mine" in (batch.values if isinstance(batch, RecordBuffer) else batch["value"].to_pylist()):
             raise DiskFull("no space for the test")
         return real(where, batch, *arguments)
 

@@ -27,6 +27,7 @@ from tests.support.partition_writers import (
     batch_of,
     open_writer,
     read_partition,
+    rows_of,
     writing,
 )
 from tests.support.segments import APPENDING
@@ -186,8 +187,8 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(operation: str, tmp_path
 NUMBERING = WRITING | {
     method.__code__
     for method in (
-        BlockWriter.append_numbered_batches, producer_runs, BlockWriter._append_run, ActiveSegment.append,
-        ActiveSegment._write, SegmentWriter.append,
+        BlockWriter.append_numbered_batches, BlockWriter._append_runs, producer_runs, BlockWriter._append_run,
+        ActiveSegment.append, ActiveSegment._write, SegmentWriter.append,
     )
 }  # fmt: skip
 
@@ -216,6 +217,24 @@ def test_a_numbered_batch_that_is_interrupted_anywhere_is_completed_by_a_repeat(
         assert [value for value in found if value in rows] == rows, f"interrupted at point {point}"
         point += 1
     assert point > 50
+
+
+def test_a_numbered_record_that_is_interrupted_anywhere_is_written_by_a_repeat(tmp_path: Path) -> None:
+    """Exhaustive: the record that is a block of its own is there once, and the one after it."""
+    codes, point, interrupted = NUMBERING | {BlockWriter.append_numbered_single.__code__}, 0, True
+    while interrupted:
+        directory = tmp_path / str(point)
+        with writing(directory) as writer:
+            append(writer, b"before")
+            with interrupting(codes, point) as left, suppress(Interrupted):
+                writer.append_numbered_single((1, 0, 5), rows_of(b"x"))
+            interrupted = left[0] < 0
+            again = writer.append_numbered_single((1, 0, 5), rows_of(b"x"))
+            assert again == (1, 2), f"interrupted at point {point}"
+            assert writer.append_numbered_single((1, 0, 6), rows_of(b"y")) == (2, 3)
+        assert list(read_partition(directory).values()) == [b"before", b"x", b"y"]
+        point += 1
+    assert point > 20
 
 
 DRAINING = {
@@ -496,3 +515,28 @@ def test_an_interrupt_anywhere_in_a_numbered_append_leaves_number_and_row_togeth
             break
         point += 1
     assert len(seen) > 8
+
+
+def test_an_interrupt_anywhere_in_an_append_of_numbered_rows_leaves_all_or_none(tmp_path: Path) -> None:
+    """Exhaustive: appended again under their numbers the rows are there once, and the one after them."""
+    codes = {
+        PendingRows.append_numbered_rows.__code__, RecordBuffer.extend.__code__, ProducerTable.add.__code__,
+        ProducerTable._touch.__code__, ProducerHistory.add.__code__,
+    }  # fmt: skip
+    point, interrupted = 0, True
+    while interrupted:
+        with writing(tmp_path / str(point)) as writer:
+            assert writer.append_numbered_rows((5, 0, 0), rows_of(b"0", b"1")) == (0, 2)
+            with interrupting(codes, point) as left, suppress(Interrupted):
+                writer.append_numbered_rows((5, 0, 2), rows_of(b"2", b"3", b"4"))
+            interrupted = left[0] < 0
+            buffer = writer.pending.buffer
+            assert aligned(buffer)
+            assert len(buffer.timestamps_us) in (2, 5)
+            assert [*buffer.numbers] == list(range(len(buffer.timestamps_us)))
+            for sequence in (2, 3, 4, 5, 1):
+                number = (5, 0, sequence)
+                assert writer.append_numbered(number, (None, b"%d" % sequence, None), 3, 10) == sequence
+        assert b"".join(read_partition(tmp_path / str(point)).values()) == b"012345"
+        point += 1
+    assert point > 12

@@ -5,13 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.support.disks import FullDisk
-from tests.support.partition_writers import append, batch_of, open_writer, read_partition, writing
+from tests.support.partition_writers import (
+    TYPED,
+    append,
+    append_row,
+    batch_of,
+    open_writer,
+    read_partition,
+    rows_of,
+    writing,
+)
 from tiered.errors import DiskFull, Fenced
 from tiered.format.producers import PRODUCER_AGE_US, PRODUCERS_MAX, ProducerTable, producer_number
 from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.row_buffer import RowBuffer, RowLayout
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
 
@@ -49,6 +60,67 @@ def test_a_block_is_of_one_producer_or_of_none(tmp_path: Path) -> None:
         (2, 1, 1),
         (-1, 0, 0),
     ]
+
+
+def test_numbered_rows_are_added_wholly_or_not_at_all(tmp_path: Path) -> None:
+    """Where they cannot be, the caller is told, and no row and no number is there."""
+    with writing(tmp_path / "full", block_bytes=1000) as writer:
+        assert writer.append_numbered_rows((1, 0, 0), rows_of(bytes(500), b"b")) == (0, 2)
+        assert writer.append_numbered_rows((1, 0, 2), rows_of(bytes(900))) == (2, 3)
+        for rows in (rows_of(b"no room"), rows_of(*[b"x"] * 3)):
+            assert writer.append_numbered_rows((1, 0, 3), rows) is None
+        writer.make_room()
+        assert writer.append_numbered_rows((1, 0, 3), rows_of(bytes(600), bytes(600))) is None
+        assert writer.append_numbered_rows((1, 0, 1), rows_of(b"repeat", b"new")) is None
+        assert writer.last_sequence(1) == (0, 2)
+        assert add(writer, 1, 3) == 3
+        writer.begin_epoch(1, 1)
+        with pytest.raises(Fenced):
+            writer.append_numbered_rows((1, 0, 4), rows_of(b"older session"))
+    with writing(tmp_path / "rows", rows_max=3) as writer:
+        assert writer.append_numbered_rows((1, 0, 0), rows_of(b"a", b"b")) == (0, 2)
+        assert writer.append_numbered_rows((1, 0, 2), rows_of(b"c", b"d")) is None
+        assert writer.append_numbered_rows((1, 0, 2), rows_of(b"c")) == (2, 3)
+    assert list(read_partition(tmp_path / "rows").values()) == [b"a", b"b", b"c"]
+
+
+def test_numbered_rows_of_other_columns_are_not_added(tmp_path: Path) -> None:
+    layout, grown = RowLayout.of(TYPED.schema), RowLayout.of(pa.schema([*TYPED.schema, ("c", pa.int64())]))
+    with writing(tmp_path, TYPED) as writer:
+        for rows in (rows_of(b"a record"), typed_rows(grown, (1, "x", 2))):
+            assert writer.append_numbered_rows((1, 0, 0), rows) is None
+        assert writer.append_numbered_rows((1, 0, 0), typed_rows(layout, (1, "x"), (2, "y"))) == (0, 2)
+        append_row(writer, 3, "z")
+    [name] = list_segments(tmp_path).segments
+    segment = SegmentFile.open(tmp_path / str(name))
+    blocks = list(segment.blocks(0, 100))
+    assert [(block.header.producer_id, block.header.record_count) for block in blocks] == [(1, 2), (-1, 1)]
+    assert [segment.decode(block)[2].to_pylist() for block in blocks] == [["x", "y"], ["z"]]
+
+
+def typed_rows(layout: RowLayout, *rows: tuple[object, ...]) -> RowBuffer:
+    found = RowBuffer(0, layout)
+    for row in rows:
+        found.add(row, 1)
+        found.timestamps_us.append(7)
+    return found
+
+
+def test_a_numbered_record_of_its_own_block_is_there_once(tmp_path: Path) -> None:
+    """Also where it is a repeat of a pending row, or of one of a batch; and it goes behind pending rows."""
+    with writing(tmp_path) as writer:
+        append(writer, b"plain")
+        add(writer, 1, 0)
+        assert writer.append_numbered_single((1, 0, 0), rows_of(b"repeat")) == (1, 2)
+        assert writer.append_numbered_single((1, 0, 4), rows_of(b"1:4")) == (2, 3)
+        assert writer.append_numbered_single((1, 0, 4), rows_of(b"repeat")) == (2, 3)
+        add(writer, 1, 5)
+        writer.begin_epoch(1, 1)
+        with pytest.raises(Fenced):
+            writer.append_numbered_single((1, 0, 6), rows_of(b"older session"))
+    with writing(tmp_path) as writer:
+        assert writer.last_sequence(1) == (1, 5)
+    assert list(read_partition(tmp_path).values()) == [b"plain", b"1:0", b"1:4", b"1:5"]
 
 
 def test_rows_that_found_no_room_keep_their_numbers(tmp_path: Path) -> None:

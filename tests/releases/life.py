@@ -109,6 +109,46 @@ def found(store: tiered.Store) -> dict[str, Any]:
     return {"topics": topics, "problems": [str(item) for item in store.verify(deep=True).problems]}
 
 
+def serve(root: Path, number: int) -> dict[str, Any]:
+    """Serve the store until standard input ends."""
+    with opened(root) as store:
+        store.create_topic("records", partitions=2, exist_ok=True)
+        store.create_topic("typed", schema=TYPED, key="user", exist_ok=True)
+        (root / "location").write_text(store.serve("127.0.0.1:0").location)
+        print(json.dumps({}), flush=True)
+        sys.stdin.read()
+        return {}
+
+
+def append_there(root: Path, number: int) -> dict[str, Any]:
+    """Append through the server, record by record, and read it all."""
+    with tiered.open((root / "location").read_text()) as store:
+        records, typed = store.topic("records"), store.topic("typed")
+        session = records.producer("remote")
+        for row in range(ROWS):
+            at = number * ROWS + row
+            stamp = FIRST + timedelta(seconds=at)
+            value = b"%d" % at
+            last = records.append(value, key=b"k%d" % (at % 7), timestamp=stamp)
+            records.append(value, timestamp=stamp, partition=1, headers={"h": value}, sync=row % 8 == 0)
+            session.append(value, sequence=at, timestamp=stamp, partition=0)
+            typed.append({"user": f"u{at}", "amount": at, "tags": ["a", None]}, timestamp=stamp)
+            if row % 8 == 3:
+                assert last.offset >= 0
+        assert session.append(b"a repeat", sequence=at, partition=0).partition == 0
+        store.flush()
+        found = {}
+        for topic in (records, typed):
+            table = topic.scan().to_arrow().drop_columns(["offset"])
+            found[topic.name] = sorted(map(repr, table.to_pylist()))
+        return {"rows": {name: len(rows) for name, rows in found.items()}, "digest": digest(found)}
+
+
+def digest(rows: dict[str, Any]) -> str:
+    """Return a hash of rows."""
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
 def main() -> None:
     """Run the steps."""
     root, *steps = sys.argv[1:]

@@ -14,6 +14,7 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -118,3 +119,26 @@ def test_a_restore_that_was_cut_short_is_understood_by_both_releases(tmp_path: P
     assert sound(restored) == sound(here)
     (refused,) = run(ROOT, tmp_path, "write:3")
     assert refused.get("error") == "Fenced" or any("fenced" in text for text in refused["failed"]), refused
+
+
+def test_each_release_appends_through_a_server_of_the_other(tmp_path: Path, before: Path) -> None:
+    """One record at a time, of producers too; what one of them announces and the other does not know changes nothing."""
+    answers = []
+    for server, client in ((ROOT, ROOT), (ROOT, before), (before, ROOT)):
+        root = tmp_path / str(len(answers))
+        root.mkdir()
+        environment = dict(os.environ) | {"PYTHONPATH": str(server)}
+        command = [sys.executable, str(LIFE), str(root), "serve"]
+        with subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, text=True) as serving:
+            assert serving.stdin is not None
+            assert serving.stdout is not None
+            assert json.loads(serving.stdout.readline()) == {}
+            answers.append(run(client, root, "append_there:0", "append_there:1"))
+            serving.stdin.close()
+            assert json.loads(serving.stdout.readline()) == {}
+        assert [answer["rows"] for answer in answers[-1]] == [
+            {"records": 3 * rows, "typed": rows} for rows in (life.ROWS, 2 * life.ROWS)
+        ]
+        (there,) = run(ROOT, root, "check")
+        assert {name: count for name, (count, _) in sound(there).items()} == answers[-1][-1]["rows"]
+    assert answers[0] == answers[1] == answers[2]

@@ -19,7 +19,7 @@ from tiered.hot.partition_writer import PartitionWriter
 from tiered.hot.pending_rows import FULL
 from tiered.hot.recent_blocks import HotMemory
 from tiered.hot.recovery import WriterOptions
-from tiered.hot.row_buffer import RECORD_OVERHEAD_BYTES
+from tiered.hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import list_segments
 from tiered.warm.segment_reader import SegmentFile
@@ -83,6 +83,15 @@ def batch_of(values: list[bytes]) -> pa.RecordBatch:
     column = pa.array(values, pa.binary())
     headers = pa.nulls(len(values), RECORD_SCHEMA.field("headers").type)
     return pa.RecordBatch.from_arrays([stamps, column, column, headers], schema=body_schema(RECORD_SCHEMA))
+
+
+def rows_of(*values: bytes) -> RecordBuffer:
+    """Records without keys, as an append of several takes them."""
+    rows = RecordBuffer(0)
+    for value in values:
+        rows.add((None, value, None), len(value) + RECORD_OVERHEAD_BYTES)
+        rows.timestamps_us.append(len(value))
+    return rows
 
 
 def append_batch(writer: PartitionWriter, *batches: list[bytes]) -> tuple[int, int]:

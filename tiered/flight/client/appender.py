@@ -109,9 +109,24 @@ class Appender:
     # -- on the threads of the callers -----------------------------------------------------------
 
     def add(
-        self, partition: int, values: Sequence[Any], timestamp_us: int, size: int, sync: bool | None
+        self,
+        partition: int,
+        values: Sequence[Any],
+        timestamp_us: int,
+        size: int,
+        sync: bool | None,
+        *,
+        more: bool = False,
     ) -> tuple[PendingBatch, int]:
-        """Take one record; return its pile, and its place there."""
+        """Take one record; return its pile, and its place there.
+
+        Parameters
+        ----------
+        size
+            As `RecordBuffer.add` and `RowBuffer.add` take it.
+        more
+            Whether others follow at once, which are to go with it.
+        """
         with self._changed.lock:
             self._make_room(size)
             pile = self._growing.get(partition)
@@ -136,7 +151,7 @@ class Appender:
                 raise
             if place == 0:
                 pile.size = rows.bytes
-                self._add_first(pile)
+                self._add_first(pile, grows=True, at_once=not more)
             else:
                 self._bytes += rows.bytes - pile.size
                 pile.size = rows.bytes
@@ -148,16 +163,17 @@ class Appender:
             self._make_room(pile.size)
             if pile.partition is not None:
                 self._growing.pop(pile.partition, None)
-            self._add_first(pile, grows=False)
+            self._add_first(pile, grows=False, at_once=True)
 
-    def _add_first(self, pile: PendingBatch, *, grows: bool = True) -> None:
+    def _add_first(self, pile: PendingBatch, *, grows: bool, at_once: bool) -> None:
         """Send a pile at once, on this thread, where nothing else is to be sent and that takes no wait; else queue it.
 
         The thread of the appender rests then, and takes the answer.
         """
         stream = self._stream
         if (
-            self._resting
+            at_once
+            and self._resting
             and not self._under_way
             and stream is not None
             and stream.schema_id == self._meta().schema_id

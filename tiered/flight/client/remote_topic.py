@@ -85,12 +85,12 @@ class RemoteTopic(Topic):
             return Appended(pile.partition, pile.offset_of(place))
         return PendingAppend(pile, place)
 
-    def _add(self, record: Checked, sync: bool | None) -> tuple[PendingBatch, int]:
+    def _add(self, record: Checked, sync: bool | None, *, more: bool = False) -> tuple[PendingBatch, int]:
         place, placing = record.partition, record.placing
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self.opened.sticky
         size = record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES
-        pile, at = self.appender.add(place, record.values, record.timestamp_us, size, sync)
+        pile, at = self.appender.add(place, record.values, record.timestamp_us, size, sync, more=more)
         if record.partition is None and not placing and pile.size > self.opened.block_bytes:
             self.opened.sticky = (place + 1) % self.partitions
         return pile, at
@@ -111,7 +111,7 @@ class RemoteTopic(Topic):
         """Append records one by one, all of which were looked at."""
         piles: dict[PendingBatch, list[int]] = {}
         for record in records:
-            pile, place = self._add(record, None)
+            pile, place = self._add(record, None, more=True)
             piles.setdefault(pile, []).append(place)
         _wait_for((partial(pile.ranges_at, places) for pile, places in piles.items()), ranges)
 

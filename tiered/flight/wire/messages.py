@@ -7,7 +7,7 @@ Flight call              message
                          and metadata `SplitInfo`, in the order of the rows
 ``do_get``               `Ticket`; answer: the rows of one split
 ``do_put``               descriptor: command `PutCommand`; each batch: metadata `BatchInfo`; answer to each: `Ack`
-                         (`put_messages`)
+                         (`put_messages`); a few records can take the place of a batch (`packed_rows`)
 ``do_action``            the type is the action's name, the body a JSON object, the answer one JSON object
 any, that fails          ``extra_info`` of the Flight error: a `TieredError` by `wire_errors`
 =======================  ===========================================================================================
