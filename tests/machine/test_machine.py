@@ -95,7 +95,12 @@ NOTICED: dict[str, tuple[type[StoreMachine], str, str]] = {
 
 
 # These take more than a few seconds to be drawn.
-RARE = ("a live object swept", "a scan that skips what is gone", "a tierer beside taken for a newer disk")
+RARE = (
+    EVICT_EARLY,
+    "a live object swept",
+    "a scan that skips what is gone",
+    "a tierer beside taken for a newer disk",
+)
 
 
 @pytest.mark.parametrize(
