@@ -26,17 +26,27 @@ class Life(Actor):
     ----------
     published
         By topic and partition, the offset up to which the bucket has the log for certain.
+    deleted
+        By name, the topics that were deleted on this machine or one before it.
     """
 
     recorder: MachineDisk
 
     def __init__(
-        self, root: Path, cloud: Cloud, clock: Clock, sync: str, grace: str, image: Image | None = None
+        self,
+        root: Path,
+        cloud: Cloud,
+        clock: Clock,
+        sync: str,
+        grace: str,
+        deleted: dict[str, list[TopicModel]],
+        image: Image | None = None,
     ) -> None:
         root.mkdir()
         super().__init__(MachineDisk(root, cloud, image), clock, sync)
         self.cloud = cloud
         self.grace = grace
+        self.deleted = deleted
         self.published: Published = {}
 
     def settings(self, **rules: Any) -> tiered.Settings:
@@ -136,6 +146,7 @@ class Life(Actor):
 
     def delete(self, name: str) -> None:
         topic = self.model.topic(name)
+        self.deleted.setdefault(name, []).append(topic)
         try:
             super().delete(name)
         except tiered.ColdStorageError:

@@ -78,6 +78,8 @@ class World:
         The machine whose store the bucket belongs to.
     twin
         The machine it was restored from, where that lives on.
+    deleted
+        By name, the topics that were deleted here: the bucket has their objects until a sweep.
     """
 
     sync: str
@@ -87,6 +89,7 @@ class World:
     cloud: Cloud = field(default_factory=Cloud)
     held: list[HeldScan] = field(default_factory=list)
     twin: Life | None = None
+    deleted: dict[str, list[TopicModel]] = field(default_factory=dict)
     _machines: int = 0
 
     def __post_init__(self) -> None:
@@ -102,7 +105,8 @@ class World:
     def new_life(self, clock: Clock, **options: object) -> Life:
         """A machine of its own."""
         self._machines += 1
-        return Life(self.root / str(self._machines), self.cloud, clock, self.sync, self.grace, **options)  # type: ignore[arg-type]
+        root = self.root / str(self._machines)
+        return Life(root, self.cloud, clock, self.sync, self.grace, self.deleted, **options)  # type: ignore[arg-type]
 
     def _sync_of_reader(self, fd: int) -> None:
         inode = os.fstat(fd).st_ino
@@ -258,18 +262,20 @@ class World:
                 raise
             for partition, (log, (start, end, values)) in enumerate(zip(topic.logs, found, strict=True)):
                 shared = twin.published.get((name, partition), 0)
-                if log.end == 0 and values and self._same_topic(name):
-                    # A partition of which it has nothing, and which it can no longer append to: the bucket's log.
-                    theirs = self.life.topics()[name].logs[partition].values
-                    if values != theirs[start:end]:
-                        raise Violation(f"the twin reads [{start}, {end}) of {name!r}/{partition}: {values}")
-                    continue
+                if log.end == 0 and values and self._bucket_has(name, partition, start, values):
+                    continue  # a partition of which it has nothing, and which it can no longer append to
                 if not log.acknowledged <= end <= log.end or values != log.values[start:end]:
                     raise Violation(f"the twin reads [{start}, {end}) of {name!r}/{partition}: {values}")
                 if start > max(log.start[1], shared):
                     raise Violation(
                         f"the twin's {name!r}/{partition} starts at {start}: {log.start}, shared {shared}"
                     )
+
+    def _bucket_has(self, name: str, partition: int, start: int, values: list[object]) -> bool:
+        """Whether these are records of the twin's topic as the new lineage has it, or had it when it was deleted."""
+        heirs = [*self.deleted.get(name, ()), *([self.life.topics()[name]] if self._same_topic(name) else ())]
+        logs = [heir.logs[partition].values for heir in heirs if partition < len(heir.logs)]
+        return any(log[start : start + len(values)] == values for log in logs)
 
     def _same_topic(self, name: str) -> bool:
         """Whether the twin's topic is there still, and not another one of its name."""
