@@ -92,6 +92,8 @@ class Appender:
         self._growing: dict[int, PendingBatch] = {}
         self._under_way: deque[PendingBatch] = deque()
         self._bytes = 0
+        # -1 where nothing is taken: before the thread is started, and once it is told to end.
+        self._bytes_max = -1
         self._waits = waits
         self._pile_bytes = min(PILE_BYTES_MAX, block_bytes)
         self._kept = ReplayBuffer()
@@ -128,33 +130,32 @@ class Appender:
             Whether others follow at once, which are to go with it.
         """
         with self._changed.lock:
-            self._make_room(size)
             pile = self._growing.get(partition)
-            rows = None if pile is None else pile.rows
             if (
                 pile is None
-                or rows is None
                 or pile.size + size > self._pile_bytes
-                or rows.width < len(values)
-                or pile.sync != sync
+                or self._bytes + size > self._bytes_max
+                or pile.sync is not sync
+                or pile.width < len(values)
             ):
-                rows = self._buffer()
-                pile = PendingBatch(partition, sync, rows)
+                self._make_room(size)
+                pile = PendingBatch.of_rows(partition, sync, self._buffer())
             # After each of these lines, where Ctrl-C may end the call, the record is there wholly or not at all.
+            rows, before = pile.rows, pile.size
+            assert rows is not None
             place = len(rows.timestamps_us)
-            pile.threads.add(threading.get_ident())
+            pile.threads.add(_thread())
             try:
                 rows.add(values, size)
                 rows.timestamps_us.append(timestamp_us)
             except BaseException:
                 rows.truncate(place)
                 raise
-            if place == 0:
-                pile.size = rows.bytes
-                self._add_first(pile, grows=True, at_once=not more)
+            pile.size = rows.bytes
+            if place:
+                self._bytes += pile.size - before
             else:
-                self._bytes += rows.bytes - pile.size
-                pile.size = rows.bytes
+                self._add_first(pile, grows=True, at_once=not more)
             return pile, place
 
     def add_batch(self, pile: PendingBatch) -> None:
@@ -211,6 +212,7 @@ class Appender:
             self._thread = threading.Thread(target=self._run, name="tiered-flight-append", daemon=True)
         if self._thread.ident is None:
             self._thread.start()
+            self._bytes_max = BUFFER_BYTES_MAX
         while not self._ending and self._bytes and self._bytes + size > BUFFER_BYTES_MAX:
             self._changed.wait()
         if self._ending:
@@ -273,7 +275,7 @@ class Appender:
     def close(self) -> None:
         """Send what is left, and end."""
         with self._changed.lock:
-            self._ending = True
+            self._ending, self._bytes_max = True, -1
             self._changed.notify_all()
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
@@ -291,13 +293,13 @@ class Appender:
         """Take nothing more."""
         with self._changed.lock:
             self._fault = self._fault or fault
-            self._ending = True
+            self._ending, self._bytes_max = True, -1
             self._changed.notify_all()
 
     def abandon(self, fault: TieredError) -> None:
         """In a forked child: neither the thread nor the stream is there."""
         self._changed = InterruptSafeCondition()
-        self._fault = fault
+        self._fault, self._bytes_max = fault, -1
         _abandoned.append(self._stream)
 
     # -- on the thread of this appender ----------------------------------------------------------
@@ -502,4 +504,5 @@ class Appender:
             stream.close()
 
 
+_thread = threading.get_ident
 _abandoned: list[PutStream | None] = []

@@ -60,8 +60,7 @@ class RemoteProducer(Producer):
         rows = topic.new_buffer()
         rows.add(record.values, record.size if topic.typed else record.size + RECORD_OVERHEAD_BYTES)
         rows.timestamps_us.append(record.timestamp_us)
-        pile = PendingBatch(record.partition, sync, rows)
-        pile.size = rows.bytes
+        pile = PendingBatch.of_rows(record.partition, sync, rows)
         with self._lock:
             number = self.sequence.check(sequence)
             found = self._appended(pile.sealed(), number)[0]

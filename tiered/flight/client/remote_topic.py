@@ -15,7 +15,7 @@ from ...engine.records import Appended, OffsetRange, Record, merged_ranges, nami
 from ...engine.topics import beyond_the_log
 from ...errors import SchemaMismatch, TieredError
 from ...format.block_rows import split_batch
-from ...format.record import Headers, check_record_size, partition_of
+from ...format.record import Headers, check_record_size, key_bytes, partition_of
 from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
@@ -35,7 +35,7 @@ from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
 from .appender import PILE_BYTES_MAX
 from .follow import check_there, followed
-from .pending_batch import PendingAppend, PendingBatch
+from .pending_batch import PendingBatch, pending_append
 from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan
 from .topic_state import TopicState, body_of_rows
@@ -77,23 +77,43 @@ class RemoteTopic(Topic):
         partition: int | None = None,
         sync: bool | None = None,
     ) -> Appended:
-        self.lifecycle.check_writable()
-        check_sync(sync)
-        pile, place = self._add(checked(self.opened, value, key, headers, timestamp, partition), sync)
-        if sync if sync is not None else self.opened.waits:
+        opened = self.opened
+        if self.lifecycle.fault is not None or not self.lifecycle.writes:
+            self.lifecycle.check_writable()
+        if sync is not None:
+            check_sync(sync)
+        if opened.typed or value.__class__ is not bytes or headers is not None or timestamp is not None:
+            pile, row = self._add(checked(opened, value, key, headers, timestamp, partition), sync)
+        else:
+            if key is not None and key.__class__ is not bytes:
+                key = key_bytes(key)
+            size = len(value) + RECORD_OVERHEAD_BYTES
+            if key:
+                size += len(key)
+            if size > opened.record_bytes_max:
+                check_record_size(size - RECORD_OVERHEAD_BYTES, opened.record_bytes_max)
+            place = partition
+            if place is None:
+                place = partition_of(key, opened.partitions) if key else opened.sticky
+            elif place.__class__ is not int or not 0 <= place < opened.partitions:
+                place = opened.check_partition(place)
+            pile, row = self.appender.add(place, (key, value, None), opened.clock(), size, sync)
+            if size > opened.block_bytes and partition is None and not key:
+                opened.sticky = (place + 1) % opened.partitions
+        if sync if sync is not None else opened.waits:
             assert pile.partition is not None
-            return Appended(pile.partition, pile.offset_of(place))
-        return PendingAppend(pile, place)
+            return Appended(pile.partition, pile.offset_of(row))
+        return pending_append(pile, row)
 
     def _add(self, record: Checked, sync: bool | None, *, more: bool = False) -> tuple[PendingBatch, int]:
         place, placing = record.partition, record.placing
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self.opened.sticky
         size = record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES
-        pile, at = self.appender.add(place, record.values, record.timestamp_us, size, sync, more=more)
-        if record.partition is None and not placing and pile.size > self.opened.block_bytes:
+        pile, row = self.appender.add(place, record.values, record.timestamp_us, size, sync, more=more)
+        if pile.size > self.opened.block_bytes and record.partition is None and not placing:
             self.opened.sticky = (place + 1) % self.partitions
-        return pile, at
+        return pile, row
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         self.lifecycle.check_writable()
