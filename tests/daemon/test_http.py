@@ -19,7 +19,7 @@ import tiered
 from tests.support.waiting import wait_until
 from tiered.daemon import Daemon
 from tiered.monitor import http as web
-from tiered.monitor.http import Views, Web
+from tiered.monitor.http import Views, Web, read_token
 
 
 class Answers:
@@ -315,3 +315,15 @@ def test_a_server_of_metrics_is_for_other_hosts_with_a_token_alone(tmp_path: Pat
         with pytest.raises(tiered.ConfigError, match=r"flight.metrics: .* no token is asked of them"):
             store.serve("127.0.0.1:0")
         assert store.servers == []
+
+
+def test_a_token_comes_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for content, said in ((None, "No such file"), (b" \n", "is empty"), (b"\xff", "is no text")):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(tiered.ConfigError, match=said):
+            read_token(str(path))
+    path.write_text("secret\n")
+    assert read_token(str(path)) == "secret"
+    assert read_token(None) is None

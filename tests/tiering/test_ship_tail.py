@@ -18,7 +18,7 @@ from tiered.errors import CorruptionError
 from tiered.format.manifest import Head
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.policies.actions import Offload, ShipTail
-from tiered.policies.rules.ship_tail import FANOUT
+from tiered.policies.tail_joining import FANOUT
 from tiered.tiering.publish_actions import PublishActions
 
 

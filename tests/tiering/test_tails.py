@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.manifest_values import empty_head, entry
 from tiered.format.manifest import ObjectEntry
-from tiered.policies.rules.ship_tail import Tail
+from tiered.policies.tail_joining import Tail
 from tiered.tiering.publish_actions import _tails_before
 
 WHOLE = entry(0, 10, 1)

@@ -21,7 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..cold.fetch.plan import read_range, tail_range
+from ..cold.fetch.plan import tail_range
+from ..cold.fetch.verified_range import read_range
 from ..cold.object_store.protocol import ObjectStore, object_url
 from ..cold.parquet.footer import parse_footer
 from ..errors import ColdStorageError, ConfigError, TieredError

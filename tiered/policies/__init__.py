@@ -4,7 +4,7 @@
 ``executor`` calls the handler of each action, and `tiering` has the handlers.
 
 Other packages import `actions`, `cost`, `executor`, `facts`, `forecast`, `outlook`, `plan`, `policy`,
-`replan`, `rules`, `running` and `shipping`.
+`replan`, `rules`, `running`, `tail_joining` and `turns`.
 """
 
 from .actions import (

@@ -18,7 +18,7 @@ from ..format.manifest_changes import add_objects, add_schemas
 from ..format.schema import schema_to_text
 from ..format.segment_facts import SegmentFacts
 from ..policies.actions import Offload, ShipTail
-from ..policies.rules.ship_tail import TAIL_BYTES_MAX, Tail, extended_base
+from ..policies.tail_joining import TAIL_BYTES_MAX, Tail, extended_base
 from ..reader.same_log import Likeness
 from ..warm.ends import SegmentEnds
 from ..warm.partition_directory import read_start_offset
@@ -55,9 +55,11 @@ class PublishActions:
         return self._publish(handle, committer, segment, segment.facts, sealed=True)
 
     def ship_tail(self, action: ShipTail) -> int | None:
-        """Publish the durable records that the bucket lacks, in ranges of their segment; see `policies.rules.ship_tail`.
+        """Publish the durable records that the bucket lacks, in ranges of their segment.
 
-        An action without records publishes the start offset.
+        A range is of whole blocks and has at most `TAIL_BYTES_MAX`, unless one block has more; see `_range_end`. Each
+        range is a commit of its own, with the facts of its own end. So no other tail waits for longer than a range takes,
+        and a crash undoes at most one. An action without records publishes the start offset.
         """
         handle = PartitionHandle.named(self._topics, action.topic, action.partition)
         if action.base_offset == action.end_offset:
@@ -140,6 +142,7 @@ class PublishActions:
         return self._publish(handle, committer, segment, facts, sealed=False), end
 
     def _range_end(self, segment: SegmentFile, base: int, end: int) -> int:
+        """Return where the range that begins at `base` is cut: at the last block that fits, if its facts are known."""
         cut = segment.index.fitting_end(base, end, TAIL_BYTES_MAX)
         return end if self._same.ends.producers_at(segment, cut) is None else cut
 

@@ -14,7 +14,7 @@ from ..errors import StoreClosed, StoreLocked, TieredError, TopicNotFound, as_ti
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import ShipTail
 from ..policies.executor import make_report
-from ..policies.shipping import Shipping
+from ..policies.turns import PartitionTurns
 from ..survey.lag import Lag
 from ..warm.partition_directory import read_start_offset
 from .claims import Claims
@@ -47,7 +47,7 @@ class TailPasses:
         self._locks = locks
         self._executors = executors
         self._actions = actions
-        self._shipping = Shipping()
+        self._turns = PartitionTurns()
         self._one_at_a_time = threading.Lock()
 
     # -- passes ----------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ class TailPasses:
         - A partition without new records costs no request.
         - A full pass can run at the same time.
         - A partition that cannot be surveyed is left out, and the others go on (promise P11).
-        - Partitions do not wait for each other; see `Shipping`. A partition whose uploads from an earlier pass go on is
+        - Partitions do not wait for each other; see `PartitionTurns`. A partition whose uploads from an earlier pass go on is
           left out.
 
         Parameters
@@ -86,14 +86,14 @@ class TailPasses:
                 for key, actions in tails.items():
                     pass_lock = ExitStack()
                     pass_lock.enter_context(self._locks.passes())
-                    self._shipping.begin(key, actions, executor, pass_lock)
+                    self._turns.begin(key, actions, executor, pass_lock)
             try:
-                self._shipping.wait(wait_seconds)
+                self._turns.wait(wait_seconds)
             except BaseException:
-                self._shipping.interrupt()
+                self._turns.interrupt()
                 raise
-            under_way = self._shipping.under_way()
-            report = make_report(self._shipping.take_ended(), time.monotonic() - begun)
+            under_way = self._turns.under_way()
+            report = make_report(self._turns.take_ended(), time.monotonic() - begun)
         return TailReport(report, lags, problems, under_way)
 
     def _survey_tails(
@@ -109,7 +109,7 @@ class TailPasses:
                 problems[topic, 0] = error
 
         tails: dict[tuple[str, int], list[ShipTail]] = {}
-        under_way = self._shipping.under_way()
+        under_way = self._turns.under_way()
         for meta, partition in self._topics.partitions(unread) if self._context.tiers.has_cold else ():
             key = meta.name, partition
             if key in under_way or not wanted(*key) or self._pauses.of(meta.name):

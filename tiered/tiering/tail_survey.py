@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import CorruptionError
 from ..policies.actions import ShipTail
-from ..policies.rules.ship_tail import TAIL_BYTES_MAX, start_reason, tail_reason
+from ..policies.tail_joining import TAIL_BYTES_MAX, start_reason, tail_reason
 from ..survey.lag import Lag, lag_of
 from ..survey.local_segments import LocalFile, oldest_append_us
 from ..warm.partition_directory import read_start_offset

@@ -1,4 +1,4 @@
-"""Whether a store holds what it says: invariants, verification, and the repairs that lose nothing.
+"""Checks of a store that change nothing: invariants, checksums, and the agreement of tiers.
 
 Other packages import `damage_memory`, `documents`, `invariants`, `notes`, `objects`, `partitions`, `report`,
 `segments` and `verifier`.

@@ -9,7 +9,8 @@ from itertools import pairwise
 import pyarrow.compute as pc
 
 from ..cold.fetch.object_reader import read_object
-from ..cold.fetch.plan import object_ranges, read_range, tail_range
+from ..cold.fetch.plan import object_ranges, tail_range
+from ..cold.fetch.verified_range import read_range
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.object_store.protocol import ObjectStore
 from ..cold.object_store.rereads import DAMAGED_OR_MISSING, reread_on_damage

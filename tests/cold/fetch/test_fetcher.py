@@ -17,7 +17,7 @@ from tiered.cold.fetch.disk_cache import DiskCache
 from tiered.cold.fetch.fetcher import Admission, Fetcher
 from tiered.cold.fetch.local_copies import LocalCopies
 from tiered.cold.fetch.memory_cache import RangeKey
-from tiered.cold.fetch.plan import VerifiedRange
+from tiered.cold.fetch.verified_range import VerifiedRange
 from tiered.errors import Backpressure, ColdStorageError, CorruptionError, DiskFull
 from tiered.warm.filesystem import OsFileSystem
 

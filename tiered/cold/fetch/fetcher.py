@@ -28,7 +28,7 @@ from .disk_cache import DiskCache
 from .hedge import Hedge
 from .local_copies import LocalCopies
 from .memory_cache import MemoryCache, RangeKey
-from .plan import VerifiedRange, read_range
+from .verified_range import VerifiedRange, read_range
 
 _SCANNED_MAX = 1 << 16
 _DECODERS_MAX = 4

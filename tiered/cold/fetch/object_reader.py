@@ -25,7 +25,8 @@ from ..parquet.layout import object_schema
 from ..parquet.page_memory import decode, plan_decode
 from .decode_ahead import DecodeAhead
 from .fetcher import Admission, Fetcher
-from .plan import Unit, VerifiedRange, leaf_indices, plan_units, row_group_range, tail_range, unit_ranges
+from .plan import Unit, leaf_indices, plan_units, row_group_range, tail_range, unit_ranges
+from .verified_range import VerifiedRange
 
 BATCH_ROWS = 16_384
 SMALL_OBJECT_BYTES = 1024 * 1024

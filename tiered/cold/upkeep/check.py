@@ -14,7 +14,8 @@ from functools import partial
 from ...errors import CorruptionError
 from ...format.checksum import crc32c
 from ...format.manifest import ObjectEntry
-from ..fetch.plan import VerifiedRange, object_ranges
+from ..fetch.plan import object_ranges
+from ..fetch.verified_range import VerifiedRange
 from ..object_store.protocol import ObjectStore, object_url
 from ..object_store.rereads import DAMAGED_OR_MISSING, READS_MAX, reread_on_damage
 

@@ -13,7 +13,8 @@ from ...format.checksum import crc32c
 from ...format.manifest import RANGE_BYTES_MAX, ObjectEntry, RowGroup
 from ...format.manifest_checks import check_object
 from ...format.segment_facts import SegmentFacts
-from ..fetch.plan import VerifiedRange, object_ranges, read_range, tail_range
+from ..fetch.plan import object_ranges, tail_range
+from ..fetch.verified_range import VerifiedRange, read_range
 from ..object_store.protocol import ObjectInfo, ObjectStore, object_url
 from ..object_store.rereads import reread_on_damage
 from ..parquet.footer import Footer, FooterCache, parse_footer

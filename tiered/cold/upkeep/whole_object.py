@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from ...errors import CorruptionError
 from ...format.manifest import ObjectEntry
-from ..fetch.plan import object_ranges, read_range
+from ..fetch.plan import object_ranges
+from ..fetch.verified_range import read_range
 from ..manifest.partition_manifest import PartitionManifest
 from ..object_store.protocol import ObjectStore, object_url
 

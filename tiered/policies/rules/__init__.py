@@ -1,5 +1,5 @@
-"""The rules, one verb a module: what a partition is due for.
+"""The rules: which actions a partition is due for, one kind of action a module.
 
-Other packages import `append_times`, `case`, `change_class`, `compress`, `merge`, `partition_plan`,
-`ship_tail` and `sweep`.
+Other packages import `append_times`, `case`, `change_class`, `compress`, `merge`, `partition_plan`
+and `sweep`.
 """

@@ -13,7 +13,7 @@ from .case import PartitionCase, age_reason, segment_fields, size_reason
 def evictable(case: PartitionCase, segments: Sequence[SegmentFact]) -> Iterator[SegmentFact]:
     """Yield what may be evicted (promise P5), oldest first; what stays local stays contiguous."""
     pin = case.policy.pin
-    # SurveyResult for once: there may be thousands of objects, and of segments.
+    # Computed once: there may be thousands of objects and of segments.
     has_damage = any(item.damaged for item in case.facts.objects)
     for segment in segments:
         if not (case.has_cold and segment.sealed and not segment.newest and segment.in_manifest):

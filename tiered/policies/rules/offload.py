@@ -8,8 +8,8 @@ from ...base.units import to_us
 from ..actions import Offload, ShipTail
 from ..cost import COMMIT, upload_requests
 from ..facts import SegmentFact
+from ..tail_joining import tail_reason
 from .case import PartitionCase, age_reason, segment_fields, size_reason
-from .ship_tail import tail_reason
 
 
 def publications(

@@ -11,7 +11,7 @@ import pytest
 from tests.policies.recording_handlers import RecordingHandlers, do
 from tiered.errors import ColdStorageError
 from tiered.policies import Action, Executor
-from tiered.policies.shipping import LARGE_BYTES, Shipping
+from tiered.policies.turns import LARGE_BYTES, PartitionTurns
 
 
 def line(partition: int, count: int, size: int = 100) -> list[Action]:
@@ -22,7 +22,7 @@ class Stage:
     """Lines of one executor; each action waits until it is let go."""
 
     def __init__(self, slots: int) -> None:
-        self.shipping = Shipping(slots)
+        self.turns = PartitionTurns(slots)
         self.arrived = threading.Semaphore(0)
         self.go_on = threading.Semaphore(0)
         self.closed: list[int] = []
@@ -36,7 +36,7 @@ class Stage:
     def begin(self, partition: int, count: int, size: int = 100) -> None:
         held = ExitStack()
         held.callback(self.closed.append, partition)
-        self.shipping.begin(partition, line(partition, count, size), self.executor, held)
+        self.turns.begin(partition, line(partition, count, size), self.executor, held)
 
     def arrive(self, count: int = 1) -> None:
         for _ in range(count):
@@ -50,13 +50,13 @@ def test_a_long_line_takes_turns_with_the_others() -> None:
     stage.arrive()
     stage.begin(1, 2, 2 * LARGE_BYTES)
     stage.go_on.release(100)
-    stage.shipping.wait(30)
+    stage.turns.wait(30)
     assert [partition for _, partition, _ in stage.handlers.seen] == [0, 1, 0, 1, 0, 0, 0]
-    assert [[action.base_offset for action, _ in run.done] for run in stage.shipping.take_ended()] == [
+    assert [[action.base_offset for action, _ in run.done] for run in stage.turns.take_ended()] == [
         [0, 10], [0, 10, 20, 30, 40]
     ]  # fmt: skip
     assert sorted(stage.closed) == [0, 1]
-    assert stage.shipping.take_ended() == []
+    assert stage.turns.take_ended() == []
 
 
 def test_large_ones_leave_a_slot_for_the_small() -> None:
@@ -68,11 +68,11 @@ def test_large_ones_leave_a_slot_for_the_small() -> None:
     stage.begin(9, 1)
     stage.arrive()
     assert {partition for _, partition, _ in stage.handlers.seen} <= {0, 1, 9}
-    assert stage.shipping.under_way() == {0, 1, 2, 3, 9}
-    stage.shipping.wait(0)
+    assert stage.turns.under_way() == {0, 1, 2, 3, 9}
+    stage.turns.wait(0)
     stage.go_on.release(100)
-    stage.shipping.wait(30)
-    assert stage.shipping.under_way() == frozenset()
+    stage.turns.wait(30)
+    assert stage.turns.under_way() == frozenset()
     assert sorted(stage.closed) == [0, 1, 2, 3, 9]
 
 
@@ -82,8 +82,8 @@ def test_what_fails_is_told_and_skips_the_rest_of_its_line() -> None:
     stage.go_on.release(100)
     stage.begin(0, 3)
     stage.begin(1, 1)
-    stage.shipping.wait(30)
-    runs = {bool(run.failed): run for run in stage.shipping.take_ended()}
+    stage.turns.wait(30)
+    runs = {bool(run.failed): run for run in stage.turns.take_ended()}
     assert [len(part) for part in (runs[True].done, runs[True].failed, runs[True].skipped)] == [1, 1, 1]
     assert len(runs[False].done) == 1
 
@@ -97,10 +97,10 @@ def test_what_is_no_error_of_an_action_is_raised_where_it_is_waited_for() -> Non
     stage.arrive(2)
     stage.go_on.release(100)
     with pytest.raises(SystemExit):
-        stage.shipping.wait(30)
+        stage.turns.wait(30)
     assert sorted(stage.closed) == [0, 1]
     stage.begin(2, 1)
-    stage.shipping.wait(30)
+    stage.turns.wait(30)
     assert stage.closed[-1] == 2
 
 
@@ -109,12 +109,12 @@ def test_an_interrupt_ends_what_is_under_way_and_begins_nothing() -> None:
     stage.begin(0, 3)
     stage.begin(1, 3)
     stage.arrive(2)
-    interrupting = threading.Thread(target=stage.shipping.interrupt)
+    interrupting = threading.Thread(target=stage.turns.interrupt)
     interrupting.start()
-    while not stage.shipping._interrupted:
+    while not stage.turns._interrupted:
         interrupting.join(0.001)
     stage.go_on.release(100)
     interrupting.join(30)
     assert len(stage.handlers.seen) == 2
-    assert [[why for _, why in run.skipped] for run in stage.shipping.take_ended()] == [["stopping"] * 2] * 2
+    assert [[why for _, why in run.skipped] for run in stage.turns.take_ended()] == [["stopping"] * 2] * 2
     assert sorted(stage.closed) == [0, 1]

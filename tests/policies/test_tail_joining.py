@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.policies.rules.ship_tail import FANOUT, Tail, extended_base, tail_reason
+from tiered.policies.tail_joining import FANOUT, Tail, extended_base, tail_reason
 
 HUGE = 1 << 60
 

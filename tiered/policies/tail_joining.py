@@ -1,17 +1,15 @@
-"""What the tail of a segment is in the bucket: large ones go in pieces, and older small ones are joined. Pure.
+"""Which small tails of a segment a new tail replaces in the bucket. Pure.
 
-A piece is of whole blocks and has at most `TAIL_BYTES_MAX` of the segment, unless one block has more. It is published by a
-commit of its own, with the facts of its own end. So no tail waits for a place for longer than a piece takes, and a crash
-undoes no more than one.
+A tail is shipped every few seconds, so a segment would become thousands of objects before its seal replaces them by one.
+A new tail therefore replaces the tails right before it if enough of them are small. Their records are still on the disk,
+and one larger object takes no more requests than a small one.
 
-A tail is shipped every few seconds, so a segment would become thousands of objects before its seal replaces
-them by one. A new tail therefore takes the ones right before it along where enough of them are as small as
-it: their records are on the disk, and one larger object costs no request more than a small one.
+The level of a tail is the logarithm of its record count to the base `FANOUT`, rounded down. If at least `FANOUT` - 1
+tails of its level or lower lie directly before a new tail, one object replaces them all, and the check is repeated for
+that object. So at most `FANOUT` - 1 tails of each level are left: 27 after an hour of one a second. At a steady rate each
+record is uploaded less than once a level: 3.6 times in that hour, and once more with the whole segment.
 
-By the level of a tail, the logarithm of its records to the base `FANOUT`: once `FANOUT` - 1 tails of its
-level or a lower one lie right before a new tail, it replaces them, and what that makes is looked at again.
-So at most `FANOUT` - 1 tails of each level are left, 27 in an hour of one a second. At a steady rate each
-record is uploaded less than once a level, 3.6 times in that hour, and once more with the whole segment.
+A large tail is cut into ranges by the handler, `tiering.publish_actions`.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..cost import MULTIPART_BYTES
+from .cost import MULTIPART_BYTES
 
 FANOUT = 8
-# One part of an upload, so that a piece takes no others along, see `extended_base`.
 TAIL_BYTES_MAX = MULTIPART_BYTES
+"""A longer tail is shipped in ranges of this size: one part of an upload each, so that a range replaces no tail."""
 
 
 class Tail(NamedTuple):
-    """A published piece of a segment, or one that is about to be."""
+    """A published range of a segment, or one that is about to be published."""
 
     base_offset: int
     end_offset: int

@@ -1,4 +1,4 @@
-"""The fair execution of many partitions' actions: in turn, one action of a partition at a time.
+"""Turns of partitions: the fair execution of many partitions' actions: in turn, one action of a partition at a time.
 
 ::
 
@@ -38,7 +38,7 @@ class _Line:
         return self.left[0].bytes > LARGE_BYTES
 
 
-class Shipping:
+class PartitionTurns:
     """The lines under way, and the threads that carry them out. Thread-safe.
 
     Parameters
