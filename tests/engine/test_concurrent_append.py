@@ -13,7 +13,7 @@ import pytest
 import tiered
 from tests.support.stores import in_threads, offsets_by_partition, stepwise
 
-THREADS = 8
+THREADS = 9
 
 
 def by_one(topic: tiered.Topic, name: int, first: int) -> int:
@@ -38,6 +38,11 @@ def by_columns(topic: tiered.Topic, name: int, first: int) -> int:
     return first + 300
 
 
+def by_short_list(topic: tiered.Topic, name: int, first: int) -> int:
+    topic.append_many([b"%d:%d" % (name, i) for i in range(first, first + 50)])
+    return first + 50
+
+
 def by_batch(topic: tiered.Topic, name: int, first: int) -> int:
     values = [b"%d:%d" % (name, i) for i in range(first, first + 200)]
     topic.append_batch(pa.table({"value": values}), partition=name % 2)
@@ -52,7 +57,7 @@ def by_sync(topic: tiered.Topic, name: int, first: int) -> int:
 
 # The ways of which all records of a thread land in one partition, in one order.
 ORDERED: list[Callable[[tiered.Topic, int, int], int]] = [by_one, by_batch, by_many, by_sync]
-WAYS = [*ORDERED, by_one, by_batch, by_keyless_one, by_columns]
+WAYS = [*ORDERED, by_one, by_batch, by_keyless_one, by_columns, by_short_list]
 
 
 @pytest.mark.parametrize("sync", ["interval", "always", "never"])

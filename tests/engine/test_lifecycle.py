@@ -457,7 +457,7 @@ def test_a_closed_store_refuses_records_before_it_looks_at_them(
     store, _ = counted(tmp_path)
     topic = store.create_topic("t")
     store.close()
-    monkeypatch.setattr("tiered.engine.append.values_batch", lambda *_: pytest.fail("an array was made"))
+    monkeypatch.setattr("tiered.engine.append.plain_records", lambda *_: pytest.fail("records were checked"))
     with pytest.raises(tiered.StoreClosed):
         topic.append_many([b"v"] * 500)
 

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Condition
@@ -35,7 +34,6 @@ from tests.support.waiting import wait_until
 from tiered.base.condition import InterruptSafeCondition
 from tiered.errors import DiskFull
 from tiered.format.producers import ProducerHistory, ProducerTable
-from tiered.format.topic_meta import TopicMeta
 from tiered.hot.active_segment import ActiveSegment
 from tiered.hot.block_writer import BlockWriter
 from tiered.hot.group_commit import GroupCommit
@@ -43,7 +41,7 @@ from tiered.hot.partition_writer import PartitionWriter
 from tiered.hot.pending_rows import FULL, PendingRows
 from tiered.hot.recent_blocks import RecentBlocks
 from tiered.hot.row_blocks import encode_rows, producer_runs
-from tiered.hot.row_buffer import RecordBuffer, RowBuffer
+from tiered.hot.row_buffer import PlainRecords, RecordBuffer, RowBuffer
 from tiered.hot.view import HotView
 from tiered.warm.file_lock import FileLock
 from tiered.warm.partition_directory import list_segments
@@ -80,6 +78,31 @@ def test_an_interrupt_anywhere_in_an_append_leaves_the_columns_aligned(tmp_path:
     assert len(seen) > 4
 
 
+def test_an_interrupt_anywhere_in_an_append_of_plain_records_leaves_all_or_none(tmp_path: Path) -> None:
+    """Exhaustive: the columns stay aligned, and the next record is right."""
+    codes = {
+        PendingRows.append_plain.__code__,
+        RecordBuffer.add_plain.__code__,
+        PlainRecords.count_to_fill.__code__,
+    }
+    records = PlainRecords.of([b"k", None, b"l"], [b"1", b"2", None], [2, 1, 1])
+    point, interrupted, outcomes = 0, True, set()
+    while interrupted:
+        with writing(tmp_path / str(point)) as writer:
+            writer.append_record(b"k0", b"v", [("h", b"1")], 1, 10)
+            with interrupting(codes, point) as left, suppress(Interrupted):
+                assert writer.append_plain(records, 2) == (1, 3)
+            assert aligned(writer.pending.buffer)
+            offset = writer.append_record(b"k3", b"v3", None, 3, 10)
+        found = read_partition(tmp_path / str(point))
+        assert found[offset] == b"v3"
+        assert list(found.values()) in ([b"v", b"v3"], [b"v", b"1", b"2", None, b"v3"])
+        outcomes.add(len(found))
+        point, interrupted = point + 1, left[0] < 0
+    assert outcomes == {2, 5}
+    assert point > 6
+
+
 def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
     point = 0
     while True:
@@ -104,28 +127,40 @@ def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_
     assert point > 4
 
 
-@pytest.mark.parametrize("meta", [TOPIC, TYPED], ids=["records", "rows"])
+@pytest.mark.parametrize("kind", ["record", "row", "plain records"])
 def test_an_interrupt_anywhere_in_an_append_that_fills_a_block_leaves_room_for_the_next(
-    meta: TopicMeta, tmp_path: Path
+    kind: str, tmp_path: Path
 ) -> None:
     """Exhaustive: a buffer without rows is never full, since no write would empty it."""
+    codes = {
+        method.__code__
+        for method in (
+            PendingRows.append_record,
+            PendingRows.append_row,
+            PendingRows.append_plain,
+            RecordBuffer.add_plain,
+        )
+    }
     point, interrupted = 0, True
     while interrupted:
-        with writing(tmp_path / str(point), meta, block_bytes=1000) as writer:
-            if meta is TYPED:
-                add = partial(writer.append_row, (1, "x"))
-            else:
-                add = partial(writer.append_record, None, b"x", None)
-            with interrupting(
-                {PendingRows.append_record.__code__, PendingRows.append_row.__code__}, point
-            ) as left:
-                with suppress(Interrupted):
-                    add(1, 5000)
+        with writing(tmp_path / str(point), TYPED if kind == "row" else TOPIC, block_bytes=1000) as writer:
+            add: dict[str, Callable[[int], int]] = {
+                "record": lambda size: writer.append_record(None, b"v" * size, None, 1, size),
+                "row": lambda size: writer.append_row((1, "x"), 1, size),
+                "plain records": lambda size: _added(writer, PlainRecords.of([None], [b"v" * size], [size])),
+            }
+            with interrupting(codes, point) as left, suppress(Interrupted):
+                add[kind](5000)
             if writer.pending.is_full:
                 writer.make_room()
-            assert add(2, 10) != FULL
+            assert add[kind](10) != FULL
         point, interrupted = point + 1, left[0] < 0
     assert point > 4
+
+
+def _added(writer: PartitionWriter, records: PlainRecords) -> int:
+    offset, count = writer.append_plain(records, 1)
+    return offset if count else FULL
 
 
 WRITING = {

@@ -14,17 +14,19 @@ from ..format.record import check_record_size, header_pairs, key_bytes, partitio
 from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import FULL, SchemaGrew
-from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords, RecordBuffer
 from .ingest import (
     body_of,
     body_pieces,
+    by_key,
     by_partition,
     check_records,
     chunked,
     fitting,
     joined,
     keyed,
-    values_batch,
+    plain_batch,
+    plain_records,
     widened,
 )
 from .open_topics import OpenTopic
@@ -32,7 +34,7 @@ from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_s
 from .topic_shape import TopicShape
 
 _MANY_ROWS_MAX = 1 << 16
-_MANY_ROWS_MIN = 256
+_MANY_ROWS_MIN = 8
 _MANY_BYTES_MAX = 32 << 20
 _RUN_BYTES = 4 << 20
 _RECORD_KEYS = {"value", "key", "headers", "timestamp", "partition"}
@@ -157,16 +159,49 @@ def append_records(
     ranges: list[OffsetRange] = []
     with naming_what_stayed(ranges):
         for chunk in chunked(records, _MANY_ROWS_MAX):
-            if not topic.typed and set(map(type, chunk)) == {bytes} and len(chunk) >= _MANY_ROWS_MIN:
-                if max(map(len, chunk)) > topic.record_bytes_max:
-                    check_record_size(max(map(len, chunk)), topic.record_bytes_max)
-                for piece in _by_bytes(chunk, len, _MANY_BYTES_MAX):
-                    _append_columns(topic, values_batch(piece, topic.schema), None, None, ranges)
+            columns = not topic.typed and len(chunk) >= _MANY_ROWS_MIN
+            plain = plain_records(chunk, topic.record_bytes_max) if columns else None
+            if plain is not None:
+                _append_plain(topic, plain, ranges)
             else:
                 for record in checked_records(topic, chunk):
                     partition, offset = append_checked(topic, record)
                     ranges.append(OffsetRange(partition, offset, offset + 1))
     return merged_ranges(ranges)
+
+
+def _append_plain(topic: OpenTopic, records: PlainRecords, ranges: list[OffsetRange]) -> None:
+    """Append records by columns: to the pending rows, or as blocks of their own if they fill half a block."""
+    if topic.partitions == 1 or not any(records.keys):
+        _append_share(topic, records, 0 if topic.partitions == 1 else None, ranges)
+        return
+    # Records without a key all go to one partition: the records of a partition keep their order.
+    keyless = topic.sticky
+    for partition, share in by_key(records, topic.partitions, keyless):
+        wrote = _append_share(topic, share, partition, ranges)
+        if wrote and partition == keyless:
+            topic.sticky = (keyless + 1) % topic.partitions
+
+
+def _append_share(
+    topic: OpenTopic, records: PlainRecords, partition: int | None, ranges: list[OffsetRange]
+) -> bool:
+    """Append records to one partition; None: each block to the next partition. Return whether a block was written."""
+    writer = topic.writer(topic.sticky if partition is None else partition)
+    if records.total_bytes >= topic.block_bytes // 2 or len(records.values) >= writer.rows_max:
+        for part in records.split(_MANY_BYTES_MAX):
+            batch = plain_batch(part.keys, part.values, topic.schema)
+            _append_columns(topic, batch, None, partition, ranges)
+        return True
+    wrote = False
+    while True:
+        offset, count = writer.append_plain(records, topic.clock())
+        if count:
+            ranges.append(OffsetRange(writer.partition, offset, offset + count))
+        if count == len(records.values):
+            return wrote
+        records = records.slice(count)
+        writer, wrote = make_room(topic, writer, sticky=partition is None), True
 
 
 def checked_records(topic: TopicShape, records: Iterable[Any]) -> list[Checked]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from types import NoneType
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from ..format.block_rows import ROWS_BYTES_MAX, BlockRows, split
 from ..format.record import check_record_size, key_bytes, partition_of
 from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls, to_batches
 from ..format.sizes import largest_record
+from ..hot.row_buffer import PlainRecords
 
 HELD_BYTES_MAX = 64 << 20
 """Of a Table, what is cast is kept until it is appended."""
@@ -229,11 +232,52 @@ def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) ->
     check_record_size(largest_record(batch, limit, size), limit)
 
 
-def values_batch(values: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch of the record schema that holds values alone."""
+def plain_records(records: Sequence[Any], record_bytes_max: int) -> PlainRecords | None:
+    """Return the columns of a list of `bytes`, or of dicts of a `bytes` or None value and key; None for other records.
+
+    None too if a record is larger than `record_bytes_max`: the caller then checks the records one by one.
+    """
+    types = set(map(type, records))
+    keys: Sequence[bytes | None]
+    if types == {bytes}:
+        keys, values = [None] * len(records), records
+        sizes = list(map(len, records))
+    elif types == {dict} and {"value", "key"}.issuperset(chain.from_iterable(records)):
+        keys = [record.get("key") for record in records]
+        values = [record.get("value") for record in records]
+        if not {*map(type, keys), *map(type, values)} <= {bytes, NoneType}:
+            return None
+        sizes = [len(value or b"") + len(key or b"") for value, key in zip(values, keys, strict=True)]
+    else:
+        return None
+    if max(sizes) > record_bytes_max:
+        return None
+    return PlainRecords.of(keys, values, sizes)
+
+
+def by_key(records: PlainRecords, partitions: int, keyless: int) -> Iterator[tuple[int, PlainRecords]]:
+    """Divide records among partitions by their keys, keeping the order within each.
+
+    Yields
+    ------
+    (partition, records)
+        Partition `keyless` gets the records whose key is None or empty too.
+    """
+    partition_by_key = {key: partition_of(key, partitions) if key else keyless for key in set(records.keys)}
+    rows: dict[int, list[int]] = {}
+    for row, partition in enumerate(map(partition_by_key.__getitem__, records.keys)):
+        rows.setdefault(partition, []).append(row)
+    for partition, its_rows in rows.items():
+        yield partition, records.take(its_rows)
+
+
+def plain_batch(
+    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return a batch of the record schema that has these keys and values, and no headers."""
     count = len(values)
-    arrays = [
-        pa.array(values, pa.binary()) if field.name == "value" else nulls(count, field.type)
-        for field in schema
-    ]
+    columns = {"value": pa.array(values, pa.binary())}
+    if keys is not None and keys.count(None) < count:
+        columns["key"] = pa.array(keys, pa.binary())
+    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

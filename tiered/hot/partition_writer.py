@@ -56,7 +56,7 @@ class PartitionWriter(WriterFields):
 
     Attributes
     ----------
-    append_record, append_row, append_numbered, append_numbered_rows, last_sequence, offsets_from
+    append_record, append_row, append_plain, append_numbered, append_numbered_rows, last_sequence, offsets_from
         Methods of `PendingRows`.
     append_bodies, append_numbered_batches, append_numbered_single, change_schema
         Methods of `BlockWriter`.
@@ -85,6 +85,7 @@ class PartitionWriter(WriterFields):
         self.blocks = blocks = BlockWriter(options, label, pending, self.active)
         # Bound here, an append of one record calls its part directly.
         self.append_record, self.append_row = pending.append_record, pending.append_row
+        self.append_plain = pending.append_plain
         self.append_numbered, self.append_numbered_rows = (
             pending.append_numbered,
             pending.append_numbered_rows,
@@ -144,6 +145,11 @@ class PartitionWriter(WriterFields):
     def roll_bytes(self) -> int:
         """Size at which a segment is rolled; a single write can make it larger."""
         return self._options.roll_bytes
+
+    @property
+    def rows_max(self) -> int:
+        """Number of rows that fill a block; with ``sync_every``, that number."""
+        return self._options.rows_max
 
     @property
     def meta(self) -> TopicMeta:

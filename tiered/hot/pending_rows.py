@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 
 from ..errors import Fenced, TieredError, again
 from ..format.producers import UNKNOWN_OFFSET, ProducerHistory, ProducerTable
 from .accelerator import Lock, PendingFields
-from .row_buffer import Number, RecordBuffer, RowBuffer
+from .row_buffer import Number, PlainRecords, RecordBuffer, RowBuffer
 
 FULL = -1
 """The result of an append, instead of an offset, while the pending rows fill a block: the caller writes them first."""
@@ -77,6 +77,30 @@ class PendingRows(PendingFields):
                 buffer.truncate(row)
                 raise
             return buffer.base_offset + row
+
+    def append_plain(self, records: PlainRecords, timestamp_us: int) -> tuple[int, int]:
+        """Add as many checked records as `append_record` would one by one.
+
+        Returns
+        -------
+        (int, int)
+            Offset of the first record, and how many were added; before more are, the caller writes the pending rows.
+        """
+        with self.lock:
+            if self.fault is not None:
+                raise again(self.fault)
+            buffer = self.buffer
+            row = len(buffer.timestamps_us)
+            count = records.count_to_fill(self._bytes_max - buffer.bytes, self.rows_max - row)
+            if count < len(records.values):
+                records = records.slice(0, count)
+            try:
+                buffer.add_plain(records)  # type: ignore[union-attr]
+                buffer.timestamps_us.extend(repeat(timestamp_us, len(records.values)))
+            except BaseException:
+                buffer.truncate(row)
+                raise
+            return buffer.base_offset + row, count
 
     def append_row(self, values: Sequence[object], timestamp_us: int, size: int) -> int:
         """Add one checked row of a typed topic and return its offset, or `FULL`.

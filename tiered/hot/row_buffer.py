@@ -6,8 +6,9 @@ later key would belong to a wrong value. So whoever adds a row calls `truncate` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import zip_longest
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -26,6 +27,61 @@ RECORD_OVERHEAD_BYTES = row_bytes(body_schema(RECORD_SCHEMA))
 
 Number = tuple[int, int, int]
 """Producer id, epoch and sequence of a record of an idempotent producer."""
+
+
+class PlainRecords(NamedTuple):
+    """Records of `bytes` values and keys without headers, one list a column.
+
+    Attributes
+    ----------
+    sizes
+        The bytes of each record: its value and key.
+    total_bytes
+        The bytes of all records in memory.
+    """
+
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    sizes: Sequence[int]
+    total_bytes: int
+
+    @classmethod
+    def of(
+        cls, keys: Sequence[bytes | None], values: Sequence[bytes | None], sizes: Sequence[int]
+    ) -> PlainRecords:
+        """Return the records of these columns."""
+        return cls(keys, values, sizes, sum(sizes) + RECORD_OVERHEAD_BYTES * len(sizes))
+
+    def slice(self, start: int, end: int | None = None) -> PlainRecords:
+        """Return the records ``[start, end)``."""
+        return self.of(self.keys[start:end], self.values[start:end], self.sizes[start:end])
+
+    def take(self, rows: Sequence[int]) -> PlainRecords:
+        """Return the records of these rows."""
+        keys, values, sizes = self.keys, self.values, self.sizes
+        return self.of(
+            [keys[row] for row in rows], [values[row] for row in rows], [sizes[row] for row in rows]
+        )
+
+    def count_to_fill(self, bytes_max: int, rows_max: int) -> int:
+        """Return how many records a buffer with this room takes: it is full with the one that reaches `bytes_max`."""
+        if bytes_max <= 0 or rows_max <= 0:
+            return 0
+        count = min(len(self.values), rows_max)
+        if self.total_bytes > bytes_max:
+            ends = list(accumulate(size + RECORD_OVERHEAD_BYTES for size in self.sizes))
+            return min(count, bisect_left(ends, bytes_max) + 1)
+        return count
+
+    def split(self, bytes_max: int) -> Iterator[PlainRecords]:
+        """Cut after each record that reaches `bytes_max`."""
+        rest = self
+        while rest.total_bytes > bytes_max:
+            count = rest.count_to_fill(bytes_max, len(rest.values))
+            yield rest.slice(0, count)
+            rest = rest.slice(count)
+        if rest.values:
+            yield rest
 
 
 class Buffer(Protocol):
@@ -92,6 +148,12 @@ class RecordBuffer(RowFields):
         if headers is not None:
             self.headers[row] = headers
         self.bytes += size
+
+    def add_plain(self, records: PlainRecords) -> None:
+        """Add key and value of each record; the records count once the caller adds their timestamps."""
+        self.keys.extend(records.keys)
+        self.values.extend(records.values)
+        self.bytes += records.total_bytes
 
     @property
     def width(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...engine.append import Checked, checked, checked_records
-from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, values_batch
+from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, plain_batch
 from ...engine.read import records_in
 from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
 from ...engine.topics import beyond_the_log
@@ -122,7 +122,7 @@ class RemoteTopic(Topic):
             for chunk in chunked(records, _CHUNK_ROWS):
                 if not self.opened.typed and set(map(type, chunk)) == {bytes}:
                     check_record_size(max(map(len, chunk)), self.opened.record_bytes_max)
-                    self._append_columns(values_batch(chunk, self.schema), None, None, None, ranges)
+                    self._append_columns(plain_batch(None, chunk, self.schema), None, None, None, ranges)
                 else:
                     self._append_checked(checked_records(self.opened, chunk), ranges)
         return merged_ranges(ranges)
