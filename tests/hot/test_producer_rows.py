@@ -168,6 +168,31 @@ def test_a_pinned_producer_is_known_however_long_it_is_silent(tmp_path: Path) ->
         assert (writer.last_sequence(1), writer.last_sequence(2)) == ((0, 0), (-1, -1))
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_repeats_of_a_pinned_producer_are_recognised_by_the_writer_that_saw_too_many_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sealed: bool
+) -> None:
+    """Of a writer that began its first segment, or one behind a sealed segment."""
+    monkeypatch.setattr("tiered.format.producers.PRODUCERS_MAX", 3)
+    if sealed:
+        with writing(tmp_path) as writer:
+            append(writer, b"before")
+            writer.roll()
+        newest = list_segments(tmp_path).segments[-1]
+        (tmp_path / str(newest)).unlink()
+    with writing(tmp_path, pinned={1}) as writer:
+        offset = add(writer, 1, 0)
+        for number in range(2, 9):
+            add(writer, number, 0)
+        assert writer.last_sequence(1) == (0, 0)
+        assert add(writer, 1, 0) == offset
+        assert writer.append_numbered_batches(1, 0, [batch_of([b"again"])], [np.arange(0, 1)]) == (
+            offset,
+            offset + 1,
+        )
+        assert writer.last_sequence(2) == (-1, -1)
+
+
 def test_a_view_knows_the_producers_of_what_is_durable(tmp_path: Path) -> None:
     """A tail that is shipped must not claim numbers whose records lie beyond its end."""
     with writing(tmp_path) as writer:

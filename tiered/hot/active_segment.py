@@ -53,7 +53,6 @@ class ActiveSegment:
         self.meta = meta
         self.body_schema = body_schema(meta.schema)
         self.segment = segment
-        segment.producers.pinned = options.pinned
         self.sealed: list[SegmentWriter] = []
         self.start_offset = start_offset
         self.durable_offset = segment.end_offset

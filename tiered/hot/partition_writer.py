@@ -78,6 +78,8 @@ class PartitionWriter(WriterFields):
             buffer = RecordBuffer(segment.end_offset)
         else:
             buffer = RowBuffer(segment.end_offset, RowLayout.of(meta.schema))
+        # Before the copy below, which has the same pins.
+        segment.producers.pinned = options.pinned
         self.pending = pending = PendingRows(
             label, buffer, segment.producers.copy(), options.block_bytes, options.rows_max
         )
