@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import struct
@@ -9,17 +10,20 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as fl
+import pyarrow.types as pt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tiered
-from tests.flight.serving import of_an_earlier_release
+from tests.flight.serving import SERVER, of_an_earlier_release
+from tests.support.arrow_values import PLAIN_LEAVES, as_appended, schemas, values
 from tests.support.interrupts import Interrupted, interrupting
 from tests.support.partition_writers import rows_of
 from tests.support.waiting import wait_until
@@ -34,38 +38,68 @@ from tiered.flight.server import append as appending
 from tiered.flight.wire.options import ConnectOptions
 from tiered.flight.wire.packed_rows import (
     VERSION,
+    RowPacker,
     decode_answer,
     encode_answer,
     join_rows,
-    pack_rows,
     split_rows,
-    unpack_rows,
 )
 from tiered.flight.wire.put_messages import Ack, BatchInfo
-from tiered.format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
-from tiered.hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from tiered.format.schema import (
+    RECORD_SCHEMA,
+    TIMESTAMP,
+    TIMESTAMP_US_MAX,
+    TIMESTAMP_US_MIN,
+    body_schema,
+    to_batches,
+)
+from tiered.hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, RowBuffer, RowLayout
+from tiered.hot.row_checks import RowChecker
 
 Start = Callable[..., subprocess.Popen[str]]
 
 NUMBERS = st.integers(0, 1 << 62)
 TIMES = st.integers(TIMESTAMP_US_MIN, TIMESTAMP_US_MAX)
-MISSING_OR_BYTES = st.none() | st.binary(max_size=9)
-RECORDS = st.lists(st.tuples(TIMES, MISSING_OR_BYTES, MISSING_OR_BYTES), min_size=1, max_size=9)
 RANGES = st.lists(
     st.tuples(st.integers(0, 99), NUMBERS | st.just(-1), NUMBERS | st.just(-1)), max_size=3
 ).map(tuple)
+RECORDS = RowPacker(RECORD_SCHEMA)
+PACKED_TYPES = [kind for kind in PLAIN_LEAVES if not pt.is_decimal(kind)]
 
 
-def rows_from(records: list[tuple[int, bytes | None, bytes | None]]) -> RecordBuffer:
-    rows = RecordBuffer(0)
-    for time_us, key, value in records:
-        rows.add((key, value, None), len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES)
-        rows.timestamps_us.append(time_us)
-    return rows
+@st.composite
+def packable(draw: st.DrawFn) -> tuple[pa.Schema, RecordBuffer | RowBuffer]:
+    """Rows of a record topic, or of any typed one whose columns have packed forms; the values as rows have them."""
+    rows: RecordBuffer | RowBuffer
+    if draw(st.booleans()):
+        schema, rows = RECORD_SCHEMA, RecordBuffer(0)
+    else:
+        schema = draw(schemas(st.sampled_from(PACKED_TYPES)))
+        rows = RowBuffer(0, RowLayout.of(schema))
+    check = RowChecker(schema)
+    for _ in range(draw(st.integers(1, 6))):
+        row = {}
+        for field in schema:
+            drawn = None if field.name == "headers" else draw(values(field.type) | odd(field.type))
+            row[field.name] = as_appended(field.type, drawn)
+        found, size = check(row)
+        rows.add(found, size + (RECORD_OVERHEAD_BYTES if schema is RECORD_SCHEMA else 0))
+        rows.timestamps_us.append(draw(TIMES))
+    return schema, rows
 
 
-def content(rows: RecordBuffer) -> tuple[Any, ...]:
-    return rows.timestamps_us, rows.keys, rows.values, rows.headers, rows.bytes
+def odd(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    return st.just(float("nan")) if pt.is_floating(kind) else st.nothing()
+
+
+def content(rows: RecordBuffer | RowBuffer) -> str:
+    """All that is known of rows; as text, since no NaN is itself."""
+    names = ("timestamps_us", "keys", "values", "headers", "columns", "bytes")
+    return repr([getattr(rows, name, None) for name in names])
+
+
+def pack_rows(sequence: int, rows: RecordBuffer) -> bytes:
+    return RECORDS.pack(sequence, rows)
 
 
 def values_of(topic: tiered.Topic) -> list[bytes]:
@@ -76,20 +110,47 @@ def values_of(topic: tiered.Topic) -> list[bytes]:
 # -- bytes ---------------------------------------------------------------------------------------
 
 
-@given(NUMBERS, RECORDS)
+@given(NUMBERS, packable())
 def test_packed_rows_are_what_was_appended(
-    sequence: int, records: list[tuple[int, bytes | None, bytes | None]]
+    sequence: int, drawn: tuple[pa.Schema, RecordBuffer | RowBuffer]
 ) -> None:
     """Beside any metadata: that has no zero byte, whatever the producer is called."""
-    rows = rows_from(records)
+    schema, rows = drawn
+    packer = RowPacker(schema)
+    assert packer.takes(rows)
     encoded = BatchInfo(0, None, "a\0b", 0, 0).encode()
-    info, packed = split_rows(join_rows(encoded, pack_rows(sequence, rows)))
+    info, packed = split_rows(join_rows(encoded, packer.pack(sequence, rows)))
     assert info == encoded
     assert packed is not None
-    number, found = unpack_rows(packed)
+    number, found = packer.unpack(packed)
     assert number == sequence
     assert content(found) == content(rows)
     assert split_rows(encoded) == (encoded, None)
+
+
+@given(NUMBERS, packable(), st.sampled_from(PACKED_TYPES))
+def test_a_topic_that_gained_a_column_reads_rows_without_it(
+    sequence: int, drawn: tuple[pa.Schema, RecordBuffer | RowBuffer], kind: pa.DataType
+) -> None:
+    schema, rows = drawn
+    if isinstance(rows, RowBuffer):
+        packed = RowPacker(schema).pack(sequence, rows)
+        number, found = RowPacker(pa.schema([*schema, ("gained", kind)])).unpack(packed)
+        assert (number, content(found)) == (sequence, content(rows))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal128(5, 2), pa.list_(pa.int64()), pa.struct([("a", pa.int64())])], ids=str
+)
+def test_types_without_a_packed_form_go_as_a_batch(kind: pa.DataType) -> None:
+    """Also where it is the last column that has none; rows without that column have one."""
+    schema = pa.schema([("a", pa.int64()), ("b", kind)])
+    narrow, wide = (RowBuffer(0, RowLayout.of(pa.schema(list(schema)[:width]))) for width in (1, 2))
+    packer = RowPacker(schema)
+    assert packer.takes(narrow)
+    assert not packer.takes(wide)
+    with pytest.raises(ConfigError, match="not packed"):
+        packer.unpack(struct.pack("<BHIqq", VERSION, 2, 1, 0, 0) + bytes(99))
 
 
 @given(st.builds(Ack, RANGES, st.none(), st.integers(0, 99), st.integers(0, 99)))
@@ -102,45 +163,78 @@ def test_an_answer_with_an_error_has_its_type() -> None:
     assert isinstance(found, DiskFull)
 
 
-@given(NUMBERS, RECORDS, st.data())
+@given(NUMBERS, packable(), st.data())
 def test_bytes_that_are_no_packed_rows_are_refused_by_a_config_error(
-    sequence: int, records: list[tuple[int, bytes | None, bytes | None]], data: st.DataObject
+    sequence: int, drawn: tuple[pa.Schema, RecordBuffer | RowBuffer], data: st.DataObject
 ) -> None:
-    """Anything, or packed rows that were changed or cut: what is taken all the same means just those bytes."""
-    good = pack_rows(sequence, rows_from(records))
+    """Anything, or packed rows that were changed or cut. What is taken all the same can be written as a block."""
+    schema, rows = drawn
+    packer = RowPacker(schema)
+    good = packer.pack(sequence, rows)
     at, length = data.draw(st.integers(0, len(good))), data.draw(st.integers(0, 9))
     damaged = good[:at] + data.draw(st.binary(max_size=9)) + good[at + length :]
-    for body in (
-        damaged,
-        good[:at],
-        data.draw(st.binary(max_size=40)),
-        b"\1" + data.draw(st.binary(max_size=60)),
-    ):
+    others = data.draw(st.binary(max_size=40)), b"\1" + data.draw(st.binary(max_size=60))
+    for body in (damaged, good[:at], *others):
         with suppress(ConfigError):
-            number, rows = unpack_rows(body)
-            assert pack_rows(number, rows) == body
+            number, found = packer.unpack(body)
+            assert number >= 0
+            assert 8 * len(found.timestamps_us) <= len(body)
+            own = pa.schema(list(schema)[: found.width])
+            batch = found.to_batch(body_schema(own))
+            batch.validate(full=True)
+            # As Arrow data it would be taken, too.
+            assert [len(rows) for rows, _ in to_batches(batch.select(own.names), own)] == [batch.num_rows]
         with suppress(ConfigError):
             decode_answer(body)
 
 
-def head(count: int, sequence: int = 0, version: int = VERSION) -> bytes:
-    return struct.pack("<BIq", version, count, sequence)
+def head(count: int, sequence: int = 0, version: int = VERSION, width: int = 2) -> bytes:
+    return struct.pack("<BHIq", version, width, count, sequence)
+
+
+def one(*lengths: int, when: int = 0) -> bytes:
+    return head(1) + struct.pack("<qii", when, *lengths)
 
 
 HOSTILE = {
-    "nothing": (b"", "no packed rows"),
-    "another version": (head(1, version=2) + bytes(16), "of version 2, this one reads 1"),
-    "no record": (head(0), "no packed rows"),
-    "more records than bytes": (head((1 << 32) - 1) + bytes(16), "no packed rows"),
-    "a negative number": (head(1, -1) + bytes(16), "no packed rows"),
-    "a length below -1": (head(1) + struct.pack("<qii", 0, -2, 2), "do not add up"),
-    "lengths that cancel out": (head(2) + struct.pack("<qqiiii", 0, 0, 1 << 30, -(1 << 30), 0, 0), "do not add up"),
-    "a length beyond the end": (head(1) + struct.pack("<qii", 0, 0, 1 << 30) + b"x", "do not add up"),
-    "bytes that nobody has": (head(1) + struct.pack("<qii", 0, -1, 1) + b"xy", "do not add up"),
-    "the year 10000": (head(1) + struct.pack("<qii", TIMESTAMP_US_MAX + 1, -1, -1), "out of range"),
-    "the year 0": (head(1) + struct.pack("<qii", TIMESTAMP_US_MIN - 1, -1, -1), "out of range"),
-    "a megabyte": (head(1) + struct.pack("<qii", 0, -1, 1 << 20) + bytes(1 << 20), "at most 1048576 are taken"),
-}  # fmt: skip
+    "nothing": (b"", "of version None"),
+    "the version alone": (b"\1", "no packed rows"),
+    "another version": (head(1, version=2) + bytes(16), "of version 2: this end reads 1"),
+    "no record": (head(0), "0 rows of 2 columns"),
+    "more records than bytes": (head((1 << 32) - 1) + bytes(16), "4294967295 rows"),
+    "a negative number": (head(1, -1) + bytes(16), "from number -1 on"),
+    "too few columns": (head(1, width=1) + bytes(16), "1 rows of 1 columns"),
+    "too many columns": (head(1, width=3) + bytes(16), "1 rows of 3 columns"),
+    "a length below -1": (one(-2, 2), "a length of -2"),
+    "a length that goes back": (head(2) + struct.pack("<qqiiii", 0, 0, 8, -8, 0, 0), "a length of -8"),
+    "a length beyond the end": (one(0, 1 << 30) + b"x", "lengths beyond the end"),
+    "lengths without bytes": (head(1) + bytes(9), "no packed rows"),
+    "bytes that nobody has": (one(-1, 1) + b"xy", "1 bytes too many"),
+    "the year 10000": (one(-1, -1, when=TIMESTAMP_US_MAX + 1), "out of range"),
+    "the year 0": (one(-1, -1, when=TIMESTAMP_US_MIN - 1), "out of range"),
+    "a megabyte": (one(-1, 1 << 20) + bytes(1 << 20), "at most 1048576 are taken"),
+}
+
+FLAG = b"\1"
+HOSTILE_VALUES = [
+    (pa.bool_(), FLAG + struct.pack("<q", 2), "2 is out of range"),
+    (pa.int8(), FLAG + struct.pack("<q", 128), "128 is out of range"),
+    (pa.int32(), FLAG + struct.pack("<q", -(1 << 31) - 1), "out of range"),
+    (pa.date32(), FLAG + struct.pack("<q", 0), "0 is out of range"),
+    (pa.date32(), FLAG + struct.pack("<q", 3652060), "out of range"),
+    (pa.timestamp("us"), FLAG + struct.pack("<q", TIMESTAMP_US_MAX + 1), "out of range"),
+    (pa.float32(), FLAG + struct.pack("<d", 1e39), "out of range"),
+    (pa.float64(), FLAG + bytes(7), "no packed rows"),
+    (pa.string(), struct.pack("<i", 2) + b"\xff\xfe", "no packed rows"),
+    (pa.string(), struct.pack("<i", 3) + b"\xed\xa0\x80", "no packed rows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "message"), HOSTILE_VALUES, ids=str)
+def test_a_value_that_is_none_of_its_type_is_refused(kind: pa.DataType, value: bytes, message: str) -> None:
+    packer = RowPacker(pa.schema([("a", kind)]))
+    with pytest.raises(ConfigError, match=message):
+        packer.unpack(struct.pack("<BHIqq", VERSION, 1, 1, 0, 0) + value)
 
 
 class Client:
@@ -216,7 +310,7 @@ def test_a_message_has_a_batch_or_packed_rows(client: Client) -> None:
 
 @pytest.mark.parametrize("session", [False, True])
 def test_packed_rows_keep_to_the_limits_of_the_topic(tmp_path: Path, session: bool) -> None:
-    """A record that is too large, among others that are not; and rows for a topic with columns of its own."""
+    """A record that is too large, among others that are not; and rows of other columns than the topic's."""
     settings = tiered.Settings.load(store={"max_record_bytes": 1000})
     info = BatchInfo(0, None, "them", 0, 0, session=session)
     with tiered.open(tmp_path / "data", settings=settings) as store:
@@ -225,7 +319,7 @@ def test_packed_rows_keep_to_the_limits_of_the_topic(tmp_path: Path, session: bo
         location = store.serve("127.0.0.1:0").location
         for topic, rows, expected in (
             ("orders", rows_of(b"x", bytes(1001), b"y"), tiered.RecordTooLarge),
-            ("typed", rows_of(b"x"), tiered.SchemaMismatch),
+            ("typed", rows_of(b"x"), ConfigError),
         ):
             client = Client(location, topic)
             assert type(client.send(info, pack_rows(0, rows)).error) is expected
@@ -240,7 +334,8 @@ def test_rows_of_a_session_keep_to_its_numbers(client: Client, store: tiered.Sto
     """Some are there already, then comes a gap; keys place them as they do rows of a batch."""
     session = BatchInfo(None, True, "them", 0, 0, session=True, partitions=2)
     keys = [b"k%d" % at for at in range(9)]
-    sent = rows_from([(7, key, key) for key in keys])
+    sent = rows_of(*keys)
+    sent.keys = list(keys)
     first = client.send(session, pack_rows(0, sent)).ranges
     assert sum(end - start for _, start, end in first) == len(keys)
     assert client.send(session, pack_rows(0, sent)).ranges == first
@@ -269,6 +364,88 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[type]:
     return found
 
 
+TYPED = pa.schema(
+    [
+        ("user", pa.string()),
+        ("amount", pa.int16()),
+        ("at", TIMESTAMP),
+        ("ratio", pa.float32()),
+        ("day", pa.date32()),
+    ]
+)
+
+
+@pytest.mark.parametrize("way", ["append", "synced", "producer"])
+def test_rows_of_a_typed_topic_are_those_of_an_append_in_the_process(
+    remote: tiered.Store, store: tiered.Store, sent: list[type], way: str
+) -> None:
+    """Their key chooses the partition, and their timestamp column is the record timestamp, row by row."""
+    rows = [
+        {"user": "a", "amount": 1, "at": 1_000, "ratio": 0.1, "day": 7},
+        {"user": "b", "at": None, "ratio": float("nan"), "day": date(2026, 1, 2)},
+        {"user": "é", "amount": -(1 << 15), "at": datetime(1, 1, 1, tzinfo=UTC), "ratio": float("inf")},
+        {"user": None, "amount": 5},
+    ]
+    options = {"partitions": 3, "schema": TYPED, "timestamp": "at", "key": "user"}
+    for owner, name in ((remote, "there"), (store, "here")):
+        topic: Any = owner.create_topic(name, **options)
+        target = topic.producer("ingest") if way == "producer" else topic
+        for row in rows:
+            target.append(row, timestamp=2_000, sync=way == "synced" or None)
+        topic.flush()
+        assert set(sent) == {RowBuffer}
+    there, here = (
+        store.topic(name)
+        .scan()
+        .to_arrow()
+        .drop_columns(["topic"])
+        .sort_by([("partition", "ascending"), ("offset", "ascending")])
+        for name in ("there", "here")
+    )
+    assert repr(there.to_pylist()) == repr(here.to_pylist())
+    assert there.num_rows == len(rows)
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_the_timestamp_column_says_the_time_whatever_a_client_says(
+    server: Any, store: tiered.Store, session: bool
+) -> None:
+    """As it does of a batch; a column that the client does not know has nulls."""
+    schema = pa.schema([("amount", pa.int64()), ("at", TIMESTAMP)])
+    topic = store.create_topic("typed", schema=schema, timestamp="at")
+    client = Client(server.location, "typed")
+    info = BatchInfo(0, None, "them", 0, 0, session=session)
+    for sequence, width in ((0, 2), (1, 1)):
+        own = pa.schema(list(schema)[:width])
+        rows = RowBuffer(0, RowLayout.of(own))
+        rows.add((7, 5_000_000)[:width], 0)
+        rows.timestamps_us.append(1_000_000)
+        assert client.send(info, RowPacker(own).pack(sequence, rows)).error is None
+    client.close()
+    table = topic.scan().to_arrow()
+    assert table["timestamp"].cast("int64").to_pylist() == [5_000_000, 1_000_000]
+    assert table["at"].cast("int64").to_pylist() == [5_000_000, None]
+
+
+@pytest.mark.parametrize("sync", [None, True])
+def test_a_client_that_does_not_know_of_new_columns_appends_without_them(
+    remote: tiered.Store, server: Any, store: tiered.Store, sent: list[type], sync: bool | None
+) -> None:
+    """It learns of them by the answer; what it had packed before is sent as it is."""
+    topic = remote.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
+    session = topic.producer("ingest")
+    assert topic.append({"a": 1}).offset == 0
+    store.topic("typed").add_columns(pa.schema([("b", pa.string())]))
+    assert topic.append({"a": 2}, sync=sync).offset == 1
+    assert session.append({"a": 3}, sync=sync).offset == 2
+    assert topic.append({"a": 4, "b": "x"}).offset == 3
+    assert session.append({"a": 5, "b": "y"}).offset == 4
+    assert sent == [RowBuffer] * 5
+    table = topic.scan().to_arrow()
+    assert table["a"].to_pylist() == [1, 2, 3, 4, 5]
+    assert table["b"].to_pylist() == [None, None, None, "x", "y"]
+
+
 def let_rest(topic: Any) -> None:
     """Wait until nothing is under way, so that the next record is sent alone."""
     wait_until(lambda: topic.appender._resting)
@@ -278,10 +455,17 @@ def let_rest(topic: Any) -> None:
 def test_a_server_gets_packed_rows_if_it_reads_them(
     server: Any, monkeypatch: pytest.MonkeyPatch, sent: list[type], earlier: bool
 ) -> None:
-    """With headers, of many records or of a typed topic they are a batch in any case."""
+    """With headers, of many records, or of a type without a packed form they are a batch in any case."""
     if earlier:
         of_an_earlier_release(monkeypatch, server._service._actions)
-    kinds = [*[RecordBuffer] * 2, pa.RecordBatch, *[RecordBuffer] * 2, *[pa.RecordBatch] * 2]
+    kinds = [
+        *[RecordBuffer] * 2,
+        pa.RecordBatch,
+        *[RecordBuffer] * 2,
+        pa.RecordBatch,
+        RowBuffer,
+        pa.RecordBatch,
+    ]
     with tiered.open(server.location) as remote:
         topic = remote.create_topic("orders", partitions=2)
         assert topic.append(b"1", key=b"k", partition=0).offset == 0
@@ -294,6 +478,8 @@ def test_a_server_gets_packed_rows_if_it_reads_them(
         assert last[-1].offset == 73
         typed = remote.create_topic("typed", schema=pa.schema([("a", pa.int64())]))
         assert typed.append({"a": 6}).offset == 0
+        nested = remote.create_topic("nested", schema=pa.schema([("a", pa.list_(pa.int64()))]))
+        assert nested.append({"a": [7]}).offset == 0
         assert sent == [pa.RecordBatch if earlier else kind for kind in kinds]
         table = topic.scan(columns=["key", "value", "headers"]).to_arrow().slice(0, 5)
     assert table["value"].to_pylist() == [b"1", None, b"3", b"4", b"5" * 1000]
@@ -418,8 +604,8 @@ def test_an_interrupt_anywhere_in_a_send_harms_no_record(
     codes = {
         method.__code__
         for method in (
-            Appender.add, Appender._add_first, Appender._number, PutStream.write, PendingBatch.to_packed, pack_rows,
-            RecordBuffer.add,
+            Appender.add, Appender._add_first, Appender._number, PutStream.write, PendingBatch.to_packed,
+            RowPacker.pack, RecordBuffer.add,
         )
     }  # fmt: skip
     point, interrupted, sent = 0, True, 0
@@ -441,6 +627,38 @@ def test_an_interrupt_anywhere_in_a_send_harms_no_record(
 
 
 # -- the server goes away ------------------------------------------------------------------------
+
+
+def test_an_append_to_a_server_that_stands_still_can_be_interrupted(tmp_path: Path, python: Start) -> None:
+    """The send does not wait for it, and who waits for the answer takes signals."""
+    process = python(SERVER, tmp_path / "data", "127.0.0.1:0")
+    assert process.stdout is not None
+    with tiered.open(process.stdout.readline().strip()) as remote:
+        topic = remote.topic("orders")
+        topic.append(b"first", sync=True)
+        let_rest(topic)
+
+        def strike(*_: object) -> None:
+            raise Interrupted
+
+        previous = signal.signal(signal.SIGUSR1, strike)
+        process.send_signal(signal.SIGSTOP)
+        state = ["ps", "-o", "state=", "-p", str(process.pid)]
+        wait_until(lambda: subprocess.run(state, capture_output=True, check=True).stdout.startswith(b"T"))
+        try:
+            sent = topic.append(bytes(10_000))
+            timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+            timer.start()
+            with pytest.raises(Interrupted):
+                _ = sent.offset
+            timer.join()
+        finally:
+            process.send_signal(signal.SIGCONT)
+            signal.signal(signal.SIGUSR1, previous)
+        assert sent.offset == 1
+        topic.flush()
+        assert values_of(topic) == [b"first", bytes(10_000)]
+
 
 KILLED_BEFORE_ITS_ANSWER = """
 import os, signal, sys, tiered

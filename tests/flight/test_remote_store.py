@@ -56,6 +56,8 @@ def filled(store: tiered.Store, remote: tiered.Store) -> tuple[tiered.Topic, tie
     there.roll()
     for row in rows[200:]:
         there.append(row)
+    # Else the first scan does, and what it writes takes the place of other recent blocks.
+    there.flush()
     return here, there
 
 

@@ -14,7 +14,7 @@ from ..format.record import check_record_size, header_pairs, key_bytes, partitio
 from ..format.timestamps import timestamp_us
 from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import FULL, SchemaGrew
-from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords, RecordBuffer
+from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords, RecordBuffer, RowBuffer
 from .ingest import (
     body_of,
     body_pieces,
@@ -100,23 +100,36 @@ def checked(
     return _new(Checked, (values, size, when, placing, partition))
 
 
-def checked_rows(topic: TopicShape, rows: RecordBuffer, partition: int | None) -> list[Checked]:
-    """Return records whose bytes and timestamps were checked, as `append_checked` takes them.
+def checked_rows(topic: TopicShape, rows: RecordBuffer | RowBuffer, partition: int | None) -> list[Checked]:
+    """Return rows of a topic's first columns as `append_checked` takes them; their values fit the types.
 
     Raises
     ------
-    SchemaMismatch, RecordTooLarge, TopicNotFound
+    RecordTooLarge, TopicNotFound
     """
-    if topic.typed:
-        raise SchemaMismatch(f"topic {topic.name!r} is typed: its rows have columns, no key and value")
     if partition is not None:
         partition = topic.check_partition(partition)
+    columns = [rows.keys, rows.values] if isinstance(rows, RecordBuffer) else rows.columns
+    key_at = topic.key_at if topic.typed else 0
     records = []
-    for at, (when, key, value) in enumerate(zip(rows.timestamps_us, rows.keys, rows.values, strict=True)):
-        size = len(key or b"") + len(value or b"")
+    for at, when in enumerate(record_times(topic, rows)):
+        values = [column[at] for column in columns]
+        texts = [value.encode() if isinstance(value, str) else value for value in values]
+        size = sum(len(value) for value in texts if isinstance(value, bytes))
         check_record_size(size, topic.record_bytes_max)
-        records.append(Checked([key, value, rows.headers.get(at)], size, when, key, partition))
+        placing = key_bytes(values[key_at]) if key_at is not None and key_at < len(values) else None
+        if isinstance(rows, RecordBuffer):
+            values.append(rows.headers.get(at))
+        records.append(Checked(values, size, when, placing, partition))
     return records
+
+
+def record_times(topic: TopicShape, rows: RecordBuffer | RowBuffer) -> list[int]:
+    """Return the record timestamps of rows: those of the topic's timestamp column where it has a value."""
+    if isinstance(rows, RecordBuffer) or topic.stamp_at is None or topic.stamp_at >= rows.width:
+        return rows.timestamps_us
+    own = rows.columns[topic.stamp_at]
+    return [when if stamp is None else stamp for stamp, when in zip(own, rows.timestamps_us, strict=True)]
 
 
 def append_checked(topic: OpenTopic, record: Checked) -> Appended:

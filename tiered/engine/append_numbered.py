@@ -10,15 +10,17 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from ..errors import ConfigError, SchemaMismatch, TieredError
+from ..errors import ConfigError, TieredError
 from ..format.block_rows import BlockRows, split
 from ..format.producers import EPOCH_MAX, SEQUENCE_MAX, producer_number
 from ..format.schema import body_schema
 from ..format.timestamps import plain_int
 from ..hot.pending_rows import SchemaGrew
-from ..hot.row_buffer import RecordBuffer
+from ..hot.row_buffer import RecordBuffer, RowBuffer
 from ..reader.query import check_sync
+from .append import record_times
 from .ingest import body_pieces, check_records, fitting, widened
 from .open_topics import OpenTopic
 from .records import OffsetRange, naming_what_stayed
@@ -97,7 +99,7 @@ def append_idempotent(
 
 def append_rows(
     topic: OpenTopic,
-    rows: RecordBuffer,
+    rows: RecordBuffer | RowBuffer,
     partition: int,
     producer_id: str,
     epoch: int,
@@ -105,15 +107,18 @@ def append_rows(
     *,
     sync: bool | None = None,
 ) -> OffsetRange:
-    """Append a few records to one partition under numbers, as `append_idempotent` does, wholly or not at all.
+    """Append a few rows to one partition under numbers, as `append_idempotent` does, wholly or not at all.
 
     A call that waits for nothing adds them to the pending rows, which make one block of many calls. Any other call writes
     them as a block.
 
+    Parameters
+    ----------
+    rows
+        They have the topic's first columns, and values that fit the types.
+
     Raises
     ------
-    SchemaMismatch
-        The topic has columns of its own.
     RecordTooLarge, Fenced, ConfigError, TopicNotFound, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
         Nothing was appended.
     ColdStorageError
@@ -123,8 +128,7 @@ def append_rows(
     sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
     check_sync(sync)
     partition = topic.check_partition(partition)
-    if topic.typed:
-        raise SchemaMismatch(f"topic {topic.name!r} is typed: its rows have columns, no key and value")
+    rows.timestamps_us = record_times(topic, rows)
     writer = topic.writer(partition)
     waits = sync if sync is not None else topic.waits
     if rows.bytes <= topic.record_bytes_max:  # more of them may have a record over the limit
@@ -135,12 +139,13 @@ def append_rows(
                 offsets = writer.append_numbered_rows((number, epoch, sequence), rows)
             if offsets is not None:
                 return OffsetRange(partition, *offsets)
-        elif rows.is_single:
+        elif isinstance(rows, RecordBuffer) and rows.is_single:
             appended = OffsetRange(partition, *writer.append_numbered_single((number, epoch, sequence), rows))
             writer.sync_if_due()
             wait_for_ranges(topic, [appended], sync)
             return appended
-    pieces = split(rows.to_batch(body_schema(topic.schema)), topic.block_bytes)
+    own = body_schema(pa.schema(list(topic.schema)[: rows.width]))
+    pieces = split(rows.to_batch(own), topic.block_bytes)
     appended = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
     wait_for_ranges(topic, [appended], sync)
     return appended

@@ -14,7 +14,7 @@ from ...engine.records import Appended, OffsetRange, merged_ranges
 from ...errors import ServerUnavailable, TieredError, again
 from ...format.producers import UNKNOWN_OFFSET
 from ...hot.row_buffer import RecordBuffer, RowBuffer
-from ..wire.packed_rows import is_packable, pack_rows, unpack_rows
+from ..wire.packed_rows import RowPacker
 from ..wire.put_messages import Session
 
 # Longer than any server takes that answers at all, but for a bucket that is away under sync="cold".
@@ -107,17 +107,17 @@ class PendingBatch:
             self.count = len(self.rows.timestamps_us)
         return self
 
-    def to_packed(self) -> bytes | None:
+    def to_packed(self, packer: RowPacker) -> bytes | None:
         """Return the records as packed rows; None if they go as a batch. They have their number by now."""
-        if self.packed is None and isinstance(self.rows, RecordBuffer) and is_packable(self.rows):
+        if self.rows is not None and packer.takes(self.rows):
             assert self.number is not None
-            self.packed, self.rows = pack_rows(self.number, self.rows), None
+            self.packed, self.rows = packer.pack(self.number, self.rows), None
         return self.packed
 
-    def to_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+    def to_batch(self, schema: pa.Schema, packer: RowPacker) -> pa.RecordBatch:
         """Return what is sent: a column ``timestamp``, then those of the topic."""
         if self.packed is not None:
-            self.rows, self.packed = unpack_rows(self.packed)[1], None
+            self.rows, self.packed = packer.unpack(self.packed)[1], None
         if self.rows is not None:
             # Without the columns that the topic gained since.
             own = list(schema)[: self.rows.width + 1]

@@ -13,7 +13,7 @@ from ...format.producers import PASSING_EPOCH
 from ...format.schema import TIMESTAMP
 from ...format.topic_meta import TopicMeta
 from ..wire.flight_errors import from_flight
-from ..wire.packed_rows import decode_answer, join_rows
+from ..wire.packed_rows import RowPacker, decode_answer, join_rows
 from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from .connection import Connection
 from .pending_batch import PendingBatch
@@ -27,6 +27,7 @@ class PutStream:
     def __init__(self, connection: Connection, meta: TopicMeta, incarnation: str, *, packs: bool) -> None:
         self.schema_id = meta.schema_id
         self._packs = packs
+        self._packer = RowPacker(meta.schema)
         self._location = connection.location
         self._schema = pa.schema([pa.field("timestamp", TIMESTAMP), *meta.schema])
         command = PutCommand(meta.name, meta.topic_id, options={"incarnation": incarnation})
@@ -46,13 +47,13 @@ class PutStream:
         ------
         pyarrow.ArrowException, OSError
         """
-        packed = pile.to_packed() if self._packs else None
+        packed = pile.to_packed(self._packer) if self._packs else None
         if packed is not None:
             info = _info(pile.partition, pile.sync, producer, 0, pile.session)
             self._writer.write_metadata(join_rows(info, packed))
         else:
             info = _info(pile.partition, pile.sync, producer, pile.number, pile.session)
-            self._writer.write_with_metadata(pile.to_batch(self._schema), info)
+            self._writer.write_with_metadata(pile.to_batch(self._schema, self._packer), info)
 
     def answer(self) -> Ack:
         """Return the next answer."""

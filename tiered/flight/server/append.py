@@ -15,9 +15,9 @@ from ...engine.append import checked_rows
 from ...engine.append_numbered import append_idempotent, append_rows
 from ...engine.records import OffsetRange, merged_ranges
 from ...errors import ConfigError, SchemaMismatch, ServerUnavailable, TieredError
-from ...hot.row_buffer import RecordBuffer
+from ...hot.row_buffer import RecordBuffer, RowBuffer
 from ...store.local_producer import LocalProducer, resume_producer
-from ..wire.packed_rows import encode_answer, split_rows, unpack_rows
+from ..wire.packed_rows import RowPacker, encode_answer, split_rows
 from ..wire.put_messages import Ack, BatchInfo, PutCommand, Session
 from ..wire.topic_ref import resolve_topic
 from .safe_batch import safe_batch
@@ -50,16 +50,16 @@ def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: A
     if expected not in (None, incarnation_of(store)):
         raise ServerUnavailable("another process serves the store by now")
     sessions: dict[Session, LocalProducer] = {}
-    infos = _Infos()
+    messages = _Messages(topic)
     for batch, metadata in chunks(reader):
         with work():
             info = rows = None
             try:
                 encoded, packed = split_rows(metadata)
-                info = infos.decode(encoded)
+                info = messages.info(encoded)
                 sequence = info.sequence
                 if packed is not None:
-                    sequence, rows = unpack_rows(packed)
+                    sequence, rows = messages.rows(packed)
                 if rows is not None and batch is not None:
                     raise ConfigError("a message has a batch or packed rows, not both")
                 ack = _appended(topic, batch if rows is None else rows, sequence, info, sessions)
@@ -73,21 +73,41 @@ def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: A
         del batch, rows, ack  # whoever is silent from here on would have them kept
 
 
-class _Infos:
-    """Decodes the metadata of a stream, and remembers the last: those of packed rows are alike."""
+class _Messages:
+    """Decodes the messages of a stream. It keeps what many of them have in common: their metadata, and the topic's schema."""
 
-    def __init__(self) -> None:
+    def __init__(self, topic: LocalTopic) -> None:
+        self._topic = topic
         self._encoded: bytes | None = None
         self._info = BatchInfo()
+        self._schema_id = -1
+        self._packer = RowPacker(pa.schema([]))
 
-    def decode(self, encoded: bytes) -> BatchInfo:
-        """Return the `BatchInfo`; raise `ConfigError` for what is none."""
+    def info(self, encoded: bytes) -> BatchInfo:
+        """Return the metadata of a message.
+
+        Raises
+        ------
+        ConfigError
+        """
         if encoded == self._encoded:
             return self._info
         info = BatchInfo.decode(encoded)
         if len(encoded) <= _INFO_BYTES_MAX:
             self._encoded, self._info = encoded, info
         return info
+
+    def rows(self, packed: bytes) -> tuple[int, RecordBuffer | RowBuffer]:
+        """Return the packed rows of a message, and the number of the first one.
+
+        Raises
+        ------
+        ConfigError
+        """
+        meta = self._topic.opened.meta
+        if meta.schema_id != self._schema_id:
+            self._schema_id, self._packer = meta.schema_id, RowPacker(meta.schema)
+        return self._packer.unpack(packed)
 
 
 def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
@@ -130,13 +150,13 @@ def incarnation_of(store: LocalStore) -> str:
 
 def _appended(
     topic: LocalTopic,
-    data: pa.RecordBatch | RecordBuffer | None,
+    data: pa.RecordBatch | RecordBuffer | RowBuffer | None,
     sequence: int | None,
     info: BatchInfo,
     sessions: dict[Session, LocalProducer],
 ) -> Ack:
     ranges: list[OffsetRange] = []
-    if isinstance(data, RecordBuffer):
+    if isinstance(data, RecordBuffer | RowBuffer):
         ranges = _append_rows(topic, data, sequence, info, sessions)
     elif data is not None and data.num_rows:
         ranges = _append_batch(topic, safe_batch(data), sequence, info, sessions)
@@ -171,7 +191,7 @@ def _append_batch(
 
 def _append_rows(
     topic: LocalTopic,
-    rows: RecordBuffer,
+    rows: RecordBuffer | RowBuffer,
     sequence: int | None,
     info: BatchInfo,
     sessions: dict[Session, LocalProducer],

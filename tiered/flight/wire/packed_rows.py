@@ -1,68 +1,143 @@
-"""Packed rows: a few plain records as bytes in the metadata of a put, where an Arrow batch costs more than its rows.
+"""Packed rows: a few rows as bytes in the metadata of a put, where an Arrow batch costs more than its rows.
 
 The metadata of such a message is a `BatchInfo`, one zero byte, and:
 
-=============  =============================================================================
-field          content, little-endian
-=============  =============================================================================
-version        1 byte, `VERSION`
-count          4 bytes, unsigned, at least 1
-sequence       8 bytes, signed, not negative: the number of the first record
-timestamps     for each record 8 bytes, signed: microseconds since the epoch
-key lengths    for each record 4 bytes, signed: bytes of the key, -1 without a key
-value lengths  the same of the value
-keys, values   the bytes of all keys, then of all values
-=============  =============================================================================
+===========  ===============================================================================
+field        content, little-endian
+===========  ===============================================================================
+version      1 byte, `VERSION`
+width        2 bytes, unsigned: the number of columns
+count        4 bytes, unsigned: the number of rows, at least 1
+sequence     8 bytes, signed, not negative: the number of the first row
+timestamps   for each row 8 bytes, signed: microseconds since the epoch
+columns      the first columns of the topic, as `packed_columns` has them; of a record topic
+             two, without the headers
+===========  ===============================================================================
 
 The answer is an `Ack` if it has an error. Else it is as short:
 
-=============  =============================================================================
-version        1 byte, `VERSION`
-partitions     4 bytes, unsigned, and 4 bytes ``schema_id``, as in an `Ack`
-ranges         for each range 4 bytes, unsigned: the partition; 8 bytes each, signed: start
-               and end
-=============  =============================================================================
+===========  ===============================================================================
+version      1 byte, `VERSION`
+partitions   4 bytes, unsigned, and 4 bytes ``schema_id``, as in an `Ack`
+ranges       for each range 4 bytes, unsigned: the partition; 8 bytes each, signed: start
+             and end
+===========  ===============================================================================
 
-A server announces the version that it reads as ``packed_rows`` in its answer to the action ``server``. Records with headers
-and rows of typed topics go as Arrow batches. The zero byte cannot occur in a `BatchInfo`, which is JSON. Its own sequence is
-0, so that it is the same for many messages of a stream, and is encoded and decoded once.
+A server announces the version that it reads as ``packed_rows`` in its answer to the action ``server``. The zero byte cannot
+occur in a `BatchInfo`, which is JSON. Its own sequence is 0, so that it is the same for many messages of a stream, and is
+encoded and decoded once.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from ...errors import ConfigError
-from ...format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
-from ...hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
+from ...format.schema import RECORD_SCHEMA, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
+from ...hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, RowBuffer, RowLayout
+from .packed_columns import BINARY, Column, column_of
 from .put_messages import Ack
 from .values import MESSAGE_BYTES_MAX
 
 VERSION = 1
 PACKED_BYTES_MAX = 64 << 10
-"""Of records with their overhead. More of them cost less as an Arrow batch."""
+"""Of rows with what Arrow takes beside their values. More of them cost less as an Arrow batch."""
 
-_HEAD = struct.Struct("<BIq")
-_RECORD_BYTES = 16  # a timestamp and two lengths
+_HEAD = struct.Struct("<BHIq")
 _ACK = struct.Struct("<BII")
 _RANGE = struct.Struct("<Iqq")
 
 
-def is_packable(rows: RecordBuffer) -> bool:
-    """Whether records go as packed rows."""
-    return not rows.headers and rows.bytes <= PACKED_BYTES_MAX
+class RowPacker:
+    """Packs and unpacks rows of one topic, by its schema at one time."""
 
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._layout = None if schema.equals(RECORD_SCHEMA) else RowLayout.of(schema)
+        # Headers are rare, and have no packed form.
+        kinds = [BINARY, BINARY] if self._layout is None else map(column_of, schema.types)
+        self._columns: list[Column | None] = list(kinds)
 
-def pack_rows(sequence: int, rows: RecordBuffer) -> bytes:
-    """Return records, and the number of the first one, as bytes."""
-    count = len(rows.timestamps_us)
-    keys, values = rows.keys, rows.values
-    lengths = [-1 if item is None else len(item) for column in (keys, values) for item in column]
-    numbers = struct.pack(f"<{count}q{2 * count}i", *rows.timestamps_us, *lengths)
-    return b"".join(
-        [_HEAD.pack(VERSION, count, sequence), numbers, *filter(None, keys), *filter(None, values)]
-    )
+    def takes(self, rows: RecordBuffer | RowBuffer) -> bool:
+        """Whether rows go packed, and not as a batch."""
+        if rows.bytes > PACKED_BYTES_MAX:
+            return False
+        if isinstance(rows, RecordBuffer):
+            return not rows.headers
+        return None not in self._columns[: rows.width]
+
+    def pack(self, sequence: int, rows: RecordBuffer | RowBuffer) -> bytes:
+        """Return rows that are taken, and the number of the first one, as bytes."""
+        count = len(rows.timestamps_us)
+        columns = [rows.keys, rows.values] if isinstance(rows, RecordBuffer) else rows.columns
+        parts = [
+            _HEAD.pack(VERSION, len(columns), count, sequence),
+            struct.pack(f"<{count}q", *rows.timestamps_us),
+        ]
+        for column, values in zip(self._columns, columns, strict=False):
+            assert column is not None
+            parts += column.pack(values)
+        return b"".join(parts)
+
+    def unpack(self, data: bytes) -> tuple[int, RecordBuffer | RowBuffer]:
+        """Invert `pack`.
+
+        Raises
+        ------
+        ConfigError
+            The bytes are no packed rows of the topic, or of a version that this release does not read.
+        """
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise ConfigError(f"packed rows of {len(data)} bytes: at most {MESSAGE_BYTES_MAX} are taken")
+        if data[:1] != bytes([VERSION]):
+            raise ConfigError(f"packed rows of version {data[0] if data else None}: this end reads {VERSION}")
+        try:
+            return self._unpack(data)
+        except (ValueError, struct.error) as error:
+            raise ConfigError(f"{len(data)} bytes are no packed rows of this topic ({error})") from None
+
+    def _unpack(self, data: bytes) -> tuple[int, RecordBuffer | RowBuffer]:
+        _, width, count, sequence = _HEAD.unpack_from(data)
+        # Before memory is set aside by the count.
+        fits = width == 2 if self._layout is None else width <= len(self._columns)
+        if count == 0 or _HEAD.size + 8 * count > len(data) or sequence < 0 or not fits:
+            raise ValueError(f"{count} rows of {width} columns from number {sequence} on")
+        timestamps = struct.unpack_from(f"<{count}q", data, _HEAD.size)
+        if min(timestamps) < TIMESTAMP_US_MIN or max(timestamps) > TIMESTAMP_US_MAX:
+            raise ValueError("a timestamp is out of range: years 1 to 9999")
+        position, size = _HEAD.size + 8 * count, 0
+        columns = []
+        for column in self._columns[:width]:
+            if column is None:
+                raise ValueError("a column whose type is not packed")
+            values, position, more = column.unpack(data, position, count)
+            columns.append(values)
+            size += more
+        if position != len(data):
+            raise ValueError(f"{len(data) - position} bytes too many")
+        return sequence, self._rows(list(timestamps), columns, size)
+
+    def _rows(self, timestamps: list[int], columns: list[list[Any]], size: int) -> RecordBuffer | RowBuffer:
+        count, rows = len(timestamps), self._empty(len(columns))
+        if isinstance(rows, RecordBuffer):
+            rows.keys, rows.values = columns
+            rows.bytes = size + count * RECORD_OVERHEAD_BYTES
+        else:
+            rows.columns = columns
+            rows.bytes = size + count * rows.row_bytes
+        rows.timestamps_us = timestamps
+        return rows
+
+    def _empty(self, width: int) -> RecordBuffer | RowBuffer:
+        if self._layout is None:
+            return RecordBuffer(0)
+        if width == len(self._columns):
+            return RowBuffer(0, self._layout)
+        # Of a client that does not know the columns that the topic gained since.
+        return RowBuffer(0, RowLayout.of(pa.schema(list(self._schema)[:width])))
 
 
 def join_rows(info: bytes, packed: bytes) -> bytes:
@@ -74,44 +149,6 @@ def split_rows(metadata: bytes) -> tuple[bytes, bytes | None]:
     """Return the `BatchInfo` of a message and its packed rows if it has any, both still encoded."""
     info, mark, data = metadata.partition(b"\0")
     return info, data if mark else None
-
-
-def unpack_rows(data: bytes) -> tuple[int, RecordBuffer]:
-    """Invert `pack_rows`.
-
-    Raises
-    ------
-    ConfigError
-        The bytes are no packed rows, or of a version that this release does not read.
-    """
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise ConfigError(f"packed rows of {len(data)} bytes: at most {MESSAGE_BYTES_MAX} are taken")
-    version, count, sequence = _HEAD.unpack_from(data) if len(data) >= _HEAD.size else (VERSION, 0, 0)
-    if version != VERSION:
-        raise ConfigError(f"the other end sent packed rows of version {version}, this one reads {VERSION}")
-    position = _HEAD.size + _RECORD_BYTES * count
-    if count == 0 or position > len(data) or sequence < 0:
-        raise ConfigError(f"{len(data)} bytes are no packed rows")
-    numbers = struct.unpack_from(f"<{count}q{2 * count}i", data, _HEAD.size)
-    timestamps, lengths = numbers[:count], numbers[count:]
-    if min(lengths) < -1 or position + sum(lengths) + lengths.count(-1) != len(data):
-        raise ConfigError(f"the lengths in packed rows do not add up to their {len(data)} bytes")
-    if min(timestamps) < TIMESTAMP_US_MIN or max(timestamps) > TIMESTAMP_US_MAX:
-        raise ConfigError("a timestamp in packed rows is out of range: years 1 to 9999")
-    items = list(_items(data, position, lengths))
-    rows = RecordBuffer(0)
-    rows.timestamps_us, rows.keys, rows.values = list(timestamps), items[:count], items[count:]
-    rows.bytes = len(data) - position + count * RECORD_OVERHEAD_BYTES
-    return sequence, rows
-
-
-def _items(data: bytes, position: int, lengths: Sequence[int]) -> Iterator[bytes | None]:
-    for length in lengths:
-        if length < 0:
-            yield None
-        else:
-            yield data[position : position + length]
-            position += length
 
 
 def encode_answer(ack: Ack) -> bytes:
