@@ -13,7 +13,7 @@ import pytest
 import tiered
 from tests.flight.serving import lose, of_an_earlier_release
 from tiered.errors import DiskFull
-from tiered.flight.client import replay_buffer as kept_module
+from tiered.flight.client import replay_buffer
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
 from tiered.flight.server import append as appending
@@ -95,14 +95,14 @@ def test_what_is_kept_is_bounded_however_small_it_is(
 ) -> None:
     """Nobody flushes, and each record goes by itself: those of a producer count, too."""
     topic = remote.create_topic("orders")
-    kept = topic.appender._kept  # type: ignore[attr-defined]
-    monkeypatch.setattr(kept_module, "KEPT_MAX", 4)
+    kept = topic.appender._replay  # type: ignore[attr-defined]
+    monkeypatch.setattr(replay_buffer, "REPLAY_MAX", 4)
     for at in range(20):
         assert topic.append(b"x").offset == at
         assert len(kept) <= 6
     topic.flush()
-    monkeypatch.setattr(kept_module, "KEPT_MAX", 1000)
-    monkeypatch.setattr(kept_module, "KEPT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(replay_buffer, "REPLAY_MAX", 1000)
+    monkeypatch.setattr(replay_buffer, "REPLAY_BYTES_MAX", 10_000)
     producer = topic.producer("ingest")
     for _ in range(50):
         producer.append(bytes(1000))

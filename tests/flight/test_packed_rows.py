@@ -448,7 +448,7 @@ def test_a_client_that_does_not_know_of_new_columns_appends_without_them(
 
 def let_rest(topic: Any) -> None:
     """Wait until nothing is under way, so that the next record is sent alone."""
-    wait_until(lambda: topic.appender._resting)
+    wait_until(lambda: topic.appender._idle)
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -604,7 +604,7 @@ def test_an_interrupt_anywhere_in_a_send_harms_no_record(
     codes = {
         method.__code__
         for method in (
-            Appender.add, Appender._add_first, Appender._number, PutStream.write, PendingBatch.to_packed,
+            Appender.add, Appender._add_new, Appender._number, PutStream.write, PendingBatch.to_packed,
             RowPacker.pack, RecordBuffer.add,
         )
     }  # fmt: skip
@@ -642,17 +642,17 @@ def test_an_append_to_a_server_that_stands_still_can_be_interrupted(tmp_path: Pa
             raise Interrupted
 
         previous = signal.signal(signal.SIGUSR1, strike)
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
         process.send_signal(signal.SIGSTOP)
         state = ["ps", "-o", "state=", "-p", str(process.pid)]
         wait_until(lambda: subprocess.run(state, capture_output=True, check=True).stdout.startswith(b"T"))
         try:
             sent = topic.append(bytes(10_000))
-            timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1))
             timer.start()
             with pytest.raises(Interrupted):
                 _ = sent.offset
-            timer.join()
         finally:
+            timer.cancel()
             process.send_signal(signal.SIGCONT)
             signal.signal(signal.SIGUSR1, previous)
         assert sent.offset == 1

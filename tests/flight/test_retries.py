@@ -19,7 +19,7 @@ from tests.support.interrupts import Interrupted, interrupting
 from tests.support.waiting import wait_until
 from tiered.errors import DiskFull, StoreClosed
 from tiered.flight.client import appender, remote_producer, replay_buffer
-from tiered.flight.client.appender import PILE_BYTES_MIN, Appender
+from tiered.flight.client.appender import BATCH_BYTES_MIN, Appender
 from tiered.flight.client.connection import Connection
 from tiered.flight.client.put_stream import PutStream
 from tiered.flight.server import append as appending
@@ -63,7 +63,7 @@ def test_a_batch_that_was_cut_short_is_completed_by_the_same_call(
     """Without a number too: those of the rows count only once all of them are appended."""
     topic = remote.create_topic("orders")
     producer = topic.producer("ingest")
-    monkeypatch.setattr(remote_producer, "PILE_BYTES_MAX", 4096)
+    monkeypatch.setattr(remote_producer, "BATCH_BYTES_MAX", 4096)
     rows = [b"%04d" % i + bytes(1000) for i in range(12)]
     fail(monkeypatch, DiskFull("no space for the test"), 3)
     with pytest.raises(DiskFull):
@@ -83,7 +83,7 @@ def test_what_was_refused_is_not_taken_for_a_repeat(
     topic = remote.create_topic("orders")
     fail(monkeypatch, DiskFull("no space for the test"), 1)
     lose(monkeypatch, PutStream, "answer", 1)
-    sent = [b"1" * PILE_BYTES_MIN, b"2" * PILE_BYTES_MIN]
+    sent = [b"1" * BATCH_BYTES_MIN, b"2" * BATCH_BYTES_MIN]
     with topic.appender._changed.lock:  # type: ignore[attr-defined]
         topic.append(sent[0], sync=False)
         topic.append(sent[1])
@@ -162,7 +162,7 @@ def test_each_whose_records_failed_is_told(remote: tiered.Store, monkeypatch: py
 
     monkeypatch.setattr(appending, "_appended", gated)
     topic.append(b"first")
-    wait_until(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
+    wait_until(lambda: bool(topic.appender._in_flight))  # type: ignore[attr-defined]
     topic.append(b"mine")
     thread = threading.Thread(target=other)
     thread.start()
@@ -205,7 +205,7 @@ def test_an_append_beside_a_close_is_refused_or_sent(
 @pytest.mark.parametrize("first", [True, False])
 def test_an_interrupt_anywhere_in_an_append_harms_no_other_record(remote: tiered.Store, first: bool) -> None:
     """Exhaustive: the record is there wholly or not at all, and those of the calls around it are."""
-    codes, point, left = {Appender.add.__code__, Appender._make_room.__code__}, 0, [-1]
+    codes, point, left = {Appender.add.__code__, Appender._wait_for_room.__code__}, 0, [-1]
     while left[0] < 0:
         topic = remote.create_topic(f"orders-{point}")
         with topic.appender._changed.lock:  # type: ignore[attr-defined]  # so that they go as one batch
@@ -254,7 +254,7 @@ def test_append_many_tells_of_its_own_records_alone(
 
     monkeypatch.setattr(appending, "_appended", gated)
     topic.append(b"first")
-    wait_until(lambda: bool(topic.appender._under_way))  # type: ignore[attr-defined]
+    wait_until(lambda: bool(topic.appender._in_flight))  # type: ignore[attr-defined]
     topic.append(b"before")
     threading.Timer(0.05, gate.set).start()
     assert topic.append_many([{"value": b"a"}, {"value": b"b"}]) == [(0, 2, 4)]
@@ -436,7 +436,7 @@ def test_what_nobody_flushes_is_not_kept_for_ever(
 ) -> None:
     """Sent again when many others have come meanwhile, it would be appended again."""
     monkeypatch.setattr(appender, "_IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(replay_buffer, "KEPT_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(replay_buffer, "REPLAY_SECONDS_MAX", 0.05)
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 4)
     topic = remote.create_topic("orders")
     assert topic.append(b"mine").offset == 0

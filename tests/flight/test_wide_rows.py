@@ -39,7 +39,7 @@ def test_narrow_values_go_in_batches_that_the_server_takes(
     remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server counts a byte for each boolean and each struct, of which Arrow needs a bit or none."""
-    monkeypatch.setattr("tiered.flight.client.remote_topic.PILE_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("tiered.flight.client.remote_topic.BATCH_BYTES_MAX", 64 << 10)
     kind = pa.list_(pa.struct([("a", pa.bool_()), ("b", pa.bool_())]))
     topic = remote.create_topic("t", schema=pa.schema([("c", kind)]))
     value = [{"a": True, "b": None}] * 1000

@@ -1,4 +1,4 @@
-"""Records on their way to a server: piles that are sent as one batch, and what is known of each record meanwhile."""
+"""Records on their way to a server: the batch in which they are sent, and the results of appends whose answer is due."""
 
 from __future__ import annotations
 
@@ -17,50 +17,54 @@ from ...hot.row_buffer import RecordBuffer, RowBuffer
 from ..wire.packed_rows import RowPacker
 from ..wire.put_messages import Session
 
-# Longer than any server takes that answers at all, but for a bucket that is away under sync="cold".
+# Longer than any answer takes, except under sync="cold" while the bucket is unavailable.
 _ANSWER_SECONDS = 600.0
 _WAIT_SECONDS = 1.0
 
 
 class PendingBatch:
-    """Records of one partition that go as one batch.
+    """Records that are sent in one message.
 
     Attributes
     ----------
-    rows
-        The records, until they are encoded; None: it is of Arrow data.
-    count
-        Of the records, once it is `sealed`.
-    width
-        The number of columns of `rows`, without the timestamp.
+    partition
+        The partition of all of them; None: the server chooses by key.
     sync
-        What the strictest of them waits for: as `BatchInfo.sync`.
+        `BatchInfo.sync`.
+    rows, packed, arrow
+        The records: as rows until they are encoded, then as packed rows or as Arrow data.
+    width
+        Number of columns of `rows`, without the timestamp.
+    count
+        Number of records, once the batch is sealed.
+    size
+        Bytes of the records in memory.
     number
-        Sequence number of the first, once it is given.
-    settled
-        Whether it is known what became of the records.
-    threads, told
-        Whose records they are, and who was told why they were not appended.
+        Sequence number of the first record, once it is assigned.
     session
-        Of the user's producer whose number it is; None: it is the appender's own.
+        The producer's session that assigned the number; None: the appender assigned it.
+    settled
+        Whether the result is known.
+    threads, reported
+        The threads that appended the records, and those of them that met the error.
     """
 
     __slots__ = (
-        "_done",
         "_error",
         "_ranges",
-        "batch",
+        "_unsettled",
+        "arrow",
         "count",
         "number",
         "packed",
         "partition",
+        "reported",
         "rows",
         "session",
         "settled",
         "size",
         "sync",
         "threads",
-        "told",
         "width",
     )
 
@@ -68,106 +72,106 @@ class PendingBatch:
         self.partition = partition
         self.sync = sync
         self.rows: RecordBuffer | RowBuffer | None = None
-        self.width = 0
-        self.batch: pa.RecordBatch | None = None
         self.packed: bytes | None = None
+        self.arrow: pa.RecordBatch | None = None
+        self.width = 0
         self.count = 0
         self.size = 0
         self.number: int | None = None
         self.session: Session | None = None
-        self._ranges: tuple[OffsetRange, ...] = ()
-        self._error: TieredError | None = None
-        # Held until it is known what became of the records. An `Event` takes ten times as long.
-        self._done = threading.Lock()
-        self._done.acquire()
         self.settled = False
         self.threads: set[int] = set()
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
+        self._ranges: tuple[OffsetRange, ...] = ()
+        self._error: TieredError | None = None
+        # Locked until the batch is settled. An `Event` takes ten times as long to make.
+        self._unsettled = threading.Lock()
+        self._unsettled.acquire()
 
     @classmethod
     def of_rows(
         cls, partition: int | None, sync: bool | None, rows: RecordBuffer | RowBuffer
     ) -> PendingBatch:
-        """Make a pile of records that may come."""
-        pile = cls(partition, sync)
-        pile.rows, pile.width, pile.size = rows, rows.width, rows.bytes
-        return pile
+        """Return a batch of these rows; the caller may add more."""
+        batch = cls(partition, sync)
+        batch.rows, batch.width, batch.size = rows, rows.width, rows.bytes
+        return batch
 
     @classmethod
-    def of_batch(cls, partition: int | None, sync: bool | None, batch: pa.RecordBatch) -> PendingBatch:
-        """Make a pile of Arrow data."""
-        pile = cls(partition, sync)
-        pile.batch, pile.count, pile.size = batch, batch.num_rows, batch.nbytes
-        pile.threads.add(threading.get_ident())
-        return pile
+    def of_arrow(cls, partition: int | None, sync: bool | None, arrow: pa.RecordBatch) -> PendingBatch:
+        """Return a batch of Arrow data."""
+        batch = cls(partition, sync)
+        batch.arrow, batch.count, batch.size = arrow, arrow.num_rows, arrow.nbytes
+        batch.threads.add(threading.get_ident())
+        return batch
 
     def sealed(self) -> Self:
-        """Say that no record comes to it any more."""
+        """Count the rows; no row is added any more."""
         if self.rows is not None:
             self.count = len(self.rows.timestamps_us)
         return self
 
     def to_packed(self, packer: RowPacker) -> bytes | None:
-        """Return the records as packed rows; None if they go as a batch. They have their number by now."""
+        """Return the records as packed rows, or None if they are sent as Arrow data. The batch has its number."""
         if self.rows is not None and packer.takes(self.rows):
             assert self.number is not None
             self.packed, self.rows = packer.pack(self.number, self.rows), None
         return self.packed
 
     def to_batch(self, schema: pa.Schema, packer: RowPacker) -> pa.RecordBatch:
-        """Return what is sent: a column ``timestamp``, then those of the topic."""
+        """Return the records as Arrow data: a column ``timestamp``, then the columns of the topic."""
         if self.packed is not None:
             self.rows, self.packed = packer.unpack(self.packed)[1], None
         if self.rows is not None:
-            # Without the columns that the topic gained since.
+            # The rows lack the columns that the topic gained since.
             own = list(schema)[: self.rows.width + 1]
-            self.batch, self.rows = self.rows.to_batch(pa.schema(own)), None
-        assert self.batch is not None
-        if len(self.batch.schema) < len(schema):
-            gained = list(schema)[len(self.batch.schema) :]
-            columns = [*self.batch.columns, *(pa.nulls(self.count, field.type) for field in gained)]
-            self.batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-        return self.batch
+            self.arrow, self.rows = self.rows.to_batch(pa.schema(own)), None
+        assert self.arrow is not None
+        if len(self.arrow.schema) < len(schema):
+            gained = list(schema)[len(self.arrow.schema) :]
+            columns = [*self.arrow.columns, *(pa.nulls(self.count, field.type) for field in gained)]
+            self.arrow = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return self.arrow
 
     def settle(self, ranges: tuple[OffsetRange, ...], error: TieredError | None) -> None:
-        """Say what became of the records."""
+        """Set the result, and wake the threads that wait for it."""
         self._ranges, self._error = ranges, error
         if not self.settled:
             self.settled = True
-            self._done.release()
+            self._unsettled.release()
 
-    def forget(self) -> None:
-        """Let go of the data: they are durable at the server, or given up."""
-        self.batch = self.rows = self.packed = None
+    def drop_records(self) -> None:
+        """Free the records: they are durable at the server, or were given up."""
+        self.arrow = self.rows = self.packed = None
 
-    def untold(self, thread: int) -> bool:
-        """Whether a flush on a thread has to say that they were not appended: once to each whose they are."""
-        return thread not in self.told and (not self.told or not self.threads <= self.told)
+    def is_unreported_to(self, thread: int) -> bool:
+        """Whether a flush on this thread must raise the error: once on each thread that appended a record."""
+        return thread not in self.reported and (not self.reported or not self.threads <= self.reported)
 
     def ranges(self) -> tuple[OffsetRange, ...]:
-        """Wait, and return where the records are, in their order.
+        """Wait for the result, and return the ranges of the records in their order.
 
         Raises
         ------
         TieredError
-            Why they were not appended, or why that is not known.
+            The records were not appended, or that is not known.
         """
         until = time.monotonic() + _ANSWER_SECONDS
         while not self.settled:
-            # Not for all that time at once: whoever is woken, and hit by Ctrl-C, wakes nobody else.
-            if self._done.acquire(timeout=_WAIT_SECONDS):
-                self._done.release()
+            # In short waits: Ctrl-C can keep a woken thread from waking the next one.
+            if self._unsettled.acquire(timeout=_WAIT_SECONDS):
+                self._unsettled.release()
             elif time.monotonic() >= until:
                 raise ServerUnavailable(
                     "the server did not answer in time; whether the records were appended is not known"
                 )
         if self._error is not None:
-            self.told.add(threading.get_ident())
+            self.reported.add(threading.get_ident())
             raise again(self._error)
         return self._ranges
 
     def ranges_at(self, places: Sequence[int]) -> Sequence[OffsetRange]:
-        """Wait, and return where some of the records are; of all, where nobody remembers."""
+        """Wait for the result, and return the ranges of some records, or of all if the offsets of single ones are unknown."""
         ranges = self.ranges()
         offsets = [] if len(places) == self.count else [self.offset_of(place) for place in places]
         if not offsets or UNKNOWN_OFFSET in offsets:
@@ -175,11 +179,11 @@ class PendingBatch:
         return merged_ranges([OffsetRange(ranges[0].partition, offset, offset + 1) for offset in offsets])
 
     def offset_of(self, index: int) -> int:
-        """Wait, and return the offset of one of the records; -1 where nobody remembers."""
+        """Wait for the result, and return the offset of one record; `UNKNOWN_OFFSET` if it is not known."""
         ranges = self.ranges()
         total = sum(item.end - item.start for item in ranges)
         if total != self.count or any(item.start < 0 for item in ranges):
-            # A repeat that completed what was cut short: records of others lie in between.
+            # A repeat completed a part: records of others lie in between.
             return ranges[0].start if index == 0 and ranges else UNKNOWN_OFFSET
         for item in ranges:
             length = item.end - item.start
@@ -190,20 +194,20 @@ class PendingBatch:
 
 
 class _Awaited(tuple[PendingBatch, int]):
-    """An offset that the server has yet to say; what reads a tuple past its methods meets it, and no wrong number."""
+    """An offset that is not known yet: a batch and a row. Code that bypasses the methods of `PendingAppend` meets it."""
 
     __slots__ = ()
 
     def __index__(self) -> int:
-        pile, place = self
-        return pile.offset_of(place)
+        batch, row = self
+        return batch.offset_of(row)
 
     def __repr__(self) -> str:
         return str(self.__index__()) if self[0].settled else "…"
 
 
 class PendingAppend(Appended):
-    """An `Appended` whose offset the server has yet to say: whoever looks at it waits for that."""
+    """An `Appended` whose offset comes with the server's answer; each use of it waits for that."""
 
     __slots__ = ()
 
@@ -272,9 +276,9 @@ class PendingAppend(Appended):
 _new = tuple.__new__
 
 
-def pending_append(pile: PendingBatch, place: int) -> PendingAppend:
-    """Return what an append returns of a record of a pile. Made without the constructors in Python, it takes a third of the time."""
-    return _new(PendingAppend, (pile.partition, _new(_Awaited, (pile, place))))
+def pending_append(batch: PendingBatch, row: int) -> PendingAppend:
+    """Return the result of an append: a row of a batch. The constructors in Python would take three times as long."""
+    return _new(PendingAppend, (batch.partition, _new(_Awaited, (batch, row))))
 
 
 def _plain(other: Any) -> Any:

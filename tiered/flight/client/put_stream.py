@@ -1,4 +1,4 @@
-"""One stream of batches to a server, and their answers; errors of Flight end here."""
+"""`PutStream`: one stream of batches to a server, and its answers; raises errors of this package instead of Flight's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ log = logging.getLogger("tiered.flight")
 
 
 class PutStream:
-    """One stream of batches and their answers."""
+    """One stream of batches and its answers.
+
+    Parameters
+    ----------
+    packs
+        Whether the server reads packed rows.
+    """
 
     def __init__(self, connection: Connection, meta: TopicMeta, incarnation: str, *, packs: bool) -> None:
         self.schema_id = meta.schema_id
@@ -33,30 +39,42 @@ class PutStream:
         command = PutCommand(meta.name, meta.topic_id, options={"incarnation": incarnation})
         self._writer, self._reader = connection.put(command.encode(), self._schema)
 
-    def send(self, pile: PendingBatch, producer: str) -> None:
-        """Write one pile; its answer comes in its turn."""
+    def send(self, batch: PendingBatch, producer: str) -> None:
+        """Write a batch; the answers come in the order of the batches.
+
+        Raises
+        ------
+        TieredError
+            The stream has ended.
+        """
         try:
-            self.write(pile, producer)
+            self.write(batch, producer)
         except (pa.ArrowException, OSError) as error:
             raise self._why(error) from None
 
-    def write(self, pile: PendingBatch, producer: str) -> None:
-        """Do as `send`, but for the reason of an error.
+    def write(self, batch: PendingBatch, producer: str) -> None:
+        """Write a batch without asking for the reason of an error.
 
         Raises
         ------
         pyarrow.ArrowException, OSError
         """
-        packed = pile.to_packed(self._packer) if self._packs else None
+        packed = batch.to_packed(self._packer) if self._packs else None
         if packed is not None:
-            info = _info(pile.partition, pile.sync, producer, 0, pile.session)
+            info = _info(batch.partition, batch.sync, producer, 0, batch.session)
             self._writer.write_metadata(join_rows(info, packed))
         else:
-            info = _info(pile.partition, pile.sync, producer, pile.number, pile.session)
-            self._writer.write_with_metadata(pile.to_batch(self._schema, self._packer), info)
+            info = _info(batch.partition, batch.sync, producer, batch.number, batch.session)
+            self._writer.write_with_metadata(batch.to_batch(self._schema, self._packer), info)
 
     def answer(self) -> Ack:
-        """Return the next answer."""
+        """Wait for the next answer.
+
+        Raises
+        ------
+        TieredError
+            The stream has ended.
+        """
         try:
             data = self._reader.read()
         except (pa.ArrowException, OSError) as error:
@@ -66,18 +84,18 @@ class PutStream:
         return decode_answer(data)
 
     def _why(self, error: BaseException | None) -> TieredError:
-        """Return why the stream ended: what the server said at the end of it, else what was seen here."""
+        """Return why the stream ended: the server's reason if it gave one, else the error on this side."""
         try:
             self._writer.close()
         except pa.ArrowException as final:
             return from_flight(final, self._location)
         if isinstance(error, fl.FlightError):
             return from_flight(error, self._location)
-        # Also where a write met the end of it: the server gave the reason in an answer that nobody read yet.
+        # A write to an ended stream, too: the reason is in an answer that was not read yet.
         return ServerUnavailable(f"{self._location} ended the stream")
 
     def close(self) -> None:
-        """End the stream; what it has to say by now is of no use."""
+        """End the stream, and ignore its final status."""
         try:
             self._writer.close()
         except (pa.ArrowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""A session of an idempotent producer whose topic is served elsewhere."""
+"""`RemoteProducer`: a session of an idempotent producer whose topic another process serves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...hot.row_buffer import RECORD_OVERHEAD_BYTES
 from ...reader.query import check_sync
 from ...store.interface.producer import Producer
 from ..wire.put_messages import Session
-from .appender import PILE_BYTES_MAX
+from .appender import BATCH_BYTES_MAX
 from .pending_batch import PendingBatch
 from .topic_state import TopicState, body_of_rows
 
@@ -53,17 +53,17 @@ class RemoteProducer(Producer):
         sync: bool | None = None,
     ) -> Appended:
         topic = self._topic
-        # First: in a forked child the lock may be held for ever.
+        # First: in a forked child a thread of the parent may hold the lock for ever.
         topic.lifecycle.check_writable()
         check_sync(sync)
         record = checked(topic, value, key, headers, timestamp, partition)
         rows = topic.new_buffer()
         rows.add(record.values, record.size if topic.typed else record.size + RECORD_OVERHEAD_BYTES)
         rows.timestamps_us.append(record.timestamp_us)
-        pile = PendingBatch.of_rows(record.partition, sync, rows)
+        batch = PendingBatch.of_rows(record.partition, sync, rows)
         with self._lock:
             number = self.sequence.check(sequence)
-            found = self._appended(pile.sealed(), number)[0]
+            found = self._appended(batch.sealed(), number)[0]
             self.sequence.advance(number, number + 1)
         return Appended(found.partition, found.start)
 
@@ -87,16 +87,16 @@ class RemoteProducer(Producer):
                 limit = topic.record_bytes_max
                 for batch, timestamps in fitting(data, topic.schema, limit):
                     body = body_of_rows(batch, timestamps)
-                    # Before the first piece of it is sent.
+                    # Before the first piece is sent.
                     check_records(body, limit)
-                    for piece in split_batch(body, PILE_BYTES_MAX, bytes_bound):
-                        ranges += self._appended(PendingBatch.of_batch(partition, sync, piece), number)
+                    for piece in split_batch(body, BATCH_BYTES_MAX, bytes_bound):
+                        ranges += self._appended(PendingBatch.of_arrow(partition, sync, piece), number)
                         number += piece.num_rows
             except (SchemaMismatch, RecordTooLarge):
-                # What follows is other data, and must not be taken for a repeat of what came before the misfit.
+                # The caller's next data are others, and must not count as a repeat of the rows that were sent.
                 self.sequence.advance(begin, number)
                 raise
-            # Only now: the same call again, after anything else that went wrong, has the same numbers.
+            # Only now: after any other error the same call again has the same numbers.
             self.sequence.advance(begin, number)
         return merged_ranges(ranges)
 
@@ -104,7 +104,7 @@ class RemoteProducer(Producer):
         self._topic.lifecycle.check()
         self._topic.appender.flush()
 
-    def _appended(self, pile: PendingBatch, number: int) -> list[OffsetRange]:
-        pile.number, pile.session = number, Session(self.id, self.epoch, self._partitions)
-        self._topic.appender.add_batch(pile)
-        return list(pile.ranges())
+    def _appended(self, batch: PendingBatch, number: int) -> list[OffsetRange]:
+        batch.number, batch.session = number, Session(self.id, self.epoch, self._partitions)
+        self._topic.appender.add_batch(batch)
+        return list(batch.ranges())

@@ -1,4 +1,4 @@
-"""`RemoteTopic`: a topic of a store that is served elsewhere; each call goes over the network."""
+"""`RemoteTopic`: a topic of a store that another process serves; each call goes over the network."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ...store.interface.topic import Topic
 from ..wire.messages import ScanCommand
 from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
-from .appender import PILE_BYTES_MAX
+from .appender import BATCH_BYTES_MAX
 from .follow import check_there, followed
 from .pending_batch import PendingBatch, pending_append
 from .remote_producer import RemoteProducer
@@ -46,15 +46,14 @@ _CHUNK_ROWS = 1 << 16
 class RemoteTopic(Topic):
     """A topic behind a server; get it from the `Store` that ``tiered.open("grpc://…")`` returns. Thread-safe.
 
-    An append that waits for nothing (sync mode ``interval`` or ``never``) returns before the record is sent; reading
-    ``offset`` of what it returned waits for the server's answer. What went wrong meanwhile is raised there, and by
-    the next `flush` or close, as for a background flush.
+    An append that does not wait (sync mode ``interval`` or ``never``) returns before the server has answered. Reading
+    ``offset`` of its result waits for the answer. An error is raised there, or else by the next `flush` or close.
     """
 
     opened: TopicState
 
     def __init__(self, store: object, state: TopicState) -> None:
-        self.store = store  # which is open for as long as somebody has one of its topics
+        self.store = store  # a topic keeps its store open
         self.opened = state
         self.lifecycle = state.lifecycle
         self.connection = state.connection
@@ -83,7 +82,7 @@ class RemoteTopic(Topic):
         if sync is not None:
             check_sync(sync)
         if opened.typed or value.__class__ is not bytes or headers is not None or timestamp is not None:
-            pile, row = self._add(checked(opened, value, key, headers, timestamp, partition), sync)
+            batch, row = self._add(checked(opened, value, key, headers, timestamp, partition), sync)
         else:
             if key is not None and key.__class__ is not bytes:
                 key = key_bytes(key)
@@ -97,23 +96,23 @@ class RemoteTopic(Topic):
                 place = partition_of(key, opened.partitions) if key else opened.sticky
             elif place.__class__ is not int or not 0 <= place < opened.partitions:
                 place = opened.check_partition(place)
-            pile, row = self.appender.add(place, (key, value, None), opened.clock(), size, sync)
+            batch, row = self.appender.add(place, (key, value, None), opened.clock(), size, sync)
             if size > opened.block_bytes and partition is None and not key:
                 opened.sticky = (place + 1) % opened.partitions
         if sync if sync is not None else opened.waits:
-            assert pile.partition is not None
-            return Appended(pile.partition, pile.offset_of(row))
-        return pending_append(pile, row)
+            assert batch.partition is not None
+            return Appended(batch.partition, batch.offset_of(row))
+        return pending_append(batch, row)
 
     def _add(self, record: Checked, sync: bool | None, *, more: bool = False) -> tuple[PendingBatch, int]:
         place, placing = record.partition, record.placing
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self.opened.sticky
         size = record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES
-        pile, row = self.appender.add(place, record.values, record.timestamp_us, size, sync, more=more)
-        if pile.size > self.opened.block_bytes and record.partition is None and not placing:
+        batch, row = self.appender.add(place, record.values, record.timestamp_us, size, sync, more=more)
+        if batch.size > self.opened.block_bytes and record.partition is None and not placing:
             self.opened.sticky = (place + 1) % self.partitions
-        return pile, row
+        return batch, row
 
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         self.lifecycle.check_writable()
@@ -128,12 +127,12 @@ class RemoteTopic(Topic):
         return merged_ranges(ranges)
 
     def _append_checked(self, records: Iterable[Checked], ranges: list[OffsetRange]) -> None:
-        """Append records one by one, all of which were looked at."""
-        piles: dict[PendingBatch, list[int]] = {}
+        """Append checked records one by one."""
+        batches: dict[PendingBatch, list[int]] = {}
         for record in records:
-            pile, place = self._add(record, None, more=True)
-            piles.setdefault(pile, []).append(place)
-        _wait_for((partial(pile.ranges_at, places) for pile, places in piles.items()), ranges)
+            batch, row = self._add(record, None, more=True)
+            batches.setdefault(batch, []).append(row)
+        _wait_for((partial(batch.ranges_at, rows) for batch, rows in batches.items()), ranges)
 
     def append_batch(
         self, data: Any, *, partition: int | None = None, sync: bool | None = None
@@ -154,7 +153,7 @@ class RemoteTopic(Topic):
         ranges: list[OffsetRange],
     ) -> None:  # fmt: skip
         body = body_of_rows(batch, timestamps)
-        # Before the first piece of it is sent.
+        # Before the first piece is sent.
         check_records(body, self.opened.record_bytes_max)
         name = self.opened.key_column
         keys = batch.column(name) if name is not None else None
@@ -165,21 +164,21 @@ class RemoteTopic(Topic):
         elif not some_keyed:
             parts = [(None, body)]
         else:
-            # Rows without a key all to one: those of a partition keep their order.
+            # All rows without a key go to one partition: the rows of a partition keep their order.
             parts = list(by_partition(body, keys, self.partitions, self.opened.sticky))
             if some_keyless:
                 self.opened.sticky = (self.opened.sticky + 1) % self.partitions
-        piles = []
+        batches = []
         for place, rows in parts:
-            for piece in split_batch(rows, PILE_BYTES_MAX, bytes_bound):
+            for piece in split_batch(rows, BATCH_BYTES_MAX, bytes_bound):
                 if place is None:
                     target = self.opened.sticky
                     self.opened.sticky = (target + 1) % self.partitions
                 else:
                     target = place
-                piles.append(PendingBatch.of_batch(target, sync, piece))
-                self.appender.add_batch(piles[-1])
-        _wait_for((pile.ranges for pile in piles), ranges)
+                batches.append(PendingBatch.of_arrow(target, sync, piece))
+                self.appender.add_batch(batches[-1])
+        _wait_for((batch.ranges for batch in batches), ranges)
 
     def producer(self, producer_id: str) -> RemoteProducer:
         self.lifecycle.check_writable()
@@ -286,7 +285,7 @@ class RemoteTopic(Topic):
         self.appender.drain()
         found = self.connection.action("offsets", topic_ref(self.opened.meta), seconds=None)
         self.opened.grow(found)
-        # A server of an earlier release does not say.
+        # A server of an earlier release does not name them.
         said = found.get("lineages", {})
         self._seen_lineages = {int(key): int(epoch) for key, epoch in said.items()} or None
         return {int(key): OffsetRange(int(key), *ends) for key, ends in found["offsets"].items()}
@@ -315,7 +314,7 @@ class RemoteTopic(Topic):
         partition, offset = self.opened.check_partition(partition), plain_int(offset)
         self.lifecycle.check_writable()
         if type(offset) is not int or clamp_to_int64(offset) != offset:
-            # A message would not hold it as it is.
+            # A message holds 64 bits only.
             found = self.offsets()[partition]
             raise beyond_the_log(self.name, partition, offset, found.start, found.end)
         self.appender.drain()
@@ -341,13 +340,13 @@ class RemoteTopic(Topic):
             self.opened.use(TopicMeta.from_json(found["topic"], where="the server's answer"))
 
     def finish(self) -> None:
-        """Send and flush what is left here, and raise what went wrong."""
+        """Flush if anything may not be durable, and raise the errors that no call has raised."""
         if self.appender.unsettled:
             self.appender.flush()
         self.appender.raise_failed()
 
     def close(self) -> TieredError | None:
-        """Send and flush what is left; return what went wrong."""
+        """Finish, and end the appender; return the error."""
         failed: TieredError | None = None
         try:
             self.finish()
@@ -358,9 +357,9 @@ class RemoteTopic(Topic):
 
 
 def _wait_for(waits: Iterable[Callable[[], Sequence[OffsetRange]]], ranges: list[OffsetRange]) -> None:
-    """Wait for all piles of a call, and raise what the first that failed ran into: no flush is to tell of the others.
+    """Wait for all batches of a call, and raise the first error: no flush raises those of the others again.
 
-    `ranges` grows by what the others became.
+    `ranges` grows by the ranges of the batches that were appended.
     """
     failed: TieredError | None = None
     for wait in waits:

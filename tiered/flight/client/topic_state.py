@@ -1,4 +1,4 @@
-"""What a client knows of a topic that is served elsewhere, and how it asks for more."""
+"""`TopicState`: the shape of a served topic as a client knows it, with its connection and its appender."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .connection import Connection
 
 
 class TopicState(TopicShape):
-    """The shape of a topic behind a server, its connection, and what waits to be sent. Thread-safe.
+    """The shape of a topic behind a server, its connection and its appender. Thread-safe.
 
     Attributes
     ----------
     lifecycle
-        Of the store that was connected to.
+        The state of the connected store.
     lock
-        Of changes to the shape.
+        Held while the shape changes.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class TopicState(TopicShape):
         return RowBuffer(0, self._layout) if self.typed else RecordBuffer(0)
 
     def refresh(self) -> None:
-        """Take over what others changed of the topic."""
+        """Load the topic's document from the server."""
         self.take_over(describe(self.connection, self.name))
 
     def take_over(self, meta: TopicMeta) -> None:
-        """Go by the topic's document as a server has it, unless it is another topic by now."""
+        """Use a document of the server, unless it is that of another topic with the same name."""
         with self.lock:
             if meta.topic_id == self.meta.topic_id and meta != self.meta:
                 self.use(meta)
 
     def grow(self, found: Mapping[str, Any]) -> None:
-        """Take over what others changed, where an answer tells that there is something."""
+        """Refresh if an answer shows that the topic has more columns or partitions."""
         if found["partitions"] > self.partitions or found["schema_id"] > self.meta.schema_id:
             self.refresh()
 
@@ -77,7 +77,7 @@ class TopicState(TopicShape):
 
 
 def describe(connection: Connection, name: str) -> TopicMeta:
-    """Ask for the document of a topic.
+    """Return the document of a topic as the server has it.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def describe(connection: Connection, name: str) -> TopicMeta:
 
 
 def body_of_rows(batch: pa.RecordBatch, timestamps: pa.Array | None) -> pa.RecordBatch:
-    """Put the record timestamps in front; where they are null, the server's clock says them."""
+    """Put the record timestamps in front of a batch. The server's clock replaces those that are null."""
     stamps = pa.nulls(batch.num_rows, TIMESTAMP) if timestamps is None else timestamps
     schema = pa.schema([pa.field("timestamp", TIMESTAMP), *batch.schema])
     return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=schema)

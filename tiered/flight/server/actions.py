@@ -1,4 +1,4 @@
-"""What a client can ask for beside data: small questions and changes, each a function of store and arguments.
+"""The actions of the server: small questions and changes, each a function of the store and its arguments.
 
 The names are the types of Flight actions; arguments and answers are JSON objects.
 """
@@ -30,7 +30,7 @@ _WAIT_SECONDS_MAX = 2.0
 
 
 def _server(store: LocalStore, _: Values) -> dict[str, Any]:
-    """Return what a client has to know: the sync mode and limits by which appends go."""
+    """Return the facts that a client needs: ids, the sync mode, the limits of appends, and the version of packed rows."""
     options, root = store.context.settings.store, store.context.tiers.locations.root
     return {
         "store_id": str(store.store_id),
@@ -121,7 +121,7 @@ def _delete_before(store: LocalStore, values: Values) -> dict[str, Any]:
 
 
 def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
-    """Wait a little until a partition has durable records from an offset on; say what it has. Nothing is flushed."""
+    """Wait at most 2 s until a partition has durable records from an offset on; return its offsets. Nothing is flushed."""
     topic, partition = _topic(store, values), count(values["partition"])
     topic.opened.check_partition(partition)
     seconds = values.get("seconds", 0.0)
@@ -167,7 +167,7 @@ ACTIONS: dict[str, Action] = {
     "status": _status,
     "producer": _producer,
 }
-"""More are added by who has more to offer, before a server is made."""
+"""The server adds those of staging."""
 
 
 def run_action(actions: Mapping[str, Action], store: LocalStore, name: str, values: Values) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _topic(store: LocalStore, values: Values) -> LocalTopic:
 
 
 def _size(topic: LocalTopic) -> dict[str, Any]:
-    """Return what tells a client that the topic grew."""
+    """Return the facts by which a client notices that the topic grew."""
     return {"partitions": topic.partitions, "schema_id": topic.opened.meta.schema_id}
 
 

@@ -1,4 +1,4 @@
-"""Append what a client sends: batch by batch, each answered when it is as safe as it asked for."""
+"""Streams of appends: the server appends each batch, and answers when it is as durable as the client asked for."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from ...store.local_store import LocalStore
     from ...store.local_topic import LocalTopic
 
-# Of what is remembered for a client that is silent.
+# Limit of the metadata that is kept for the next message of a stream.
 _INFO_BYTES_MAX = 8 << 10
 
 log = logging.getLogger("tiered.flight")
 
 Work = Callable[[], AbstractContextManager[None]]
-"""What each piece of work is done within: the server does not end in the middle of it, and none begins after that."""
+"""Returns the context of a piece of work: the server waits for its end before it closes, and begins none after that."""
 
 PutHandler = Callable[["LocalStore", PutCommand, Any, Any, Work], None]
 """Takes the store, the command, the reader of batches, the writer of answers, and a `Work`."""
 
 
 def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: Any, work: Work) -> None:
-    """Append each batch of a stream and acknowledge it; one with numbers that fails ends the stream.
+    """Append each batch of a stream and answer it. A numbered batch that fails ends the stream.
 
     Raises
     ------
@@ -68,13 +68,13 @@ def append_stream(store: LocalStore, command: PutCommand, reader: Any, writer: A
             if not answered(writer, ack.encode() if rows is None else encode_answer(ack)):
                 return
         if ack.error is not None and info is not None and info.producer is not None:
-            # Higher numbers behind it would make a repeat of it look done, should this answer be lost.
+            # If this answer is lost, the client sends the batch again. Higher numbers would make it look like a repeat.
             return
-        del batch, rows, ack  # whoever is silent from here on would have them kept
+        del batch, rows, ack  # else the stream would hold them while its client is silent
 
 
 class _Messages:
-    """Decodes the messages of a stream. It keeps what many of them have in common: their metadata, and the topic's schema."""
+    """Decodes the messages of a stream, and keeps what they have in common: the metadata, and the packer of the schema."""
 
     def __init__(self, topic: LocalTopic) -> None:
         self._topic = topic
@@ -111,12 +111,12 @@ class _Messages:
 
 
 def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
-    """Yield each batch that a client sends, and its metadata, until it ends the stream or goes away.
+    """Yield each batch of a client with its metadata, until the client ends the stream or disconnects.
 
     Raises
     ------
     SchemaMismatch
-        What it sent is no batch.
+        The bytes are no Arrow batch.
     """
     while True:
         try:
@@ -124,18 +124,18 @@ def chunks(reader: Any) -> Iterator[tuple[pa.RecordBatch | None, bytes]]:
         except StopIteration:
             return
         except (pa.ArrowException, OSError) as error:
-            # Who went away ends the stream, and is not told; who is there would take silence for consent.
+            # A client that is still there must not take the end of the stream for success.
             raise SchemaMismatch(f"the batch is damaged: {str(error)[:200]}") from None
         yield chunk.data, b"" if chunk.app_metadata is None else bytes(chunk.app_metadata)
         del chunk
 
 
 def answered(writer: Any, data: bytes) -> bool:
-    """Answer a batch; return whether the client is still there."""
+    """Send an answer; return whether the client is still there."""
     try:
         writer.write(data)
     except (pa.ArrowException, OSError) as error:
-        log.debug("a client went away before its answer: %s", error)
+        log.debug("a client disconnected before its answer: %s", error)
         return False
     return True
 
@@ -144,7 +144,7 @@ _incarnations: WeakKeyDictionary[LocalStore, str] = WeakKeyDictionary()
 
 
 def incarnation_of(store: LocalStore) -> str:
-    """Return an id of this opening of the store: what was not durable is lost when it changes without a close."""
+    """Return the id of this opening of the store. If it changes without a close, records that were not durable are lost."""
     return _incarnations.setdefault(store, uuid4().hex)
 
 
@@ -222,6 +222,6 @@ def _producer(topic: LocalTopic, info: BatchInfo, sessions: dict[Session, LocalP
     session = Session(info.producer, info.epoch, info.partitions or topic.partitions)
     found = sessions.get(session)
     if found is None:
-        sessions.clear()  # a client has few, and a stream must not gather them
+        sessions.clear()  # a client uses one at a time, and a stream must not collect them
         found = sessions[session] = resume_producer(topic.opened, *session)
     return found

@@ -1,4 +1,4 @@
-"""The Arrow Flight server of a store; its threads are gRPC's, one a call that is under way."""
+"""The Arrow Flight server of a store. Its threads are gRPC's, one for each open call."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tiered.flight")
 
-# How long a server that ends waits for an append in the middle of its work.
+# How long a server that closes waits for the appends in progress.
 _GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 
@@ -50,9 +50,9 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
     Parameters
     ----------
     store
-        What is served.
+        The store that is served.
     actions, puts
-        What there is, by name; see `ACTIONS` and `PUTS`.
+        The handlers by name; see `ACTIONS` and `PUTS`.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
         _leave_exit_to_us(self)
 
     def check(self) -> None:
-        """Raise `StoreClosed` once the server ends."""
+        """Raise `StoreClosed` if the server closes or the store is closed."""
         if self.ending:
             raise StoreClosed("the server is shutting down")
         self.store.lifecycle.check()
@@ -96,7 +96,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
                 self.end()
 
     def begin(self) -> None:
-        """Begin a piece of work; raise `StoreClosed` once the server ends."""
+        """Begin a piece of work; raise `StoreClosed` if the server closes."""
         self.check()
         with self._lock:
             self.busy += 1
@@ -147,7 +147,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
     def _sent(
         self, context: fl.ServerCallContext, rows: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        # All of it is within the generator: one that is never begun is never closed either.
+        # All of it is within the generator: a generator that never starts is never closed.
         try:
             with self.streams.one(context.peer()) as stream:
                 while True:
@@ -157,7 +157,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
                         return
                     self.check()
                     yield batch
-        except Exception as error:  # noqa: BLE001 (whatever it is, the client has to hear of it)
+        except Exception as error:  # noqa: BLE001 (the client must learn of every error)
             raise to_flight(error) from None
 
     def do_put(
@@ -189,7 +189,7 @@ class Service(fl.FlightServerBase):  # type: ignore[misc]
 
 
 class _Work:
-    """A piece of work for a stream. A class: `contextmanager` takes longer than the append of a record."""
+    """The context of a piece of work for a stream. As a class: `contextmanager` takes longer than the append of a record."""
 
     def __init__(self, service: Service, stream: Stream) -> None:
         self._service = service
@@ -205,7 +205,7 @@ class _Work:
 
 
 PUTS: dict[str, PutHandler] = {"append": append_stream, "stage": stage_stream}
-"""What streams of batches are for, by `PutCommand.kind`."""
+"""The handlers of streams of batches, by `PutCommand.kind`."""
 
 
 class FlightServer:
@@ -225,7 +225,7 @@ class FlightServer:
         self._closing = threading.Lock()
         self._posting: Posting | None = None
         self._ending = threading.Event()
-        # Waits from the start: some Pythons start no thread at their exit, where servers are closed as well.
+        # Started early, and waits: some Pythons start no thread at their exit, when servers are closed too.
         self._down = threading.Thread(target=self._shut_down, name="tiered-flight-close", daemon=True)
         _servers.add(self)
 
@@ -242,7 +242,7 @@ class FlightServer:
         options.check(address.host)
         _check_free(address)
         if store.writer_lock is not None:
-            # What an earlier server had decided on is in the log before anybody looks.
+            # Commits that an earlier server had decided on are in the log before the first call.
             stage_of(store).recover()
         try:
             service = Service(store, address, options, {**ACTIONS, **STAGE_ACTIONS}, PUTS)
@@ -261,15 +261,15 @@ class FlightServer:
 
     @property
     def streams(self) -> int:
-        """How many reads and appends of clients are under way."""
+        """The number of open reads and appends of clients."""
         return len(self._service.streams)
 
     def wait(self) -> None:
-        """Return when the server was closed."""
+        """Wait until the server is closed."""
         self._closed.wait()
 
     def close(self) -> None:
-        """Stop listening, let what is being appended end, cut off everybody; may be called twice."""
+        """Stop listening, wait for appends in progress, and disconnect all clients. May be called twice."""
         with self._closing:
             if self._closed.is_set():
                 return
@@ -288,7 +288,7 @@ class FlightServer:
         self._service.shutdown()
 
     def _end(self) -> None:
-        """Wait for the calls that are under way; those that wait for their client are ended by its connection."""
+        """Wait for the calls in progress, and shut the connections of those that wait for their client."""
         down = self._down
         until = time.monotonic() + _GRACE_SECONDS
         while down.is_alive() and time.monotonic() < until:
@@ -299,11 +299,11 @@ class FlightServer:
             cut_connections(self._port)
             down.join(_GRACE_SECONDS)
         if down.is_alive():
-            log.warning("%s: calls of clients are still under way; they end with this process", self.location)
+            log.warning("%s: calls of clients are still open; they end with this process", self.location)
 
     def abandon(self) -> None:
         """In a forked child: leave the server to the parent."""
-        # To end it here would wait for threads that the child does not have.
+        # Closing it would wait for threads that the child does not have.
         _abandoned.append(self._service)
         if self._posting is not None:
             self._posting.abandon()
@@ -331,7 +331,7 @@ def _close_all() -> None:
         server.close()
 
 
-# Before the stores are, some of which a full disk keeps open.
+# Before the stores are closed: a full disk keeps some of them open.
 atexit.register(_close_all)
 
 
@@ -348,7 +348,7 @@ def _leave_exit_to_us(service: Service) -> None:
 
 
 def _check_free(address: Address) -> None:
-    """Raise `ConfigError` where nobody could listen: gRPC itself says no more than that it did not start."""
+    """Raise `ConfigError` if the address cannot be listened at: gRPC gives no reason."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

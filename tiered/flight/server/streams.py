@@ -1,4 +1,4 @@
-"""The streams of clients that are under way, at most so many, and the connections that they come by."""
+"""The open streams of clients, whose number is limited, and the connections under them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ...errors import Backpressure
 
 log = logging.getLogger("tiered.flight")
 
-# Where there is room for all, a client may be silent for ever: it may be a reader at a break point.
+# Below the limit a client may be silent for ever: it may be a reader in a debugger.
 SILENT_SECONDS_MAX = 60.0
 _MAPPED = "::ffff:"
 
 
 class Stream:
-    """One read or append that is under way.
+    """One open read or append.
 
     Attributes
     ----------
     peer
-        Who it is of, as gRPC names it.
+        The client's address, as gRPC names it.
     """
 
     def __init__(self, peer: str, clock: Callable[[], float]) -> None:
@@ -36,7 +36,7 @@ class Stream:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Do a piece of work for the client; between two of them the client is waited for."""
+        """Mark a piece of work. Between two of them the server waits for the client."""
         self.begin()
         try:
             yield
@@ -48,18 +48,18 @@ class Stream:
         self._silent_since = None
 
     def end(self) -> None:
-        """End it: the client is waited for from here on."""
+        """End a piece of work: the client is silent from here on."""
         self._silent_since = self._clock()
 
     @property
     def silent_seconds(self) -> float:
-        """For how long the client has been waited for."""
+        """How long the server has waited for the client."""
         since = self._silent_since
         return 0.0 if since is None else self._clock() - since
 
 
 class Streams:
-    """All of them. Thread-safe.
+    """All open streams. Thread-safe.
 
     Parameters
     ----------
@@ -81,12 +81,12 @@ class Streams:
 
     @contextmanager
     def one(self, peer: str) -> Iterator[Stream]:
-        """Count a stream as long as it is under way.
+        """Count a stream while it is open.
 
         Raises
         ------
         Backpressure
-            There are as many as there may be. The one that was silent for longest is ended, if that was long.
+            The limit is reached. The stream that was silent for longest is ended, if that was more than a minute.
         """
         stream = Stream(peer, self._clock)
         with self._lock:
@@ -96,7 +96,7 @@ class Streams:
                 self._under_way.add(stream)
         if silent is not None:
             if silent.silent_seconds > SILENT_SECONDS_MAX:
-                log.info("%s was silent for long, and gives up its place to %s", silent.peer, peer)
+                log.info("%s was silent for long: its streams are ended for %s", silent.peer, peer)
                 self._cut(silent.peer)
             raise Backpressure(
                 f"the server has {self._count_max} streams under way, its limit; try again in a while"
@@ -109,7 +109,7 @@ class Streams:
 
 
 def cut_connections(port: int, peer: str | None = None) -> None:
-    """Shut the connections that clients have to our port, or those of one: gRPC waits for them for ever."""
+    """Shut the connections of all clients to a port, or of one client: gRPC would wait for them for ever."""
     for found in connections(port):
         with suppress(OSError):
             if peer is None or _name(found.getpeername()) == _plain(peer):
@@ -117,7 +117,7 @@ def cut_connections(port: int, peer: str | None = None) -> None:
 
 
 def connections(port: int) -> Iterator[socket.socket]:
-    """Yield the connections of this process that others made to a port of it, each until the next one."""
+    """Yield the connections of clients to a port of this process; each is closed when the next one is asked for."""
     for name in os.listdir("/dev/fd"):  # noqa: PTH208 (names are numbers here)
         with suppress(OSError, ValueError):
             copy = os.dup(int(name))
@@ -128,7 +128,7 @@ def connections(port: int) -> Iterator[socket.socket]:
                 continue
             with found:
                 if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port:
-                    found.getpeername()  # one that listens has none
+                    found.getpeername()  # raises for a listening socket
                     yield found
 
 

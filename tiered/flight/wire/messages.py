@@ -1,4 +1,4 @@
-"""What goes over the wire beside Arrow data: JSON in commands, tickets and metadata, as frozen values.
+"""The messages beside Arrow data: JSON in commands, tickets and metadata, as frozen values.
 
 =======================  ===========================================================================================
 Flight call              message
@@ -9,14 +9,14 @@ Flight call              message
 ``do_put``               descriptor: command `PutCommand`; each batch: metadata `BatchInfo`; answer to each: `Ack`
                          (`put_messages`); a few records can take the place of a batch (`packed_rows`)
 ``do_action``            the type is the action's name, the body a JSON object, the answer one JSON object
-any, that fails          ``extra_info`` of the Flight error: a `TieredError` by `wire_errors`
+any that fails           ``extra_info`` of the Flight error: a `TieredError` by `errors`
 =======================  ===========================================================================================
 
-A ticket is self-contained and never goes stale: it names offsets of one partition, which are never reused (promise
-P1), so that a task that is run again gets the same rows from whatever tier they are in by then, or `OffsetOutOfRange`.
-It is not signed: it grants nothing that whoever may connect could not ask for, and all of it is checked.
+A ticket is self-contained and never expires: it names offsets of one partition, which are never reused (promise P1). A task
+that runs again gets the same rows from any tier, or `OffsetOutOfRange`. A ticket is not signed: it grants nothing that a
+client which may connect cannot ask for, and every field of it is checked.
 
-Decoding raises `ConfigError` for whatever is not such a message.
+Decoding raises `ConfigError` for bytes that are not such a message.
 """
 
 from __future__ import annotations

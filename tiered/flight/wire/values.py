@@ -1,4 +1,4 @@
-"""JSON as it goes over the wire: written, read, and each value checked."""
+"""JSON of messages: encoding, decoding, and the check of each value."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from ...errors import ConfigError
 
 PROTOCOL = 1
-# Of what a client sends; answers describe as much as there is.
+# Limit of what a client sends; answers have none.
 MESSAGE_BYTES_MAX = 1 << 20
-# Of an action: a commit names each task of a job, of which there may be some 100,000.
+# Limit of an action: a commit names each task of a job, and a job may have some 100,000.
 ACTION_BYTES_MAX = 32 << 20
 
 _T = TypeVar("_T")
@@ -23,17 +23,17 @@ _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 def encode_json(values: Mapping[str, Any]) -> bytes:
-    """Return the body of an action, or its answer."""
+    """Return the body of an action, or of its answer."""
     return dump(values)
 
 
 def decode_action(data: bytes) -> dict[str, Any]:
-    """Return what a client wants of an action; no bytes are an empty object."""
+    """Return the arguments of an action; no bytes are an empty object."""
     return load(data or b"{}", "body of an action", lambda values: values, ACTION_BYTES_MAX)
 
 
 def decode_answer(data: bytes) -> dict[str, Any]:
-    """Return what a server answered to it, however much that is."""
+    """Return the answer to an action, of any size."""
     return load(data, "answer to an action", lambda values: values)
 
 
@@ -48,7 +48,7 @@ def load(data: bytes, what: str, build: Callable[[dict[str, Any]], _T], bytes_ma
     Raises
     ------
     ConfigError
-        It is none, it is longer than `bytes_max`, or of another version of the protocol.
+        The bytes are no such message, are more than `bytes_max`, or are of another version of the protocol.
     """
     try:
         if bytes_max is not None and len(data) > bytes_max:
@@ -96,7 +96,7 @@ def text(value: Any) -> str:
     """Return text."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
-    value.encode()  # JSON can say what has no UTF-8: a ValueError
+    value.encode()  # a ValueError: JSON can hold text that has no UTF-8
     return value
 
 
