@@ -8,7 +8,7 @@ from functools import partial
 from ..harness import Bench, Case
 from .append import append, append_batch
 from .cold import cold_scan, cold_scan_s3
-from .flight import flight_append, flight_scan
+from .flight import flight_append, flight_latency, flight_scan
 from .manifest import manifest
 from .memory import memory_append, memory_scan
 from .offload import memory_offload, offload, requests
@@ -32,6 +32,7 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "requests": requests,
     "manifest": manifest,
     "flight-append": flight_append,
+    "flight-latency": flight_latency,
     "flight-scan": flight_scan,
     "point-read": point_read,
     "open": open_store,

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+from pyarrow import flight
 
 import tiered
 from tiered import Store, Topic
 
 from ..data import flights, open_topic, settings, values
-from ..harness import Bench, Case, Sample, Variant, stopwatch
+from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
 
 _SERVER = """
 import sys, tiered
+from pyarrow import flight
+
+class Bare(flight.FlightServerBase):
+    def do_put(self, context, descriptor, reader, writer):
+        for chunk in reader:
+            writer.write(bytes(chunk.app_metadata))
+
 still = {"compress": "off", "offload": "off", "local_retention": "off"}
 store = tiered.open(sys.argv[1], settings=tiered.Settings.model_validate(
     {"store": {"sync": "interval"}, "policies": {"default": still}}))
 topic = store.create_topic("bench", exist_ok=True)
-print(store.serve("127.0.0.1:0").location, flush=True)
+bare = Bare("grpc://127.0.0.1:0")
+print(store.serve("127.0.0.1:0").location, bare.port, flush=True)
 sys.stdin.read()
 store.close()
+bare.shutdown()
 """
 
 
 @contextmanager
-def _served(folder: Path) -> Iterator[Topic]:
-    """Serve a store from a process of its own; yield its topic as a client sees it."""
+def _server(folder: Path) -> Iterator[tuple[str, str]]:
+    """Serve a store from a process of its own; yield its location, and that of a bare server in the same process."""
     server = subprocess.Popen(
         [sys.executable, "-c", _SERVER, str(folder / "store")],
         stdin=subprocess.PIPE,
@@ -39,12 +51,19 @@ def _served(folder: Path) -> Iterator[Topic]:
     )
     assert server.stdout is not None
     try:
-        with tiered.open(server.stdout.readline().strip()) as remote:
-            topic = remote.topic("bench")
-            topic.append(b"opens the segment", sync=True)
-            yield topic
+        location, port = server.stdout.readline().split()
+        yield location, f"grpc://127.0.0.1:{port}"
     finally:
         server.communicate("")
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[Topic]:
+    """Yield the topic of a store that another process serves, as a client sees it."""
+    with _server(folder) as (location, _), tiered.open(location) as remote:
+        topic = remote.topic("bench")
+        topic.append(b"opens the segment", sync=True)
+        yield topic
 
 
 @contextmanager
@@ -104,6 +123,49 @@ def flight_append(bench: Bench) -> Case:
                 "append(sync=True) one by one, over Flight", measured(_served, waited, len(records) // 200)
             ),
         ),
+        note="Client and server share the CPUs.",
+    )
+
+
+def flight_latency(bench: Bench) -> Case:
+    """One client, sync=interval, one call after the other; beside each server a bare one, which answers what it was sent."""
+    value, calls = bytes(100), bench.size(1_000, 50)
+    location, bare = bench.exit.enter_context(_server(bench.folder / "served"))
+    remote = bench.exit.enter_context(tiered.open(location))
+    topic, producer = remote.topic("bench"), remote.topic("bench").producer("bench")
+    client = bench.exit.enter_context(flight.connect(bare))
+    schema = pa.schema([("value", pa.binary())])
+    writer, answers = client.do_put(flight.FlightDescriptor.for_command(b""), schema)
+    bench.exit.callback(writer.close)
+
+    def exchange() -> None:
+        writer.write_metadata(value)
+        answers.read()
+
+    def timed(call: Callable[[], object]) -> Callable[[Path], Sample]:
+        def measure(_: Path) -> Sample:
+            times = []
+            for _ in range(calls):
+                start = time.perf_counter()
+                call()
+                times.append((time.perf_counter() - start) * 1e6)
+            topic.flush()
+            return Sample(statistics.median(times), {"p99 µs": statistics.quantiles(times, n=100)[-1]})
+
+        return measure
+
+    awaited, exchanged = "append().offset", "a bare exchange over Flight"
+    return Case(
+        "Awaited appends through a server on this host, 100 B values",
+        "µs",
+        (
+            Variant(awaited, timed(lambda: topic.append(value).offset)),
+            Variant("producer.append()", timed(lambda: producer.append(value))),
+            Variant("append(sync=True)", timed(lambda: topic.append(value, sync=True)), "nothing"),
+            Variant(exchanged, timed(exchange)),
+        ),
+        higher_is_better=False,
+        targets=(Target(awaited, 2.0, exchanged, at_most=True),),
         note="Client and server share the CPUs.",
     )
 
