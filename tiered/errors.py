@@ -1,4 +1,4 @@
-"""Every error a caller of this package can meet, by what the caller can do about it.
+"""The errors of this package, grouped by what the caller can do about them.
 
 ::
 
@@ -11,20 +11,20 @@
     │   ├── RecordTooLarge
     │   ├── OutOfOrderSequence     a gap in a producer's sequence numbers
     │   ├── OffsetOutOfRange       carries ``start`` and ``end``
-    │   └── ReadOnly, StoreClosed  this handle cannot do that
-    ├── somebody else holds it: find out who
+    │   └── ReadOnly, StoreClosed  this handle does not allow the call
+    ├── another process holds it: find that process
     │   ├── StoreLocked            names the process
-    │   └── Fenced                 a newer lineage, tierer or producer's session took over
-    ├── it may pass: free something, wait, retry
+    │   └── Fenced                 a newer lineage, tierer or session of a producer took over
+    ├── it may pass: free space, wait, retry
     │   ├── DiskFull, Backpressure
-    │   ├── ServerUnavailable      a server of this store that does not answer
+    │   ├── ServerUnavailable      the server of a store does not answer
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
-    │       ├── ObjectNotFound     an authoritative 404, nothing else
+    │       ├── ObjectNotFound     the object store's 404 only
     │       ├── PreconditionFailed a conditional write met another state
     │       └── RestoreUnderWay    another host restores the store: nothing is published meanwhile
-    └── the data is not what it should be: see docs/runbook.md
+    └── the data is damaged: see docs/runbook.md
         ├── CorruptionError        carries where, position and offsets
-        ├── PartitionPoisoned      a failed fsync: reopen to find the truth
+        ├── PartitionPoisoned      an fsync failed: open the store again
         └── UnsupportedFormat      written by a newer release
 """
 
@@ -32,7 +32,7 @@ from __future__ import annotations
 
 
 class TieredError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """The base of all errors of this package."""
 
 
 class ConfigError(TieredError):
@@ -40,26 +40,25 @@ class ConfigError(TieredError):
 
 
 class InvalidName(TieredError):
-    """A topic or column name that the store does not accept."""
+    """The name of a topic or column is not allowed."""
 
 
 class TopicExists(TieredError):
-    """``create_topic`` of a name that is taken; pass ``exist_ok=True`` to accept it."""
+    """A topic with this name exists; ``exist_ok=True`` returns it."""
 
 
 class TopicNotFound(TieredError):
-    """No topic, or no partition, of that name."""
+    """There is no topic with this name, or no partition with this number."""
 
 
 class SchemaMismatch(TieredError):
-    """Data that cannot be cast safely to the topic's schema."""
+    """The data cannot be cast safely to the topic's schema."""
 
 
 class RecordTooLarge(TieredError):
-    """One record larger than ``max_record_bytes``; nothing of the batch that has it was appended.
+    """A record is larger than ``max_record_bytes``; nothing of its batch was appended.
 
-    What counts are the bytes of its strings and binaries, and the elements of its lists and maps, nulls and empty
-    ones too.
+    The size counts the bytes of strings and binaries, and the elements of lists and maps, including null and empty ones.
     """
 
 
@@ -68,12 +67,12 @@ class OutOfOrderSequence(TieredError):
 
 
 class OffsetOutOfRange(TieredError):
-    """The offset asked for is not, or no longer, in the log.
+    """The offset is not, or no longer, in the log.
 
     Attributes
     ----------
     start, end : int
-        What the partition holds: start offset and end offset (exclusive).
+        Start offset and end offset (exclusive) of the partition.
     """
 
     def __init__(self, message: str, *, start: int, end: int) -> None:
@@ -98,11 +97,11 @@ class StoreLocked(TieredError):
 
 
 class Fenced(TieredError):
-    """A newer epoch owns this partition in the bucket, or the id of this producer; this one may change nothing more."""
+    """A newer epoch owns this partition in the bucket, or this producer; the older one can change nothing more."""
 
 
 class DiskFull(TieredError):
-    """No room on the local disk. Nothing is damaged; appends go on when there is room again."""
+    """The local disk has no room. Nothing is damaged; appends continue when there is room again."""
 
 
 class Backpressure(TieredError):
@@ -110,9 +109,9 @@ class Backpressure(TieredError):
 
 
 class ServerUnavailable(TieredError):
-    """The server of a store does not answer, or went away.
+    """The server of a store does not answer, or the connection ended.
 
-    Of an append that was under way it is not known whether it took effect; the message says so.
+    It is unknown whether a running append took effect; the message says so.
     """
 
 
@@ -122,7 +121,7 @@ class ColdStorageError(TieredError):
     Attributes
     ----------
     retryable : bool
-        Whether the same call can succeed later without anybody changing anything.
+        Whether the same call can succeed later without any change.
     """
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
@@ -134,31 +133,31 @@ class ColdStorageError(TieredError):
 
 
 class ObjectNotFound(ColdStorageError):
-    """The object store said, with authority, that there is no such object."""
+    """The object store has no such object; it answered so itself."""
 
 
 class PreconditionFailed(ColdStorageError):
-    """A conditional write met an object in another state than it asked for."""
+    """A conditional write found the object in another state than its condition."""
 
 
 class RestoreUnderWay(ColdStorageError):
-    """Another host restores the store from its bucket: nothing is published until that is done, or was cut short."""
+    """Another host restores the store from its bucket; nothing is published until the restore ends."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message, retryable=retryable)
 
 
 class CorruptionError(TieredError):
-    """Bytes that fail verification. They are never returned as data and never skipped.
+    """Bytes fail verification. They are never returned as data and never skipped.
 
     Attributes
     ----------
     where : str
         Path of the file, or URL of the object.
     position : int | None
-        Byte position in it.
+        Byte position in the file or object, if known.
     offsets : tuple[int, int] | None
-        Offsets at risk, ``[start, end)``, where known.
+        Offsets at risk, ``[start, end)``, if known.
     """
 
     def __init__(
@@ -187,20 +186,20 @@ class CorruptionError(TieredError):
 
 
 class PartitionPoisoned(TieredError):
-    """An fsync failed, so what reached the disk is unknown until the store is opened again."""
+    """An fsync failed. Which records are on the disk is unknown until the store is opened again."""
 
 
 class UnsupportedFormat(TieredError):
-    """A file or object of a format version that this release does not know."""
+    """A file or object has a format version that this release does not know."""
 
 
 def again(error: TieredError) -> TieredError:
-    """Return a new error like `error`, for one that is raised many times: each raise adds to a traceback."""
+    """Return a copy of an error that is raised many times: each raise would add to its traceback."""
     return rebuilt(type(error), error.args, error.__dict__)
 
 
 def rebuilt(cls: type[TieredError], args: tuple[object, ...], state: dict[str, object]) -> TieredError:
-    """Unpickle an error with keyword-only arguments (Spark workers send errors by pickle)."""
+    """Return an error from its parts; unpickling needs this for keyword-only arguments (Spark pickles errors)."""
     error = cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(state)
@@ -208,5 +207,5 @@ def rebuilt(cls: type[TieredError], args: tuple[object, ...], state: dict[str, o
 
 
 def as_tiered_error(error: TieredError | OSError) -> TieredError:
-    """Return what is wrong with one partition, also where its disk does not read, as an error of this package."""
+    """Return an `OSError` as an error of this package, and an error of this package unchanged."""
     return error if isinstance(error, TieredError) else TieredError(f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Opens a store: a local directory, the URL of a bucket, or a server's."""
+"""The composition root: opens a store in a local directory, in a bucket, or behind a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from .base.ticker import Ticker
 from .cold.manifest.store_documents import StoreDocuments
 from .engine.catalog import BucketCatalog
 from .engine.host import Host
-from .engine.locations import cache_options, check_cold, check_no_copy, cold_options, cold_place, places_of
+from .engine.locations import (
+    bind_bucket,
+    cache_options,
+    check_bucket,
+    check_no_copy,
+    cold_options,
+    tier_locations,
+)
 from .engine.writers import flush_in_background
 from .errors import ConfigError
 from .flight import connect, serve
@@ -25,7 +32,7 @@ from .store.interface.store import Store
 from .store.local_store import LocalStore
 from .tiering.deletions import finish_deletions
 from .tiering.pass_loop import PassLoop
-from .warm.bucket_binding import BucketBinding, read_cold_place
+from .warm.bucket_binding import BucketBinding, read_binding
 from .warm.catalog import Catalog
 from .warm.file_lock import FileLock
 from .warm.mount_check import check_local
@@ -44,42 +51,41 @@ def open_store(
     host: Host | None = None,
     token: str | None = None,
 ) -> Store:
-    """Open a store; create it where there is none.
+    """Open a store; create it if the directory holds none.
 
     Parameters
     ----------
     path
-        A local directory, the URL of a bucket (read-only: what is offloaded), or that of a writer that serves:
-        ``grpc://host:port``, ``grpc+tls://host:port`` (append and read through it).
+        A local directory, the URL of a bucket (read-only access to the offloaded records), or the URL of a server:
+        ``grpc://host:port`` or ``grpc+tls://host:port``.
     cold
-        URL of the cold tier: ``s3://bucket/prefix``, ``file:///directory``, ``memory://``, ``gs://``,
-        ``abfs://``. A store remembers it, so later opens need not say it again. None: no cold tier.
+        URL of the cold tier: ``s3://bucket/prefix``, ``file:///directory``, ``memory://``, ``gs://`` or ``abfs://``. The
+        store remembers it, so later opens can omit it. A new store without it has no cold tier.
     settings
         `Settings`, or the path of a ``tiered.toml``.
     read_only
-        Open for reading beside a writer; locks nothing, and creates nothing but cached copies of cold data.
+        Open for reading beside a writer. Takes no lock and writes nothing but the cache of cold data.
     tierer
-        Open for tiering beside a writer in another process: reads, plans and tiers, appends nothing.
+        Open for passes beside a writer in another process: reads, plans and runs passes, and cannot append.
     daemon
-        Run passes on threads of this process: full ones every ``daemon.interval``, and for each topic one that
-        ships its tails every ``offload.tail_interval``. Where ``daemon.metrics`` names an address, health, metrics
-        and a page are answered there.
+        Run passes on threads of this process: full passes every ``daemon.interval``, and tail passes of each topic every
+        ``offload.tail_interval``. With ``daemon.metrics``, the process serves health, metrics and a status page over
+        HTTP at that address.
     token
-        What a writer that serves wants to see; by default the environment's ``TIERED_FLIGHT_TOKEN``, then what
-        ``flight.token_file`` holds.
+        The token for a server; default the variable ``TIERED_FLIGHT_TOKEN``, then the content of ``flight.token_file``.
 
     Raises
     ------
     ConfigError
-        Also for ``sync="cold"`` where there is no cold tier.
+        An argument or setting is wrong, also ``sync="cold"`` without a cold tier.
     ServerUnavailable
-        Nobody answers at a ``grpc://`` URL.
+        No server answers at a ``grpc://`` URL.
     StoreLocked, CorruptionError, UnsupportedFormat, ColdStorageError
     """
-    text = path_text(path)
+    text = plain_path(path)
     if SERVER_URL.match(text) and cold is None and not (tierer or daemon):
         _check_platform()
-        return connect(text, loaded_settings(settings), host or Host(), read_only=read_only, token=token)
+        return connect(text, load_settings(settings), host or Host(), read_only=read_only, token=token)
     return open_local_store(
         text, cold=cold, settings=settings, read_only=read_only, tierer=tierer, daemon=daemon, host=host
     )
@@ -95,14 +101,14 @@ def open_local_store(
     daemon: bool = False,
     host: Host | None = None,
 ) -> LocalStore:
-    """Open a store that this process reads by itself: `open_store` for a local directory or the URL of a bucket."""
+    """Open a store in a local directory or a bucket; see `open_store`."""
     _check_platform()
-    text = path_text(path)
-    settings = loaded_settings(settings)
+    text = plain_path(path)
+    settings = load_settings(settings)
     host = host or Host()
     if SERVER_URL.match(text):
         raise ConfigError(
-            f"{text} is served elsewhere: its bucket, passes, plans and pauses are for the host where it lies"
+            f"{text} is served elsewhere: run this on the host of the store, which has its bucket, passes, plans and pauses"
         )
     if "://" in text:
         return _open_bucket(text, settings, host)
@@ -125,16 +131,16 @@ def _open_local(
     if not read_only:
         check_local(root)
     catalog = Catalog(host.fs, root)
-    if writable and settings.store.sync == "cold" and not (cold or read_cold_place(root).url):
+    if writable and settings.store.sync == "cold" and not (cold or read_binding(root).url):
         raise ConfigError(
             f'store.sync = "cold" waits for a bucket, and the store {root} has none: give it cold="s3://…", or '
             'write "always"'
         )
     lock = None
     if writable and cold is not None and not root.exists():
-        check_cold(host, root, cold, settings, BucketBinding())  # before a directory is made for it
+        check_bucket(host, root, cold, settings, BucketBinding())  # before the directory is created
     if writable:
-        # The lock comes first: two processes that create one store must not each give it an id.
+        # The lock comes before the id: two processes that create one store must agree on its id.
         catalog.make_root()
         lock = FileLock.acquire(root / WRITER_LOCK, f"the store {root}", nameless=True)
     try:
@@ -145,11 +151,11 @@ def _open_local(
             catalog.follow_root()
             catalog.remove_notice()
             catalog.remove_deleted()
-        place = cold_place(host, root, cold, settings, writable)
-        find = None if writable else partial(places_of, root, settings)
-        access = Tiers(places_of(root, settings, place), host.open_bucket, find)
+        binding = bind_bucket(host, root, cold, settings, writable)
+        find_locations = None if writable else partial(tier_locations, root, settings)
+        tiers = Tiers(tier_locations(root, settings, binding), host.open_bucket, find_locations)
         store = LocalStore(
-            settings, host, access, catalog, store_id, str(root),
+            settings, host, tiers, catalog, store_id, str(root),
             writer_lock=lock, read_only=read_only, serve=serve,
         )  # fmt: skip
     except BaseException:
@@ -159,7 +165,7 @@ def _open_local(
     if writable:
         try:
             finish_deletions(store.tierer.claims, catalog, briefly=True)
-        except BaseException:  # Ctrl-C: nothing else leaves it
+        except BaseException:  # only an interrupt gets here
             store.close()
             raise
         ticker = Ticker(
@@ -175,12 +181,12 @@ def _open_local(
 
 
 def _open_bucket(url: str, settings: Settings, host: Host) -> LocalStore:
-    place = BucketBinding(url, settings.cold.endpoint_url, settings.cold.region)
-    places = TierLocations(None, url, cold_options(settings, place), cache=cache_options(settings, None))
-    access = Tiers(places, host.open_bucket)
-    catalog = BucketCatalog(StoreDocuments(access.object_store))
+    binding = BucketBinding(url, settings.cold.endpoint_url, settings.cold.region)
+    locations = TierLocations(None, url, cold_options(settings, binding), cache=cache_options(settings, None))
+    tiers = Tiers(locations, host.open_bucket)
+    catalog = BucketCatalog(StoreDocuments(tiers.object_store))
     return LocalStore(
-        settings, host, access, catalog, catalog.open_store(), url,
+        settings, host, tiers, catalog, catalog.open_store(), url,
         writer_lock=None, read_only=True, serve=serve,
     )  # fmt: skip
 
@@ -202,16 +208,16 @@ def _start_passes(store: LocalStore) -> None:
     store.passes.start()
 
 
-def path_text(path: str | os.PathLike[str]) -> str:
-    """Return a path or URL as text; raise `ConfigError` for what is neither."""
+def plain_path(path: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text; raise `ConfigError` for any other value."""
     text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(f'a path is a directory such as "./data", or the URL of a bucket, not {path!r}')
     return text
 
 
-def loaded_settings(settings: Settings | str | os.PathLike[str] | None) -> Settings:
-    """Return settings, read from a file where a path is given; raise `ConfigError` where they do not fit."""
+def load_settings(settings: Settings | str | os.PathLike[str] | None) -> Settings:
+    """Return the settings, read from a file if `settings` is a path; raise `ConfigError` if they are wrong."""
     if not isinstance(settings, Settings):
         if not isinstance(settings, (str, os.PathLike, type(None))):
             raise ConfigError(

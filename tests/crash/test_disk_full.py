@@ -21,7 +21,7 @@ from tests.support.clock import Clock
 from tests.support.paths import ROOT
 from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, values
 from tests.support.tally import tally
-from tiered.warm.bucket_binding import read_cold_place
+from tiered.warm.bucket_binding import read_binding
 from tiered.warm.partition_directory import read_lineage
 
 ONE = bytes(900)
@@ -181,13 +181,13 @@ def test_the_first_offload_of_all_makes_room_on_a_full_disk(
         kept = fill_topic(store)
         small_disk.fill()
         assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
-        assert (read_lineage(data / "topics/t/0"), read_cold_place(data).claimed) == (None, False)
+        assert (read_lineage(data / "topics/t/0"), read_binding(data).claimed) == (None, False)
         assert store.tier((clock() + EVICT_US) // 1000).failed == ()
         assert store.topic("t").append(kept[0], sync=True).offset == len(kept)
         assert store.tier((clock() + OFFLOAD_US) // 1000).failed == ()
         assert values(store.topic("t")) == [*kept, kept[0]]
     assert read_lineage(data / "topics/t/0") == 1
-    assert read_cold_place(data).claimed
+    assert read_binding(data).claimed
 
 
 def test_a_store_on_a_full_disk_can_be_read(small_disk: SmallDisk, data: Path, clock: Clock) -> None:

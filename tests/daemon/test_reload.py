@@ -44,7 +44,7 @@ def test_limits_change_under_connections_that_are_open(tmp_path: Path) -> None:
     ]
     held, other = Throttle.shared(place, 1 << 20), Throttle.shared(place, 2 << 20)
     with tiered.open(tmp_path / "data", cold=f"file://{tmp_path}/cold", settings=settings[0]) as store:
-        store.use(settings[1])
+        store.apply_settings(settings[1])
         assert store.context.tiers.locations.cold_options.upload_bytes_per_second == 3 << 20
     assert held.bytes is not None
     assert other.bytes is not None
@@ -92,7 +92,7 @@ def test_neither_reloads_nor_clock_steps_put_the_next_pass_off(tmp_path: Path) -
         state=lambda: SimpleNamespace(lag_records=0, full=SimpleNamespace(passes=1)),
     )
     daemon._store = SimpleNamespace(  # type: ignore[assignment]
-        use=lambda _: None, context=SimpleNamespace(tiers=SimpleNamespace(has_cold=False))
+        apply_settings=lambda _: None, context=SimpleNamespace(tiers=SimpleNamespace(has_cold=False))
     )
     daemon._health.set_unready("")
     daemon._clock_drift = daemon._drift()

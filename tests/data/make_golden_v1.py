@@ -23,7 +23,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from tiered.host import Host
-from tiered.warm.cold_url import BucketBinding, write_cold_place
+from tiered.warm.cold_url import BucketBinding, write_binding
 from tiered.warm.directory import list_segments, write_fence, write_lineage
 from tiered.warm.rewrite import rewrite_segment
 
@@ -149,7 +149,7 @@ def write_documents(folder: Path) -> None:
     documents.mkdir(parents=True)
     write_fence(FS, documents, "epoch 7 began at offset 100")
     write_lineage(FS, documents, 3)
-    write_cold_place(FS, documents, BucketBinding("s3://bucket/prefix", "http://127.0.0.1:9000", "us-east-1"))
+    write_binding(FS, documents, BucketBinding("s3://bucket/prefix", "http://127.0.0.1:9000", "us-east-1"))
     entries = tuple(
         ObjectEntry(
             name=f"{base:020d}-00000003-{UUID(int=base + 1)}.parquet", base_offset=base, end_offset=base + 10,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.arrow_values import INT64, bodies
 from tests.support.crafted_blocks import SEGMENT, Crafted, block_of, crafted, decode_block, encode_block
-from tiered.engine.ingest import body_pieces, joined
+from tiered.engine.ingest import body_blocks, join_small_batches
 from tiered.errors import CorruptionError, RecordTooLarge, UnsupportedFormat
 from tiered.format.block import (
     MARK,
@@ -178,7 +178,7 @@ def test_what_is_known_of_a_piece_is_true(sizes: list[int], block_bytes: int, ow
     """Its bytes and the bounds of its timestamps, wherever these come from; and its block is that of its rows."""
     batch = records([b"v" * size for size in sizes])
     rows, stamps = batch.select(batch.schema.names[1:]), batch.column(0).cast(pa.int64())
-    for piece in body_pieces(rows, stamps if own_times else None, None, 1_700_000_000_000_000, block_bytes):
+    for piece in body_blocks(rows, stamps if own_times else None, None, 1_700_000_000_000_000, block_bytes):
         assert abs(piece.size - piece.batch.nbytes) <= len(rows.columns)  # bits of a byte that slices share
         assert piece.bounds in (None, timestamp_bounds(piece.batch.column(0)))
         assert encode_body(piece.batch, size=piece.size, bounds=piece.bounds) == encode_body(piece.batch)
@@ -189,7 +189,7 @@ def test_columns_without_a_value_count_as_any_others() -> None:
     count = 50_000
     empty = {f"c{i}": pa.nulls(count, pa.string()) for i in range(60)}
     rows = pa.record_batch({"n": pa.array(range(count), pa.int32()), **empty})
-    pieces = body_pieces(rows, None, None, 1_700_000_000_000_000, 1 << 20)
+    pieces = body_blocks(rows, None, None, 1_700_000_000_000_000, 1 << 20)
     assert sum(piece.batch.num_rows for piece in pieces) == count
     assert max(piece.batch.nbytes for piece in pieces) <= 2 << 20
 
@@ -197,8 +197,8 @@ def test_columns_without_a_value_count_as_any_others() -> None:
 def test_small_neighbours_are_joined_to_one_block_each() -> None:
     """Were the timestamps not counted, each block would be followed by a small one."""
     small = pa.record_batch([pa.array(range(2048), pa.int64())], names=["n"])
-    found = list(joined([(small, None)] * 500, 1 << 20))
-    assert [len(body_pieces(rows, None, None, 0, 1 << 20)) for rows, _ in found] == [1] * len(found)
+    found = list(join_small_batches([(small, None)] * 500, 1 << 20))
+    assert [len(body_blocks(rows, None, None, 0, 1 << 20)) for rows, _ in found] == [1] * len(found)
     assert len(found) == 16
 
 
@@ -208,7 +208,7 @@ def test_what_pieces_share_counts_for_narrow_rows(block_bytes: int, empty: int) 
     """A timestamp takes 64 times the room of a boolean: rows of it alone would soon fit no block."""
     columns = [pa.repeat(True, 10_000_000), *[nulls(10_000_000, pa.int64())] * empty]
     rows = pa.record_batch(columns, names=[f"c{i}" for i in range(len(columns))])
-    pieces = body_pieces(rows, None, None, 1_700_000_000_000_000, block_bytes)
+    pieces = body_blocks(rows, None, None, 1_700_000_000_000_000, block_bytes)
     assert sum(piece.batch.num_rows for piece in pieces) == rows.num_rows
     assert max(piece.batch.nbytes for piece in pieces) <= 2 * min(block_bytes, RAW_BYTES_MAX // 4)
 

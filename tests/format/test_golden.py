@@ -18,7 +18,7 @@ import tiered
 from tiered.format.block import FLAG_MARK, decode_header
 from tiered.format.document import decode_document
 from tiered.format.manifest_codec import decode_head, decode_page
-from tiered.warm.bucket_binding import BucketBinding, read_cold_place
+from tiered.warm.bucket_binding import BucketBinding, read_binding
 from tiered.warm.partition_directory import list_segments, read_fence, read_lineage, read_start_offset
 from tiered.warm.segment_reader import SegmentFile
 
@@ -128,7 +128,7 @@ def test_the_documents_of_version_1_are_read() -> None:
     assert read_fence(documents) == "epoch 7 began at offset 100"
     assert read_lineage(documents) == 3
     assert read_start_offset(V1 / "store" / "topics" / "records" / "0") == 1
-    assert read_cold_place(documents) == BucketBinding(
+    assert read_binding(documents) == BucketBinding(
         "s3://bucket/prefix", "http://127.0.0.1:9000", "us-east-1"
     )
     store = decode_document((V1 / "store" / "store.json").read_bytes(), where="store.json")

@@ -41,7 +41,7 @@ from tiered.format.schema import schema_from_text
 from tiered.format.segment import FIXED_BYTES, decode_footer, decode_segment_header, encode_segment_header
 from tiered.format.topic_meta import TopicMeta
 from tiered.warm import segment_reader
-from tiered.warm.bucket_binding import read_cold_place
+from tiered.warm.bucket_binding import read_binding
 from tiered.warm.catalog import Catalog
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import read_fence, read_lineage, read_marks, read_start_offset
@@ -239,7 +239,7 @@ def _try_document(data: bytes) -> None:
     catalog = Catalog(OsFileSystem(), root)
     readers: list[Callable[[], Any]] = [
         lambda: catalog.open_store(create=False), catalog.lineage, lambda: read_start_offset(root),
-        lambda: read_lineage(root), lambda: read_fence(root), lambda: read_marks(root), lambda: read_cold_place(root),
+        lambda: read_lineage(root), lambda: read_fence(root), lambda: read_marks(root), lambda: read_binding(root),
         lambda: _use_topic(catalog.read_topic("t")),
     ]  # fmt: skip
     for read in readers:

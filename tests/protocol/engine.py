@@ -716,7 +716,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(claims_module, "write_lineage", _set("lineage"))
         patch.setattr(fences, "write_fence", _set("fence"))
         patch.setattr(store_claim, "check_conditional_writes", lambda store: None)
-        patch.setattr(store_claim, "read_cold_place", lambda root: SimpleNamespace(claimed=True))
+        patch.setattr(store_claim, "read_binding", lambda root: SimpleNamespace(claimed=True))
         patch.setattr(
             store_claim,
             "Catalog",
@@ -729,7 +729,7 @@ def engine() -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(
             whole, "FileLock", SimpleNamespace(acquire=lambda *args: SimpleNamespace(release=lambda: None))
         )
-        for name in ("_check_empty", "write_atomically", "write_cold_place"):
+        for name in ("_check_empty", "write_atomically", "write_binding"):
             patch.setattr(whole, name, lambda *args: None)
         patch.setattr(whole, "write_lineage", _set("lineage"))
         patch.setattr(

@@ -24,7 +24,7 @@ from tests.support.stores import let_intent_lapse
 from tiered.cold.manifest.restores import IntentHolder
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
-from tiered.warm.bucket_binding import read_cold_place, write_cold_place
+from tiered.warm.bucket_binding import read_binding, write_binding
 from tiered.warm.filesystem import OsFileSystem
 
 BEFORE = "f388993"
@@ -67,8 +67,8 @@ def sound(answer: dict[str, Any]) -> dict[str, Any]:
 def test_the_golden_store_is_read_and_goes_on(tmp_path: Path) -> None:
     with tarfile.open(GOLDEN) as archive:
         archive.extractall(tmp_path, filter="data")
-    place = replace(read_cold_place(tmp_path / "store"), url=f"file://{tmp_path}/bucket")
-    write_cold_place(OsFileSystem(), tmp_path / "store", place)
+    place = replace(read_binding(tmp_path / "store"), url=f"file://{tmp_path}/bucket")
+    write_binding(OsFileSystem(), tmp_path / "store", place)
     here, restored, appended = run(ROOT, tmp_path, "check", "check_restored", "append_to_restored")
     assert sound(here) == sound(restored) == GOLDEN_FOUND
     assert appended == {"offset": GOLDEN_FOUND["kept"][0]}

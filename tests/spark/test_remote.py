@@ -36,7 +36,7 @@ from tiered.spark import TieredDataSource, table
 from tiered.spark.options import SourceOptions
 from tiered.spark.read import remote
 from tiered.spark.read.remote import bucket_of
-from tiered.warm.bucket_binding import BucketBinding, write_cold_place
+from tiered.warm.bucket_binding import BucketBinding, write_binding
 from tiered.warm.filesystem import OsFileSystem
 
 ELSEWHERE: Any = lambda _: None  # noqa: E731 (an executor on another host has no such directory)
@@ -368,7 +368,7 @@ def test_no_host_is_taken_from_a_plan_unless_it_is_configured(
     by_file = replace(by_url, config=str(config))
     assert bucket_of(planned(s3, minio), by_file, {}).endpoint_url == minio
     assert bucket_of(planned(azure), by_file, {}).url == azure
-    write_cold_place(OsFileSystem(), tmp_path, BucketBinding(s3, minio, "eu-west-1"))
+    write_binding(OsFileSystem(), tmp_path, BucketBinding(s3, minio, "eu-west-1"))
     by_path = SourceOptions("t", path=str(tmp_path))
     assert bucket_of(planned(s3, "http://other"), by_path, {}) == BucketBinding(s3, minio, "eu-west-1")
     monkeypatch.setenv("TIERED_COLD__ENDPOINT_URL", minio)

@@ -453,7 +453,7 @@ def test_a_table_is_refused_whole(
 ) -> None:
     """All of it is there, so what does not fit is found before the first of its chunks is appended."""
     monkeypatch.delenv("TIERED_FLIGHT_TOKEN", raising=False)
-    monkeypatch.setattr("tiered.engine.ingest.HELD_BYTES_MAX", held_bytes)
+    monkeypatch.setattr("tiered.engine.ingest.CAST_BYTES_MAX", held_bytes)
     schema = pa.schema([("n", pa.int32()), ("text", pa.string())])
     error, wrong = WRONG_LATE[name]
     settings = stepwise({"block_bytes": "4KiB", "max_record_bytes": "5000B"})

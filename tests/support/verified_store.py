@@ -18,7 +18,7 @@ from tiered.errors import TieredError
 from tiered.format import manifest_changes
 from tiered.format.block import _ENTRY, HEADER_BYTES, padding
 from tiered.verify.report import VerifyReport
-from tiered.warm.bucket_binding import BucketBinding, write_cold_place
+from tiered.warm.bucket_binding import BucketBinding, write_binding
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import write_fence, write_marks
 from tiered.warm.segment_reader import SegmentFile
@@ -71,7 +71,7 @@ class Place:
         """Return a copy; the bucket's URL in it is that of the copy."""
         shutil.copytree(self.root, target)
         twin = Place(target, self.truth)
-        write_cold_place(OsFileSystem(), twin.data, BucketBinding(f"file://{twin.bucket}", claimed=True))
+        write_binding(OsFileSystem(), twin.data, BucketBinding(f"file://{twin.bucket}", claimed=True))
         return twin
 
 

@@ -30,7 +30,7 @@ from tiered.engine.host import Host
 from tiered.errors import CorruptionError, DiskFull, Fenced
 from tiered.format.topic_meta import TopicMeta
 from tiered.tiering import claims, store_claim
-from tiered.warm.bucket_binding import read_cold_place
+from tiered.warm.bucket_binding import read_binding
 from tiered.warm.partition_directory import read_fence, read_lineage
 
 
@@ -100,10 +100,10 @@ def test_what_is_claimed_is_remembered_on_the_disk(tmp_path: Path, clock: Clock)
         topic = store.create_topic("t")
         directory = tmp_path / "data" / "topics" / "t" / "0"
         assert read_lineage(directory) is None
-        assert not read_cold_place(tmp_path / "data").claimed
+        assert not read_binding(tmp_path / "data").claimed
         committer_of(store, topic.opened.meta, 0)
         assert read_lineage(directory) == 1
-        assert read_cold_place(tmp_path / "data").claimed
+        assert read_binding(tmp_path / "data").claimed
 
 
 def test_a_deletion_claims_the_bucket_as_a_pass_does(tmp_path: Path, clock: Clock) -> None:
@@ -113,10 +113,10 @@ def test_a_deletion_claims_the_bucket_as_a_pass_does(tmp_path: Path, clock: Cloc
         store.create_topic("t")
         store.delete_topic("t")
         assert next(request for request in bucket.asked if request.startswith("put")).startswith("put probe")
-        assert read_cold_place(tmp_path / "data").claimed
+        assert read_binding(tmp_path / "data").claimed
 
 
-@pytest.mark.parametrize(("module", "name"), [(claims, "write_lineage"), (store_claim, "write_cold_place")])
+@pytest.mark.parametrize(("module", "name"), [(claims, "write_lineage"), (store_claim, "write_binding")])
 def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_what_a_full_disk_keeps_from_being_remembered_is_remembered_later(
         clock.advance(20)
         assert store.tierer.tail_pass().report.failed == ()
         assert read_lineage(tmp_path / "data" / "topics" / "t" / "0") == 1
-        assert read_cold_place(tmp_path / "data").claimed
+        assert read_binding(tmp_path / "data").claimed
 
 
 def test_a_bucket_is_asked_for_conditional_writes_before_the_first_claim_alone(

@@ -252,9 +252,9 @@ def test_a_process_beside_the_writer_keeps_nothing_of_topics_that_the_writer_del
     ):
         store.create_topic("t").append(b"v", sync=True)
         daemon.tierer.tail_pass()
-        assert daemon.open_topics.open_now()
+        assert daemon.open_topics.opened_topics()
         assert daemon.tierer.claims._committers
         store.delete_topic("t")
         daemon.tier()
-        assert not daemon.open_topics.open_now()
+        assert not daemon.open_topics.opened_topics()
         assert not daemon.tierer.claims._committers

@@ -25,7 +25,7 @@ from tiered.errors import (
 from tiered.format.document import decode_document, encode_document
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
 from tiered.format.topic_meta import PARTITIONS_MAX, TopicMeta
-from tiered.warm.bucket_binding import BucketBinding, read_cold_place, write_cold_place
+from tiered.warm.bucket_binding import BucketBinding, read_binding, write_binding
 from tiered.warm.catalog import Catalog, deletions
 from tiered.warm.filesystem import OsFileSystem, write_atomically
 from tiered.warm.partition_directory import (
@@ -306,10 +306,10 @@ def test_a_schema_grows_by_a_version(tmp_path: Path) -> None:
 
 
 def test_the_place_of_the_cold_tier_is_remembered(tmp_path: Path) -> None:
-    assert read_cold_place(tmp_path) == BucketBinding()
+    assert read_binding(tmp_path) == BucketBinding()
     place = BucketBinding("s3://bucket/prefix", "http://127.0.0.1:9000", "eu-central-1")
-    write_cold_place(FS, tmp_path, place)
-    assert read_cold_place(tmp_path) == place
+    write_binding(FS, tmp_path, place)
+    assert read_binding(tmp_path) == place
 
 
 def test_directories_are_durable_when_they_are_made(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Locks of one process, one for each thing: who waits for the disk or a bucket holds up nobody but its own kind."""
+"""Locks by key: a thread that waits for the disk or the bucket blocks only threads with the same key."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Hashable
 from weakref import WeakValueDictionary
 
 
-class Turns:
-    """Re-entrant locks by key; one that nobody holds or waits for is forgotten. Thread-safe."""
+class KeyedLocks:
+    """Re-entrant locks by key; a lock that no thread uses is dropped. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._locks: WeakValueDictionary[Hashable, threading.RLock] = WeakValueDictionary()
 
     def of(self, key: Hashable) -> threading.RLock:
-        """Return the lock of `key`, the same one for all as long as anybody has it."""
+        """Return the lock of `key`: the same lock for all threads as long as one of them uses it."""
         with self._guard:
             return self._locks.setdefault(key, threading.RLock())
 

@@ -15,7 +15,7 @@ from ..flight.wire.options import DEFAULT_LISTEN
 from ..format.schema import check_topic_name
 from ..settings.provenance import Setting, config_warnings, matching_pattern, policy_provenance, provenance
 from ..settings.settings import Settings, Sources, dotted
-from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_cold_place
+from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_binding
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
 from .output import count, print_json, print_table, say
 
@@ -65,7 +65,7 @@ def config(
         check_topic_name(topic)
     sources = Sources.read(config_file, overrides_of(path, cold))
     settings = Settings.from_sources(sources)
-    place = read_cold_place(Path(settings.store.path))
+    place = read_binding(Path(settings.store.path))
     warnings = [*config_warnings(settings, sources, os.environ), *_other_bucket(settings, place)]
     if task is Task.CHECK:
         _print_check(sources, settings, warnings, as_json)

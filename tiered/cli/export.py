@@ -13,7 +13,7 @@ from ..export.iceberg import export_iceberg
 from ..opening import open_local_store, open_store
 from ..settings.settings import Settings
 from ..store.interface.store import Store
-from ..warm.bucket_binding import read_cold_place
+from ..warm.bucket_binding import read_binding
 from .options import (
     AsJson,
     ColdUrl,
@@ -98,7 +98,7 @@ def _bucket(settings: Settings) -> Store:
     try:
         return open_store(place.cold_url, settings=settings.model_copy(update={"cold": cold}), read_only=True)
     except ConfigError as error:
-        if read_cold_place(Path(settings.store.path)).claimed:
+        if read_binding(Path(settings.store.path)).claimed:
             raise
         raise ConfigError(
             f"{error}; {settings.store.path} has offloaded nothing yet, see tiered tier"

@@ -16,7 +16,7 @@ from ..cold.object_store.protocol import ObjectStore
 from ..errors import ConfigError, ObjectNotFound
 from ..format.segment import MAGIC as SEGMENT_MAGIC
 from ..settings.settings import Settings
-from ..warm.bucket_binding import read_cold_place
+from ..warm.bucket_binding import read_binding
 from .describe import (
     Description,
     Row,
@@ -74,7 +74,7 @@ def _describe(target: str, records: int, settings: Settings) -> Description:
         parts = 2 if folder.endswith("/pages") else 1  # so that a page's head is within reach
         folder, name = target.rsplit("/", parts)[0], "/".join(target.rsplit("/", parts)[1:])
         return _describe_object(open_object_store(folder, _options(settings)), name, records)
-    place = read_cold_place(Path(settings.store.path))
+    place = read_binding(Path(settings.store.path))
     url = settings.cold.url or place.url
     if url is None:
         raise ConfigError(f"there is no file {target}; for an object give its URL, or --cold and its key")

@@ -16,7 +16,7 @@ from ..opening import open_local_store, open_store
 from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..store.local_store import LocalStore
-from ..warm.bucket_binding import read_cold_place
+from ..warm.bucket_binding import read_binding
 from ..warm.catalog import Catalog
 from ..warm.filesystem import OsFileSystem
 from .output import say
@@ -161,7 +161,7 @@ def open_for_appending(settings: Settings) -> Store:
         return open_store(settings.store.path, settings=settings)
     except StoreLocked as locked:
         notice = _notice_of(settings)
-        if notice is None or settings.cold.url not in (None, read_cold_place(_root(settings)).url):
+        if notice is None or settings.cold.url not in (None, read_binding(_root(settings)).url):
             raise _at_server(locked, notice) from None
         try:
             store = open_noticed(notice, settings, read_only=False)

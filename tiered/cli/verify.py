@@ -19,7 +19,7 @@ from ..settings.settings import Settings
 from ..verify.damage_memory import Memory
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
-from ..warm.bucket_binding import BucketBinding, read_cold_place
+from ..warm.bucket_binding import BucketBinding, read_binding
 from ..warm.catalog import STORE_FILE, TOPICS_DIRECTORY
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, names_server
 from .output import count, error_line, print_json, print_table, say, stderr
@@ -93,7 +93,7 @@ def _access(settings: Settings) -> Tiers:
     if not (root / STORE_FILE).exists() and not (root / TOPICS_DIRECTORY).exists():
         raise ConfigError(f"there is no store at {root}; check the path")
     try:
-        place = read_cold_place(root)
+        place = read_binding(root)
     except TieredError:
         place = BucketBinding()  # damaged, which is for the verification to say
     url = settings.cold.url or place.url

@@ -330,7 +330,7 @@ class Daemon:
             if self._web is not None:
                 self._web.check_token(token)
             if self._store is not None:
-                self._store.use(new)
+                self._store.apply_settings(new)
         except (TieredError, OSError) as error:
             log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (a line, no traceback)
         else:

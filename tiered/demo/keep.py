@@ -7,7 +7,7 @@ from pathlib import Path
 from ..cold.object_store.connect import open_object_store
 from ..cold.object_store.file_store import FileStore
 from ..cold.object_store.options import ColdOptions
-from ..warm.bucket_binding import BucketBinding, write_cold_place
+from ..warm.bucket_binding import BucketBinding, write_binding
 from ..warm.filesystem import OsFileSystem
 
 
@@ -27,4 +27,4 @@ def keep_bucket(folder: Path, url: str, endpoint_url: str) -> None:
             bucket.put(info.key, source.get(info.key).data)
     finally:
         source.close()
-    write_cold_place(OsFileSystem(), folder / "store", BucketBinding(bucket.url))
+    write_binding(OsFileSystem(), folder / "store", BucketBinding(bucket.url))

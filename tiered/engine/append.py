@@ -1,4 +1,4 @@
-"""Appends to a topic of more than one plain record: rows of typed topics, lists of records, Arrow data."""
+"""Appends of rows to typed topics, of lists of records, and of Arrow data."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..hot.partition_writer import PartitionWriter
 from ..hot.pending_rows import FULL, SchemaGrew
 from ..hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords, RecordBuffer, RowBuffer
 from .ingest import (
+    add_null_columns,
+    body_blocks,
     body_of,
-    body_pieces,
     by_key,
     by_partition,
+    cast_batches,
     check_records,
-    chunked,
-    fitting,
-    joined,
-    keyed,
+    join_small_batches,
+    key_presence,
     plain_batch,
     plain_records,
-    widened,
+    record_lists,
 )
 from .open_topics import OpenTopic
-from .records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
+from .records import Appended, OffsetRange, Record, merge_ranges, report_appended
 from .topic_shape import TopicShape
 
 _MANY_ROWS_MAX = 1 << 16
@@ -39,55 +39,55 @@ _MANY_BYTES_MAX = 32 << 20
 _RUN_BYTES = 4 << 20
 _RECORD_KEYS = {"value", "key", "headers", "timestamp", "partition"}
 _T = TypeVar("_T")
-# A named tuple's own constructor is a Python function: this skips it, on the path of every typed record.
+# The constructor of a named tuple is a Python function; this skips it on the path of every typed record.
 _new = tuple.__new__
 
 
-class Checked(NamedTuple):
-    """A record that nothing but the disk can refuse any more.
+class PreparedRecord(NamedTuple):
+    """A checked record: from here on only the disk can refuse it.
 
     Attributes
     ----------
     values
-        Key, value and headers (None: none); of a typed topic, its columns.
+        Key, value and headers (None: no headers); in a typed topic, its columns.
     size
-        What counts for `max_record_bytes`.
-    placing
+        The bytes that count for `max_record_bytes`.
+    partition_key
         The key that chooses the partition, unless `partition` is given.
     """
 
     values: Sequence[Any]
     size: int
     timestamp_us: int
-    placing: bytes | None
+    partition_key: bytes | None
     partition: int | None
 
 
-def checked(
+def prepare_record(
     topic: TopicShape, value: Any, key: object, headers: object, timestamp: object, partition: int | None
-) -> Checked:
-    """Look at all of a record, before anything is appended.
+) -> PreparedRecord:
+    """Check a whole record before any part of it is appended.
 
-    The record timestamp is that of the topic's timestamp column where it has a value, else `timestamp`, else now.
+    The record timestamp is the value of the topic's timestamp column, else `timestamp`, else now.
 
     Raises
     ------
     SchemaMismatch, RecordTooLarge, TopicNotFound
     """
-    # In the order of `Topic.append`, so that of several mistakes the same one is told of.
+    # The order of the checks is that of `Topic.append`: of several mistakes both report the same one.
     if topic.check_row is not None:
-        placing = None if key is None else key_bytes(key)
+        partition_key = None if key is None else key_bytes(key)
         if headers is not None and header_pairs(headers)[0] is not None:
             raise SchemaMismatch(f"topic {topic.name!r} is typed: it has columns, no headers")
         values, size = topic.check_row(value)
         if key is None and topic.key_at is not None:
-            placing = key_bytes(values[topic.key_at])
+            partition_key = key_bytes(values[topic.key_at])
     else:
         value = value_bytes(value)
-        placing = None if key is None else key_bytes(key)
+        partition_key = None if key is None else key_bytes(key)
         pairs, size = header_pairs(headers) if headers is not None else (None, 0)
-        size += len(value or b"") + len(placing or b"")
-        values = [placing, value, pairs]
+        size += len(value or b"") + len(partition_key or b"")
+        values = [partition_key, value, pairs]
     if size > topic.record_bytes_max:
         check_record_size(size, topic.record_bytes_max)
     when = None if timestamp is None else timestamp_us(timestamp)
@@ -97,11 +97,13 @@ def checked(
         when = topic.clock()
     if partition is not None:
         partition = topic.check_partition(partition)
-    return _new(Checked, (values, size, when, placing, partition))
+    return _new(PreparedRecord, (values, size, when, partition_key, partition))
 
 
-def checked_rows(topic: TopicShape, rows: RecordBuffer | RowBuffer, partition: int | None) -> list[Checked]:
-    """Return rows of a topic's first columns as `append_checked` takes them; their values fit the types.
+def prepare_rows(
+    topic: TopicShape, rows: RecordBuffer | RowBuffer, partition: int | None
+) -> list[PreparedRecord]:
+    """Check rows of the topic's first columns, whose values fit the types.
 
     Raises
     ------
@@ -117,10 +119,10 @@ def checked_rows(topic: TopicShape, rows: RecordBuffer | RowBuffer, partition: i
         texts = [value.encode() if isinstance(value, str) else value for value in values]
         size = sum(len(value) for value in texts if isinstance(value, bytes))
         check_record_size(size, topic.record_bytes_max)
-        placing = key_bytes(values[key_at]) if key_at is not None and key_at < len(values) else None
+        partition_key = key_bytes(values[key_at]) if key_at is not None and key_at < len(values) else None
         if isinstance(rows, RecordBuffer):
             values.append(rows.headers.get(at))
-        records.append(Checked(values, size, when, placing, partition))
+        records.append(PreparedRecord(values, size, when, partition_key, partition))
     return records
 
 
@@ -132,13 +134,13 @@ def record_times(topic: TopicShape, rows: RecordBuffer | RowBuffer) -> list[int]
     return [when if stamp is None else stamp for stamp, when in zip(own, rows.timestamps_us, strict=True)]
 
 
-def append_checked(topic: OpenTopic, record: Checked) -> Appended:
-    """Append a record that was looked at."""
-    values, size, when, placing, partition = record
-    place = partition
-    if place is None:
-        place = partition_of(placing, topic.partitions) if placing else topic.sticky
-    writer = topic.writer(place)
+def append_prepared(topic: OpenTopic, record: PreparedRecord) -> Appended:
+    """Append a checked record."""
+    values, size, when, partition_key, partition = record
+    chosen = partition
+    if chosen is None:
+        chosen = partition_of(partition_key, topic.partitions) if partition_key else topic.sticky
+    writer = topic.writer(chosen)
     while True:
         try:
             if topic.typed:
@@ -151,11 +153,11 @@ def append_checked(topic: OpenTopic, record: Checked) -> Appended:
             continue
         if offset != FULL:
             return _new(Appended, (writer.partition, offset))
-        writer = make_room(topic, writer, sticky=partition is None and not placing)
+        writer = make_room(topic, writer, sticky=partition is None and not partition_key)
 
 
 def make_room(topic: OpenTopic, writer: PartitionWriter, *, sticky: bool) -> PartitionWriter:
-    """Write a full block; return the writer that takes the next record."""
+    """Write a full block; return the writer of the next record."""
     writer.make_room()
     if sticky and topic.partitions > 1:
         topic.sticky = (writer.partition + 1) % topic.partitions
@@ -166,21 +168,21 @@ def make_room(topic: OpenTopic, writer: PartitionWriter, *, sticky: bool) -> Par
 def append_records(
     topic: OpenTopic, records: Iterable[bytes | Mapping[str, Any] | Record]
 ) -> list[OffsetRange]:
-    """Append records without waiting for any; see `Topic.append_many`."""
-    # First of all: what Arrow does for the first time, a child that was forked in the middle of it would wait for.
+    """Append records and do not wait for the disk; see `Topic.append_many`."""
+    # Before the first use of Arrow: a child forked during Arrow's initialisation would wait for it without end.
     topic.context.lifecycle.check()
     ranges: list[OffsetRange] = []
-    with naming_what_stayed(ranges):
-        for chunk in chunked(records, _MANY_ROWS_MAX):
+    with report_appended(ranges):
+        for chunk in record_lists(records, _MANY_ROWS_MAX):
             columns = not topic.typed and len(chunk) >= _MANY_ROWS_MIN
             plain = plain_records(chunk, topic.record_bytes_max) if columns else None
             if plain is not None:
                 _append_plain(topic, plain, ranges)
             else:
-                for record in checked_records(topic, chunk):
-                    partition, offset = append_checked(topic, record)
+                for record in prepare_records(topic, chunk):
+                    partition, offset = append_prepared(topic, record)
                     ranges.append(OffsetRange(partition, offset, offset + 1))
-    return merged_ranges(ranges)
+    return merge_ranges(ranges)
 
 
 def _append_plain(topic: OpenTopic, records: PlainRecords, ranges: list[OffsetRange]) -> None:
@@ -217,83 +219,83 @@ def _append_share(
         writer, wrote = make_room(topic, writer, sticky=partition is None), True
 
 
-def checked_records(topic: TopicShape, records: Iterable[Any]) -> list[Checked]:
-    """Look at all records of a list, as `Topic.append_many` takes them, before the first is appended."""
-    return [_checked_record(topic, record) for record in records]
+def prepare_records(topic: TopicShape, records: Iterable[Any]) -> list[PreparedRecord]:
+    """Check all records of an input of `Topic.append_many` before the first is appended."""
+    return [_prepare_input(topic, record) for record in records]
 
 
-def _checked_record(topic: TopicShape, record: Any) -> Checked:
+def _prepare_input(topic: TopicShape, record: Any) -> PreparedRecord:
     if isinstance(record, Record):
-        return checked(topic, record.value, record.key, record.headers, record.timestamp, None)
+        return prepare_record(topic, record.value, record.key, record.headers, record.timestamp, None)
     if topic.typed or not isinstance(record, Mapping):
-        return checked(topic, record, None, None, None, None)
+        return prepare_record(topic, record, None, None, None, None)
     if not record.keys() <= _RECORD_KEYS:
         unknown = min(str(name) for name in record.keys() - _RECORD_KEYS)
         raise SchemaMismatch(f"a record has value, key, headers, timestamp, partition; not {unknown!r}")
     value, *others = map(record.get, ("value", "key", "headers", "timestamp", "partition"))
-    return checked(topic, value, *others)
+    return prepare_record(topic, value, *others)
 
 
 def append_arrow(topic: OpenTopic, data: Any, partition: int | None) -> list[OffsetRange]:
-    """Append Arrow data without waiting for it; see `Topic.append_batch`."""
-    topic.context.lifecycle.check()  # first of all, as in `append_records`
+    """Append Arrow data and do not wait for the disk; see `Topic.append_batch`."""
+    topic.context.lifecycle.check()  # before the first use of Arrow, as in `append_records`
     if partition is not None:
         partition = topic.check_partition(partition)
     ranges: list[OffsetRange] = []
-    batches = fitting(data, topic.schema, topic.record_bytes_max)
+    batches = cast_batches(data, topic.schema, topic.record_bytes_max)
     if isinstance(data, pa.Table):
-        batches = joined(batches, topic.block_bytes)
-    with naming_what_stayed(ranges):
+        batches = join_small_batches(batches, topic.block_bytes)
+    with report_appended(ranges):
         for batch, timestamps in batches:
             if batch.num_rows:
                 _append_columns(topic, batch, timestamps, partition, ranges)
-    return merged_ranges(ranges)
+    return merge_ranges(ranges)
 
 
 def _append_columns(
     topic: OpenTopic, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None,
     ranges: list[OffsetRange],
 ) -> None:  # fmt: skip
-    """Append a batch; `ranges` grows by each part of it that is there."""
+    """Append a batch; add each appended range to `ranges`."""
     now_us = topic.clock()
     if partition is not None or topic.partitions == 1:
-        pieces = body_pieces(batch, timestamps, topic.meta.timestamp, now_us, topic.block_bytes)
-        _append_pieces(topic, pieces, partition or 0, ranges)
+        blocks = body_blocks(batch, timestamps, topic.meta.timestamp, now_us, topic.block_bytes)
+        _append_blocks(topic, blocks, partition or 0, ranges)
         return
     body = body_of(batch, timestamps, topic.meta.timestamp, now_us)
-    # Before the first partition takes its rows.
+    # All rows are checked before the first partition takes its rows.
     check_records(body, topic.record_bytes_max)
     key = topic.key_column
     column = batch.column(key) if key is not None else None
-    some_keyed, some_keyless = keyed(column)
+    some_keyed, some_keyless = key_presence(column)
     if column is None or not some_keyed:
         _append_sticky(topic, body, ranges)
         return
-    # Rows without a key all to one: those of a partition keep their order.
+    # All rows without a key go to one partition, where they keep their order.
     keyless = topic.sticky
-    for place, rows in by_partition(body, column, topic.partitions, keyless):
-        assert place is not None
-        _append_pieces(topic, split(rows, topic.block_bytes), place, ranges)
+    for chosen, rows in by_partition(body, column, topic.partitions, keyless):
+        assert chosen is not None
+        _append_blocks(topic, split(rows, topic.block_bytes), chosen, ranges)
     if some_keyless:
         topic.sticky = (keyless + 1) % topic.partitions
 
 
 def _append_sticky(topic: OpenTopic, body: pa.RecordBatch, ranges: list[OffsetRange]) -> None:
-    for piece in split(body, topic.block_bytes):
+    for block in split(body, topic.block_bytes):
         partition = topic.sticky
-        _append_pieces(topic, [piece], partition, ranges)
+        _append_blocks(topic, [block], partition, ranges)
         topic.sticky = (partition + 1) % topic.partitions
 
 
-def _append_pieces(
-    topic: OpenTopic, pieces: Sequence[BlockRows], partition: int, ranges: list[OffsetRange]
+def _append_blocks(
+    topic: OpenTopic, blocks: Sequence[BlockRows], partition: int, ranges: list[OffsetRange]
 ) -> None:
     writer = topic.writer(partition)
-    for piece in pieces:
-        check_records(piece.batch, topic.record_bytes_max, piece.size)
-    keep = len(pieces) == 1
-    # A run is appended as a whole, and to one segment.
-    for run in _by_bytes(pieces, attrgetter("size"), min(_RUN_BYTES, writer.roll_bytes)):
+    for block in blocks:
+        check_records(block.batch, topic.record_bytes_max, block.size)
+    keep = len(blocks) == 1
+    # A run is appended wholly or not at all, and to one segment.
+    for run in _by_bytes(blocks, attrgetter("size"), min(_RUN_BYTES, writer.roll_bytes)):
         start, end = _append_run(topic, writer, run, keep=keep)
         ranges.append(OffsetRange(partition, start, end))
     writer.sync_if_due()
@@ -302,10 +304,10 @@ def _append_pieces(
 def _append_run(
     topic: OpenTopic, writer: PartitionWriter, run: Sequence[BlockRows], *, keep: bool
 ) -> tuple[int, int]:  # fmt: skip
-    """Append pieces by one write: the system then has fewer pages of which a write gets a part."""
+    """Append blocks by one write: fewer writes end within a page of the page cache."""
     if run[0].batch.num_columns < 1 + len(writer.meta.schema):
-        run = [piece._replace(batch=widened(piece.batch, writer.meta.schema)) for piece in run]
-    # Into the memory of the run before: twice as fast as into new pages.
+        run = [block._replace(batch=add_null_columns(block.batch, writer.meta.schema)) for block in run]
+    # The encoder reuses the memory of the run before, which is twice as fast as new pages.
     bodies = [body for batch, size, bounds in run for body in encode_blocks(batch, size=size, bounds=bounds)]
     try:
         return writer.append_bodies(bodies, run[0].batch.num_columns, keep=keep)
@@ -315,7 +317,7 @@ def _append_run(
 
 
 def _by_bytes(items: Sequence[_T], size_of: Callable[[_T], int], bytes_max: int) -> Iterator[Sequence[_T]]:
-    """Cut a list so that no part has much more than `bytes_max`."""
+    """Divide a list into parts; each ends at the first item that brings it to `bytes_max`."""
     if items and sum(map(size_of, items)) <= bytes_max:
         yield items
         return

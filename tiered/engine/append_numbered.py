@@ -1,6 +1,6 @@
-"""Appends under numbers, without a session: what sinks build on, whose callers bring epoch and numbers.
+"""Idempotent appends without a session: the caller, a sink for example, gives the epoch and the numbers.
 
-A partition remembers the highest number it has of a producer; see `store.local_producer` for the sessions above this.
+A partition remembers the highest number of each producer. `store.local_producer` builds sessions on this.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..hot.pending_rows import SchemaGrew
 from ..hot.row_buffer import RecordBuffer, RowBuffer
 from ..reader.query import check_sync
 from .append import record_times
-from .ingest import body_pieces, check_records, fitting, widened
+from .ingest import add_null_columns, body_blocks, cast_batches, check_records
 from .open_topics import OpenTopic
-from .records import OffsetRange, naming_what_stayed
+from .records import OffsetRange, report_appended
 
 _NAME_BYTES_MAX = 1024
 
@@ -38,57 +38,56 @@ def append_idempotent(
     *,
     sync: bool | None = None,
 ) -> OffsetRange:
-    """Append Arrow data to one partition, each row at most once, however often the call is made.
+    """Append Arrow data to one partition, each row exactly once, however often the call is repeated.
 
-    The partition remembers the highest number that it has of the producer. Rows with a number up to that one are
-    there already and are left out; the others are appended in order. So a call that was cut short anywhere, by an error,
-    a kill or a power cut, is made again with the same arguments, and then every row is in the log exactly
-    once. There is no check for gaps: numbers may jump between calls, so a caller may number rows ``batch << 32``
-    plus the row; they must not go back for rows that are new.
+    The partition remembers the producer's highest number. It skips rows with a number up to that one and appends the
+    others in order. After an error, a kill or a power cut, the caller repeats the call with the same arguments; then every
+    row is in the log exactly once. Gaps are not checked: numbers may jump between calls, so a caller may number rows
+    ``batch << 32`` plus the row. New rows must have higher numbers than all rows before them.
 
     Parameters
     ----------
     data
-        As `Topic.append_batch` takes it. It goes in runs of up to 8 MiB, each wholly or not at all.
+        As in `Topic.append_batch`. It is appended in runs of up to 8 MiB, each wholly or not at all.
     partition
-        Where all of it goes.
+        The partition of all rows.
     producer_id
-        Any text, told apart from other producers of the partition by 63 bits of its hash.
+        Any text. A partition distinguishes producers by 63 bits of the hash of this text.
     epoch
         0 to 2**32 - 1. A higher one than the partition saw is accepted and fences the lower ones.
     sequence
-        Number of the first row; row i has the number ``sequence + i``.
+        The number of the first row; row i has the number ``sequence + i``.
     sync
-        As in `Topic.append_batch`. Otherwise the rows are durable once `flush` returned.
+        As in `Topic.append_batch`. Otherwise the rows are durable when `flush` has returned.
 
     Returns
     -------
     OffsetRange
-        Offset of the first row and the one after the last; records of others lie between where a repeat
-        completed a part. -1 where an offset of rows that were there is not remembered any more. Without rows, the end
-        offset twice.
+        The offset of the first row, and the offset after the last row. If a repeat completed an interrupted append,
+        records of other producers may lie between. -1 if the partition no longer remembers the offset of a repeated row.
+        Without rows, the end offset twice.
 
     Raises
     ------
     Fenced
         The partition saw a higher epoch of this producer, or a newer lineage owns it; nothing was appended.
     SchemaMismatch, RecordTooLarge, ConfigError, TopicNotFound
-        Nothing was appended of a Table, and of anything else nothing of the batch that does not fit.
+        Nothing of a Table was appended, and of other data nothing of the wrong batch.
     DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned, ColdStorageError
         A part may have been appended; the same call again appends the rest.
     """
-    check_name(producer_id)
-    epoch = checked_number("epoch", epoch, EPOCH_MAX)
-    sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
+    check_producer_id(producer_id)
+    epoch = plain_number("epoch", epoch, EPOCH_MAX)
+    sequence = plain_number("sequence", sequence, SEQUENCE_MAX)
     check_sync(sync)
     partition = topic.check_partition(partition)
     writer = topic.writer(partition)
     number, start, end = producer_number(producer_id), None, None
-    for batch, timestamps in fitting(data, topic.schema, topic.record_bytes_max):
+    for batch, timestamps in cast_batches(data, topic.schema, topic.record_bytes_max):
         if batch.num_rows:
-            pieces = body_pieces(batch, timestamps, topic.meta.timestamp, topic.clock(), topic.block_bytes)
-            found = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
-            start, end = found.start if start is None else start, found.end
+            blocks = body_blocks(batch, timestamps, topic.meta.timestamp, topic.clock(), topic.block_bytes)
+            part = append_blocks(topic, partition, number, epoch, blocks, row_numbers(blocks, sequence))
+            start, end = part.start if start is None else start, part.end
             sequence += batch.num_rows
     if start is None or end is None:
         start = end = writer.end_offset
@@ -107,15 +106,15 @@ def append_rows(
     *,
     sync: bool | None = None,
 ) -> OffsetRange:
-    """Append a few rows to one partition under numbers, as `append_idempotent` does, wholly or not at all.
+    """Append a few rows with numbers to one partition, wholly or not at all; else like `append_idempotent`.
 
-    A call that waits for nothing adds them to the pending rows, which make one block of many calls. Any other call writes
-    them as a block.
+    A call that does not wait adds them to the pending rows, so that many calls share a block. A call that waits
+    writes a block.
 
     Parameters
     ----------
     rows
-        They have the topic's first columns, and values that fit the types.
+        Rows of the topic's first columns; their values fit the types.
 
     Raises
     ------
@@ -124,14 +123,14 @@ def append_rows(
     ColdStorageError
     """
     number = _number_of(producer_id)
-    epoch = checked_number("epoch", epoch, EPOCH_MAX)
-    sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
+    epoch = plain_number("epoch", epoch, EPOCH_MAX)
+    sequence = plain_number("sequence", sequence, SEQUENCE_MAX)
     check_sync(sync)
     partition = topic.check_partition(partition)
     rows.timestamps_us = record_times(topic, rows)
     writer = topic.writer(partition)
     waits = sync if sync is not None else topic.waits
-    if rows.bytes <= topic.record_bytes_max:  # more of them may have a record over the limit
+    if rows.bytes <= topic.record_bytes_max:  # with more bytes, one record may be larger than the limit
         if not waits:
             offsets = writer.append_numbered_rows((number, epoch, sequence), rows)
             if offsets is None:
@@ -145,61 +144,61 @@ def append_rows(
             wait_for_ranges(topic, [appended], sync)
             return appended
     own = body_schema(pa.schema(list(topic.schema)[: rows.width]))
-    pieces = split(rows.to_batch(own), topic.block_bytes)
-    appended = append_pieces(topic, partition, number, epoch, pieces, numbered(pieces, sequence))
+    blocks = split(rows.to_batch(own), topic.block_bytes)
+    appended = append_blocks(topic, partition, number, epoch, blocks, row_numbers(blocks, sequence))
     wait_for_ranges(topic, [appended], sync)
     return appended
 
 
 def last_sequence(topic: OpenTopic, partition: int, producer_id: str) -> tuple[int, int]:
-    """Return the newest epoch and the highest number that a partition has of a producer; (-1, -1) where none.
+    """Return a producer's newest epoch and highest number in a partition; (-1, -1) if it has none.
 
-    What is pending counts: only after `Topic.flush` is it durable.
+    Pending records count; they are durable only after `Topic.flush`.
     """
     partition = topic.check_partition(partition)
     return topic.writer(partition).last_sequence(producer_number(producer_id))
 
 
-def append_pieces(
+def append_blocks(
     topic: OpenTopic,
     partition: int,
     number: int,
     epoch: int,
-    pieces: Sequence[BlockRows],
+    blocks: Sequence[BlockRows],
     numbers: Sequence[np.ndarray[Any, Any]],
 ) -> OffsetRange:
-    """Append pieces of one partition under the numbers of their rows."""
+    """Append blocks to one partition, with the numbers of their rows."""
     writer = topic.writer(partition)
-    for piece in pieces:
-        check_records(piece.batch, topic.record_bytes_max, piece.size)
-    batches = [piece.batch for piece in pieces]
+    for block in blocks:
+        check_records(block.batch, topic.record_bytes_max, block.size)
+    batches = [block.batch for block in blocks]
     _, before = writer.last_sequence(number)
     while True:
         try:
             start, end = writer.append_numbered_batches(number, epoch, batches, numbers)
         except SchemaGrew:
             writer.change_schema(topic.meta)
-            batches = [widened(batch, writer.meta.schema) for batch in batches]
+            batches = [add_null_columns(batch, writer.meta.schema) for batch in batches]
             continue
         except TieredError:
-            stayed = writer.offsets_from(number, max(before + 1, int(numbers[0][0])))
-            with naming_what_stayed([] if stayed is None else [OffsetRange(partition, *stayed)]):
+            appended = writer.offsets_from(number, max(before + 1, int(numbers[0][0])))
+            with report_appended([] if appended is None else [OffsetRange(partition, *appended)]):
                 raise
         writer.sync_if_due()
         return OffsetRange(partition, start, end)
 
 
-def numbered(pieces: Sequence[BlockRows], number: int) -> list[np.ndarray[Any, Any]]:
-    """Return the numbers of the rows of pieces that follow each other."""
+def row_numbers(blocks: Sequence[BlockRows], number: int) -> list[np.ndarray[Any, Any]]:
+    """Return the numbers of the rows of consecutive blocks; the first row has `number`."""
     numbers = []
-    for piece in pieces:
-        numbers.append(np.arange(number, number + piece.batch.num_rows))
-        number += piece.batch.num_rows
+    for block in blocks:
+        numbers.append(np.arange(number, number + block.batch.num_rows))
+        number += block.batch.num_rows
     return numbers
 
 
 def wait_for_ranges(topic: OpenTopic, ranges: Sequence[OffsetRange], sync: bool | None) -> None:
-    """Wait as the sync mode says; for a repeat as for the first, which may have been cut short before its wait."""
+    """Wait as the sync mode says; a repeat waits, too, because the first call may have ended before its wait."""
     if sync if sync is not None else topic.waits:
         for item in ranges:
             end = item.end if item.end > 0 else topic.writer(item.partition).end_offset
@@ -208,12 +207,12 @@ def wait_for_ranges(topic: OpenTopic, ranges: Sequence[OffsetRange], sync: bool 
 
 @lru_cache(maxsize=256)
 def _number_of(producer_id: str) -> int:
-    check_name(producer_id)
+    check_producer_id(producer_id)
     return producer_number(producer_id)
 
 
-def check_name(name: object) -> None:
-    """Raise `ConfigError` for what is no producer's id."""
+def check_producer_id(name: object) -> None:
+    """Raise `ConfigError` if `name` is no valid id of a producer."""
     fits = isinstance(name, str) and name and len(name.encode("utf-8", "surrogatepass")) <= _NAME_BYTES_MAX
     if not fits or not str(name).isprintable():
         raise ConfigError(
@@ -221,8 +220,8 @@ def check_name(name: object) -> None:
         )
 
 
-def checked_number(what: str, value: Any, largest: int) -> int:
-    """Return an int from 0 to `largest`; raise `ConfigError` for what is none."""
+def plain_number(what: str, value: Any, largest: int) -> int:
+    """Return an int from 0 to `largest`; raise `ConfigError` for any other value."""
     value = plain_int(value)
     if type(value) is not int or not 0 <= value <= largest:
         raise ConfigError(f"{what} is an int from 0 to {largest}, not {value!r}")

@@ -1,4 +1,4 @@
-"""Where a store's topics are listed: its own directory, or, read-only, its bucket."""
+"""Catalogs of topics: the protocol, and the read-only catalog of a bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..format.topic_meta import TopicMeta
 
 
 class TopicCatalog(Protocol):
-    """What `Store` needs of a catalogue; `warm.catalog.Catalog` is the local one."""
+    """The catalog that a store needs; `warm.catalog.Catalog` is the local one."""
 
     def topics(self) -> list[str]: ...
     def read_topic(self, name: str) -> TopicMeta: ...
@@ -19,7 +19,7 @@ class TopicCatalog(Protocol):
 
 
 class BucketCatalog:
-    """The topics of a bucket; cannot be written."""
+    """The topics of a bucket, read-only."""
 
     def __init__(self, bucket: StoreDocuments) -> None:
         self._bucket = bucket
@@ -38,7 +38,7 @@ class BucketCatalog:
         return store_id
 
     def topics(self) -> list[str]:
-        """Return the names of the topics, sorted; one whose document is damaged among them, as `read_topic` says.
+        """Return the names of the topics, sorted; a topic with a damaged document is listed, too.
 
         Raises
         ------
@@ -53,22 +53,24 @@ class BucketCatalog:
         ------
         TopicNotFound, CorruptionError, ColdStorageError
         """
-        found = self._bucket.topic(name)
-        if found is None:
-            raise TopicNotFound(f"no topic {name!r} in {self._bucket.store.url}; what was offloaded is there")
-        return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{name}/topic.json")
+        document = self._bucket.topic(name)
+        if document is None:
+            raise TopicNotFound(
+                f"no topic {name!r} in {self._bucket.store.url}; a bucket has only topics with offloaded records"
+            )
+        return TopicMeta.from_json(document, where=f"{self._bucket.store.url}/{name}/topic.json")
 
     def read_again(self, meta: TopicMeta) -> TopicMeta:
-        """Return the document of a known topic as it is now, by one GET.
+        """Return the present document of a topic, by one GET.
 
         Raises
         ------
         TopicNotFound, CorruptionError, ColdStorageError
         """
-        found = self._bucket.read_topic(meta.name, meta.topic_id)
-        if found is None or DELETED in found:
+        document = self._bucket.read_topic(meta.name, meta.topic_id)
+        if document is None or DELETED in document:
             raise TopicNotFound(f"topic {meta.name!r} was deleted")
-        return TopicMeta.from_json(found, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
+        return TopicMeta.from_json(document, where=f"{self._bucket.store.url}/{meta.name}/topic.json")
 
     def _is_listed(self, name: str) -> bool:
         try:
@@ -77,5 +79,5 @@ class BucketCatalog:
             return True
 
     def write_topic(self, meta: TopicMeta) -> None:  # noqa: ARG002
-        """Refuse."""
+        """Raise `ReadOnly`."""
         raise ReadOnly(f"{self._bucket.store.url} was opened for reading; append through the local store")

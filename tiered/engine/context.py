@@ -1,4 +1,4 @@
-"""What an open store is made of, for whoever works on it: who it is, its settings, clock, tiers and state."""
+"""`StoreContext`: the parts of an open store that its topics, passes and monitors share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .lifecycle import Lifecycle
 
 
 class Fencing(Protocol):
-    """Who tells whether this disk may go on with a partition; see `tiering.claims.Claims`."""
+    """The check that this disk still owns a partition; see `tiering.claims.Claims`."""
 
     def head_before_appending(self, meta: TopicMeta, partition: int) -> Head | None: ...
 
@@ -29,7 +29,7 @@ class Fencing(Protocol):
 
 
 class PublishedWait(Protocol):
-    """Who waits until records are in the bucket; see `tiering.publisher.Publisher`."""
+    """The wait until records are published; see `tiering.publisher.Publisher`."""
 
     def wait(self, meta: TopicMeta, partition: int, writer: PartitionWriter, end: int) -> None: ...
 
@@ -42,17 +42,17 @@ class StoreContext:
     url
         The directory or URL that was opened.
     settings
-        Those in effect; others may take their place while the store is open.
+        The settings in effect; a reload replaces them while the store is open.
     catalog
-        Of the local directory, or of the bucket: see `engine.catalog.TopicCatalog`.
+        The topics of the local directory or of the bucket; see `engine.catalog.TopicCatalog`.
     pinned_producers
         Numbers of producers that no partition may forget.
     blocks
-        Blocks that were read more than once of late.
+        The cache of blocks that were read more than once recently.
     start_offsets
-        What the files say in which partitions keep their start offset.
+        The cache of start offsets of partitions, by file.
     fencing, publisher
-        What appends need of the bucket; `tiering` brings them.
+        The ports of appends to the bucket; `tiering` implements them.
     """
 
     fencing: Fencing

@@ -1,4 +1,4 @@
-"""`Host`: what a store uses of the machine it runs on."""
+"""`Host`: the clock, disk and network of the machine that a store runs on."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class DiskUsage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a store uses of its host; tests bring their own.
+    """The machine's services; tests replace them.
 
     Attributes
     ----------
     clock
         Returns microseconds since the epoch, UTC.
     fs
-        Everything that changes the local disk, the cache of cold data aside.
+        Makes all changes of the local disk except those of the cache of cold data.
     open_bucket
         Connects to the object store at a URL.
     disk_usage
-        Returns what the disk under a path has in all and free, in bytes, as `shutil.disk_usage`.
+        Returns the total and free bytes of the disk under a path, like `shutil.disk_usage`.
     """
 
     clock: Callable[[], int] = wall_clock_us

@@ -1,9 +1,9 @@
-"""What users append, turned into body batches and partitions. Pure: no lock, no file."""
+"""The conversion of appended data to body batches and partitions. Pure: no lock, no file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from types import NoneType
 from typing import Any
 
@@ -18,51 +18,53 @@ from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_
 from ..format.sizes import largest_record
 from ..hot.row_buffer import PlainRecords
 
-HELD_BYTES_MAX = 64 << 20
-"""Of a Table, what is cast is kept until it is appended."""
+CAST_BYTES_MAX = 64 << 20
+"""A Table up to this size stays in memory in its cast form from the check to the append; a larger one is cast twice."""
 
 
-def fitting(
+def cast_batches(
     data: Any, schema: pa.Schema, record_bytes_max: int
 ) -> Iterable[tuple[pa.RecordBatch, pa.Array | None]]:
-    """Return what `to_batches` yields; of a Table, all of which is there, once every row of it was looked at.
+    """Cast data to the topic's columns; return the pairs of `to_batches`.
 
-    So a Table is refused as a whole. A stream's first batch may be needed long before its next one comes.
+    Every row of a Table is checked first, so that a Table is refused as a whole. Other data is checked batch by batch,
+    because a stream may give its next batch much later.
 
     Raises
     ------
     SchemaMismatch, RecordTooLarge
-        What does not fit in a Table; of anything else that is raised when its batch is asked for.
+        A Table does not fit. For other data the iteration raises these errors.
     """
     if not isinstance(data, pa.Table):
         return to_batches(data, schema)
-    # What is cast takes memory: of much, it is let go, and cast again when it is appended.
-    held: list[tuple[pa.RecordBatch, pa.Array | None]] | None = [] if data.nbytes <= HELD_BYTES_MAX else None
+    batches: list[tuple[pa.RecordBatch, pa.Array | None]] | None = (
+        [] if data.nbytes <= CAST_BYTES_MAX else None
+    )
     for batch, stamps in to_batches(data, schema):
         check_records(batch, record_bytes_max)
-        if held is not None:
-            held.append((batch, stamps))
-    return to_batches(data, schema) if held is None else held
+        if batches is not None:
+            batches.append((batch, stamps))
+    return to_batches(data, schema) if batches is None else batches
 
 
-def joined(
+def join_small_batches(
     batches: Iterable[tuple[pa.RecordBatch, pa.Array | None]], bytes_max: int
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    """Join neighbours whose bodies have together at most `bytes_max`: alone, each would become a block."""
+    """Join neighbouring batches up to `bytes_max` together, so that small batches share a block."""
     parts: list[tuple[pa.RecordBatch, pa.Array | None]] = []
     size = 0
     for batch, stamps in batches:
         more = _body_bytes(batch)
         if parts and size + more > bytes_max:
-            yield _concatenated(parts)
+            yield _concatenate(parts)
             parts, size = [], 0
         parts.append((batch, stamps))
         size += more
     if parts:
-        yield _concatenated(parts)
+        yield _concatenate(parts)
 
 
-def _concatenated(
+def _concatenate(
     parts: list[tuple[pa.RecordBatch, pa.Array | None]],
 ) -> tuple[pa.RecordBatch, pa.Array | None]:
     if len(parts) == 1:
@@ -76,8 +78,8 @@ def body_of(
 ) -> pa.RecordBatch:
     """Put the record timestamp in front of a batch of a topic's columns.
 
-    It is, row by row, the first of these that is not null: the topic's timestamp column, the column ``timestamp`` of
-    the data, now.
+    The timestamp of a row is the first of these that is not null: the topic's timestamp column, the column
+    ``timestamp`` of the data, the present time.
 
     Raises
     ------
@@ -89,18 +91,18 @@ def body_of(
         if timestamps is not None and own.null_count:
             own = pc.coalesce(own.cast(pa.int64()), timestamps.cast(pa.int64()))
         timestamps = own
-    stamps = _repeated(now_us, batch.num_rows) if timestamps is None else _checked(timestamps, now_us)
+    stamps = _repeat(now_us, batch.num_rows) if timestamps is None else _check_timestamps(timestamps, now_us)
     return pa.RecordBatch.from_arrays([stamps, *batch.columns], schema=body_schema(batch.schema))
 
 
-def body_pieces(
+def body_blocks(
     batch: pa.RecordBatch,
     timestamps: pa.Array | None,
     timestamp_column: str | None,
     now_us: int,
     block_bytes: int,
 ) -> list[BlockRows]:
-    """Return what `body_of` does, split into pieces of a block each.
+    """Return the result of `body_of`, split into blocks.
 
     Raises
     ------
@@ -108,20 +110,20 @@ def body_pieces(
     """
     if timestamps is not None or timestamp_column is not None:
         return split(body_of(batch, timestamps, timestamp_column, now_us), block_bytes)
-    # A column that is the same in every row: one short array serves all pieces and stays in the processor's cache.
+    # A column with one value in all rows: all blocks share one short array, which stays in the processor's cache.
     some = [i for i, column in enumerate(batch.columns) if column.null_count < batch.num_rows] or [0]
     varying = batch.select(some)
     target = min(block_bytes, ROWS_BYTES_MAX) * varying.nbytes // max(1, _body_bytes(batch))
-    pieces = split(varying, max(1, target))
-    longest = max((piece.batch.num_rows for piece in pieces), default=0)
+    parts = split(varying, max(1, target))
+    longest = max((part.batch.num_rows for part in parts), default=0)
     schema, bounds = body_schema(batch.schema), (now_us, now_us)
-    shared = {0: _repeated(now_us, longest)}
+    shared = {0: _repeat(now_us, longest)}
     empty = set(range(batch.num_columns)).difference(some)
     shared |= {i + 1: nulls(longest, batch.schema.field(i).type) for i in empty}
     row_bytes = sum(column.nbytes for column in shared.values()) / max(longest, 1)
     arrays: list[pa.Array] = [shared.get(i) for i in range(len(schema))]
-    found, shared_rows = [], longest
-    for rows, size, _ in pieces:
+    blocks, shared_rows = [], longest
+    for rows, size, _ in parts:
         count = rows.num_rows
         if count != shared_rows:
             shared_rows = count
@@ -130,20 +132,20 @@ def body_pieces(
         for i, column in zip(some, rows.columns, strict=True):
             arrays[i + 1] = column
         body = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        found.append(BlockRows(body, size + int(row_bytes * count), bounds))
-    return found
+        blocks.append(BlockRows(body, size + int(row_bytes * count), bounds))
+    return blocks
 
 
 def _body_bytes(batch: pa.RecordBatch) -> int:
-    """Return the bytes of a batch with a timestamp for each row."""
+    """Return the bytes of a batch, including a timestamp for each row."""
     return int(batch.nbytes + batch.num_rows * TIMESTAMP.bit_width // 8)
 
 
-def _repeated(time_us: int, count: int) -> pa.Array:
+def _repeat(time_us: int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(time_us, pa.int64()), count).cast(TIMESTAMP)
 
 
-def _checked(timestamps: pa.Array, now_us: int) -> pa.Array:
+def _check_timestamps(timestamps: pa.Array, now_us: int) -> pa.Array:
     numbers = timestamps.cast(pa.int64())
     if numbers.null_count:
         numbers = pc.fill_null(numbers, now_us)
@@ -154,8 +156,8 @@ def _checked(timestamps: pa.Array, now_us: int) -> pa.Array:
     return numbers.cast(TIMESTAMP)
 
 
-def keyed(keys: pa.Array | None) -> tuple[bool, bool]:
-    """Return whether some rows have a key, and whether some have none; an empty key places as none does."""
+def key_presence(keys: pa.Array | None) -> tuple[bool, bool]:
+    """Return whether some rows have a key, and whether some have none; an empty key counts as none."""
     if keys is None or keys.null_count == len(keys):
         return False, True
     if not (pt.is_string(keys.type) or pt.is_binary(keys.type)):
@@ -167,67 +169,60 @@ def keyed(keys: pa.Array | None) -> tuple[bool, bool]:
 def by_partition(
     batch: pa.RecordBatch, key: pa.Array, partitions: int, keyless: int | None = None
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """Split a batch by the partition of its keys, keeping the order within each.
+    """Split a batch by the partition of its keys; the rows of a partition keep their order.
 
-    Without `keyless`, rows without a key come last: what was staged is numbered in that order.
+    Without `keyless`, rows without a key come last: staged rows are numbered in that order.
 
     Yields
     ------
     (partition, rows)
-        Partition `keyless` for the rows whose key is null or empty.
+        `keyless` is the partition of the rows with a null or empty key.
     """
     encoded = key.dictionary_encode()
-    places = [
+    chosen = [
         partition_of(value, partitions) if (value := key_bytes(item)) else keyless
         for item in encoded.dictionary.to_pylist()
     ]
-    if len(set(places)) == 1 and encoded.null_count == 0:
-        yield places[0], batch
+    if len(set(chosen)) == 1 and encoded.null_count == 0:
+        yield chosen[0], batch
         return
-    rows = pc.take(pa.array(places, pa.int32()), encoded.indices)
+    by_row = pc.take(pa.array(chosen, pa.int32()), encoded.indices)
     if keyless is not None:
-        rows = pc.fill_null(rows, keyless)
-        places.append(keyless)
-    for partition in [*sorted({place for place in places if place is not None}), None]:
-        found = batch.filter(pc.is_null(rows) if partition is None else pc.equal(rows, partition))
-        if found.num_rows:
-            yield partition, found
+        by_row = pc.fill_null(by_row, keyless)
+        chosen.append(keyless)
+    for partition in [*sorted({number for number in chosen if number is not None}), None]:
+        rows = batch.filter(pc.is_null(by_row) if partition is None else pc.equal(by_row, partition))
+        if rows.num_rows:
+            yield partition, rows
 
 
-def widened(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a body batch with nulls in the columns that `schema` gained since it was made."""
-    gained = list(schema)[body.num_columns - 1 :]
-    columns = [*body.columns, *(nulls(body.num_rows, field.type) for field in gained)]
+def add_null_columns(body: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a body batch with all columns of `schema`; those that it lacks are null."""
+    new = list(schema)[body.num_columns - 1 :]
+    columns = [*body.columns, *(nulls(body.num_rows, field.type) for field in new)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([body.schema.field(0), *schema]))
 
 
-def chunked(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
-    """Cut an iterable into lists of at most `rows_max`."""
-    if isinstance(records, (bytes, str, Mapping)):
+def record_lists(records: Iterable[Any], rows_max: int) -> Iterator[list[Any]]:
+    """Divide an iterable into lists of at most `rows_max` records."""
+    if isinstance(records, (bytes, str, Mapping)) or not isinstance(records, Iterable):
         raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
-    if not isinstance(records, Iterable):
-        raise SchemaMismatch(f"append_many takes an iterable of records, not one {type(records).__name__}")
-    chunk: list[Any] = []
     if isinstance(records, list):
         for start in range(0, len(records), rows_max):
             yield records[start : start + rows_max]
         return
-    for record in records:
-        chunk.append(record)
-        if len(chunk) == rows_max:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    rest = iter(records)
+    while part := list(islice(rest, rows_max)):
+        yield part
 
 
 def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) -> None:
-    """Raise `RecordTooLarge` where one record of Arrow data is over the limit.
+    """Raise `RecordTooLarge` if a record of Arrow data is larger than the limit.
 
     Parameters
     ----------
     size
-        Bytes of the whole batch, where they are known (`BlockRows`).
+        Bytes of the whole batch, if they are known (`BlockRows`).
     """
     check_record_size(largest_record(batch, limit, size), limit)
 

@@ -1,4 +1,4 @@
-"""Whether an open store may be used, and for what: open, closing, closed, or left to the parent of a fork."""
+"""The lifecycle of a store: open, closing, closed, or abandoned in a forked child."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import ReadOnly, StoreClosed, TieredError, again
 
 
 class State(Enum):
-    """What a store is between its opening and the end of its process."""
+    """A state of an opened store."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -20,18 +20,18 @@ class State(Enum):
 class Lifecycle:
     """The state of one open store. Thread-safe.
 
-    A close on a full disk leaves the store open: `CLOSING` is followed by `OPEN` then.
+    A close on a full disk leaves the store open: the state changes from `CLOSING` to `OPEN`.
 
     Attributes
     ----------
     url
-        Of the store, for messages.
+        The store's URL, for messages.
     writes
-        Whether it was opened by the one process that writes it.
+        Whether this process is the writer of the store.
     fault
-        What every use raises once the store has ended.
+        The error of every use after the end of the store.
     stopping
-        Set once the store is closed.
+        An event that is set when the store is closed.
     """
 
     def __init__(self, url: str, *, writes: bool) -> None:
@@ -43,16 +43,16 @@ class Lifecycle:
 
     @property
     def ended(self) -> bool:
-        """Whether the store is closed, or was left to the parent."""
+        """Whether the store is closed or abandoned."""
         return self.fault is not None
 
     def check(self) -> None:
-        """Raise `StoreClosed` where the store cannot be used any more."""
+        """Raise `StoreClosed` if the store has ended."""
         if self.fault is not None:
             raise again(self.fault)
 
     def check_writable(self) -> None:
-        """Raise what stands in the way of a change: `StoreClosed` or `ReadOnly`."""
+        """Raise `StoreClosed` or `ReadOnly` if this process may not change the store."""
         self.check()
         if not self.writes:
             raise ReadOnly(
@@ -60,26 +60,26 @@ class Lifecycle:
             )
 
     def check_may_open(self) -> None:
-        """Raise what stands in the way of opening a partition for appends: also that the store is being closed."""
+        """Raise like `check_writable`, and `StoreClosed` while the store is being closed."""
         self.check_writable()
         if self.state is State.CLOSING:
             raise StoreClosed(f"the store {self.url} is being closed")
 
     def begin_closing(self) -> None:
-        """Let no partition be opened any more."""
+        """Refuse to open more partitions."""
         self.state = State.CLOSING
 
     def reopen(self) -> None:
-        """Go on after a close that could not write everything."""
+        """Return to `OPEN` after a close that could not write all records."""
         self.state = State.OPEN
 
     def end(self) -> None:
-        """Refuse everything from here on."""
+        """Refuse every use from here on."""
         self.fault = StoreClosed(f"the store {self.url} is closed")
         self.state = State.CLOSED
 
     def abandon(self) -> TieredError:
-        """In a forked child: refuse everything; return the error that says why."""
+        """Refuse every use in a forked child; return the error that says why."""
         self.fault = StoreClosed(
             f"the store {self.url} was opened before this process was forked; open it here again, read_only=True "
             "beside the parent's writer"
@@ -88,10 +88,10 @@ class Lifecycle:
         return self.fault
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the store is closed."""
+        """Wait; return earlier if the store is closed."""
         self.stopping.wait(seconds)
 
     def pause_or_fail(self, seconds: float) -> None:
-        """Wait; raise `StoreClosed` if the store was closed meanwhile."""
+        """Wait; raise `StoreClosed` if the store is closed meanwhile."""
         self.pause(seconds)
         self.check()

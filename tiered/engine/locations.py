@@ -1,4 +1,4 @@
-"""Where the tiers of a store lie: by its settings, and where they are silent as the store remembers."""
+"""The locations of a store's tiers: from its settings, else from the binding to a bucket that the store remembers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..cold.object_store.options import ColdOptions, check_url
 from ..errors import ConfigError, DiskFull, TieredError
 from ..reader.locations import CacheOptions, TierLocations
 from ..settings.settings import Settings
-from ..warm.bucket_binding import BucketBinding, read_cold_place, write_cold_place
+from ..warm.bucket_binding import BucketBinding, read_binding, write_binding
 from ..warm.catalog import Catalog
 from .host import Host
 
@@ -19,12 +19,12 @@ CACHE_DIRECTORY = "cache"
 COPIES_DIRECTORY = "promoted"
 
 
-def cold_options(settings: Settings, place: BucketBinding) -> ColdOptions:
-    """Return how to reach a bucket: by the settings, and where they are silent as the store remembers."""
+def cold_options(settings: Settings, binding: BucketBinding) -> ColdOptions:
+    """Return the options of the connection to a bucket: from the settings, else from the binding."""
     cold = settings.cold
     return ColdOptions(
-        endpoint_url=cold.endpoint_url or place.endpoint_url,
-        region=cold.region or place.region,
+        endpoint_url=cold.endpoint_url or binding.endpoint_url,
+        region=cold.region or binding.region,
         storage_class=cold.storage_class,
         encryption=cold.encryption,
         kms_key_id=cold.kms_key_id,
@@ -39,32 +39,32 @@ def cold_options(settings: Settings, place: BucketBinding) -> ColdOptions:
     )
 
 
-def places_of(root: Path, settings: Settings, place: BucketBinding | None = None) -> TierLocations:
-    """Return where the tiers of a local store lie, by default as it remembers."""
-    place = place or read_cold_place(root)
+def tier_locations(root: Path, settings: Settings, binding: BucketBinding | None = None) -> TierLocations:
+    """Return the locations of a local store's tiers; the default binding is the one that the store remembers."""
+    binding = binding or read_binding(root)
     cache = cache_options(settings, root)
-    return TierLocations(root, place.url, cold_options(settings, place), settings.store.mmap, cache)
+    return TierLocations(root, binding.url, cold_options(settings, binding), settings.store.mmap, cache)
 
 
 def cache_options(settings: Settings, root: Path | None) -> CacheOptions:
-    """Return where copies of cold data are kept, and how much of them; `root` is None without a local tier."""
-    chosen = settings.store
-    directory = Path(chosen.cache_path).absolute() if chosen.cache_path else root and root / CACHE_DIRECTORY
+    """Return location and size of the cache and of local copies; `root` is None without a local tier."""
+    store = settings.store
+    directory = Path(store.cache_path).absolute() if store.cache_path else root and root / CACHE_DIRECTORY
     return CacheOptions(
         directory,
-        bool(chosen.cache_path),
-        chosen.cache_bytes,
-        chosen.cache_memory_bytes,
+        bool(store.cache_path),
+        store.cache_bytes,
+        store.cache_memory_bytes,
         root and root / COPIES_DIRECTORY,
         settings.promotes,
     )
 
 
-def check_cold(host: Host, root: Path, cold: str, settings: Settings, place: BucketBinding) -> None:
-    """Raise `ConfigError` for what cannot be the bucket of the store at `root`; no request is made.
+def check_bucket(host: Host, root: Path, cold: str, settings: Settings, binding: BucketBinding) -> None:
+    """Raise `ConfigError` if `cold` cannot be the bucket of the store at `root`; send no request.
 
-    That is what is no URL of an object store, one without a driver here, and a directory of the store itself: store and
-    bucket have files of the same names.
+    Refused are an invalid URL, a URL without an installed driver, and a directory inside the store: store and bucket have
+    files of the same names.
     """
     _check_text(cold)
     scheme, _, path = cold.partition("://")
@@ -72,7 +72,7 @@ def check_cold(host: Host, root: Path, cold: str, settings: Settings, place: Buc
         raise ConfigError(
             f"the bucket {cold} lies in the directory of its store, {root}; choose one outside of it"
         )
-    host.open_bucket(cold, cold_options(settings, place)).close()
+    host.open_bucket(cold, cold_options(settings, binding)).close()
 
 
 def _check_text(cold: str) -> None:
@@ -82,29 +82,29 @@ def _check_text(cold: str) -> None:
 
 
 def check_no_copy(host: Host, root: Path) -> None:
-    """Refuse to write to, or to tier, a copy of a store's directory while the original is there.
+    """Refuse to open a copy of a store's directory while the original exists.
 
-    Both would publish to one bucket as one store, and only the records of the first that does would get there.
+    Both would publish to one bucket as one store, and the bucket would get only the records of the first to publish.
 
     Raises
     ------
     ConfigError
     """
-    known = read_cold_place(root)
-    if known.url is None or known.home is None:
+    binding = read_binding(root)
+    if binding.url is None or binding.home is None:
         return
-    home = Path(known.home)
+    home = Path(binding.home)
     try:
-        # Of another lineage it is no copy: a restore began that, and fences what it left behind.
+        # A directory with another lineage is no copy: a restore began the lineage and fenced the older one.
         ours, theirs = (_identity(Catalog(host.fs, path)) for path in (root, home))
         copied = ours == theirs and not home.samefile(root)
     except (OSError, TieredError):
-        return  # gone, or nothing that anybody could write to either
+        return  # the original is gone, or no process can write to it either
     if copied:
         raise ConfigError(
-            f"{root} is a copy of the store {home}, which is still there: both would publish to {known.url} as one store, "
-            "which has room for the records of one of them. Open the copy with read_only=True, or delete or rename the "
-            "directory that nobody is to write to any more"
+            f"{root} is a copy of the store {home}, which is still there: both would publish to {binding.url} as one "
+            "store, and the bucket would keep the records of only one of them. Open the copy with read_only=True, or "
+            "delete or rename the directory that is not written any more"
         )
 
 
@@ -112,29 +112,31 @@ def _identity(catalog: Catalog) -> tuple[UUID, int]:
     return catalog.open_store(create=False), catalog.lineage()
 
 
-def cold_place(host: Host, root: Path, cold: str | None, settings: Settings, writable: bool) -> BucketBinding:
-    """Return where the cold tier lies: what the caller says, which the store remembers, or what it remembers."""
-    known = read_cold_place(root)
+def bind_bucket(
+    host: Host, root: Path, cold: str | None, settings: Settings, writable: bool
+) -> BucketBinding:
+    """Return the binding of a store to its bucket; a writer stores a new binding to `cold`, or a new home."""
+    stored = read_binding(root)
     home = str(root.resolve())
-    if writable and known.url is not None and known.home != home:
-        known = replace(known, home=home)
-        with suppress(DiskFull):  # what is opened may be what makes room; the next time will do
-            write_cold_place(host.fs, root, known)
+    if writable and stored.url is not None and stored.home != home:
+        stored = replace(stored, home=home)
+        with suppress(DiskFull):  # this open may be what frees space; a later open writes the home
+            write_binding(host.fs, root, stored)
     if cold is None:
-        return known
+        return stored
     _check_text(cold)
-    if known.claimed and known.url is not None and known.url.rstrip("/") != cold.rstrip("/"):
+    if stored.claimed and stored.url is not None and stored.url.rstrip("/") != cold.rstrip("/"):
         raise ConfigError(
-            f"the store {root} has its cold tier at {known.url}, not at {cold}; a store keeps its bucket"
+            f"the store {root} has its cold tier at {stored.url}, not at {cold}; a store keeps its bucket"
         )
-    place = BucketBinding(
+    binding = BucketBinding(
         cold,
-        settings.cold.endpoint_url or known.endpoint_url,
-        settings.cold.region or known.region,
-        known.claimed and known.url is not None,
-        home if writable else known.home,
+        settings.cold.endpoint_url or stored.endpoint_url,
+        settings.cold.region or stored.region,
+        stored.claimed and stored.url is not None,
+        home if writable else stored.home,
     )
-    if writable and place != known:
-        check_cold(host, root, cold, settings, place)  # before the store remembers it for ever
-        write_cold_place(host.fs, root, place)
-    return place
+    if writable and binding != stored:
+        check_bucket(host, root, cold, settings, binding)  # before it is stored
+        write_binding(host.fs, root, binding)
+    return binding

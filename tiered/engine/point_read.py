@@ -1,8 +1,8 @@
-"""Short reads of sealed segments on this disk, without a snapshot: one segment, whole blocks, the cache of blocks.
+"""Short reads of sealed segments on this disk, without a snapshot.
 
-Every check that a snapshot makes of such a range is made here: the store is open, the topic is the one of its name, the
-range lies within the log, its records are durable, and the segment's file is there. Where one of them is not met, or the
-range lies elsewhere, `read_sealed` returns None and the caller takes a snapshot, which also finds the right error.
+`read_sealed` makes every check that a snapshot makes: the store is open, the topic was not deleted, the range lies within
+the log, its records are durable, and the segment's file is there. If a check fails, or the range is not in one sealed
+segment, `read_sealed` returns None. The caller then takes a snapshot, which raises the right error.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .records import Record, records_of
 
 _WARM = Tier.WARM.value
 ROWS_MAX = 4096
-"""A longer read takes a snapshot: it needs memory for a few blocks only."""
+"""A longer read takes a snapshot, which needs memory for a few blocks only."""
 
 
 def read_sealed(topic: OpenTopic, partition: int, offset: int, limit: int) -> Iterator[Record] | None:
-    """Return the records ``[offset, offset + limit)``, or None where they need a snapshot.
+    """Return the records ``[offset, offset + limit)``, or None if they need a snapshot.
 
     Raises
     ------
@@ -49,12 +49,12 @@ def read_sealed(topic: OpenTopic, partition: int, offset: int, limit: int) -> It
     blocks = segment.index.between(offset, end)
     if len(blocks) == 1:
         return _rows(topic, partition, segment, blocks[0], offset, end)
-    # Block by block, as they are asked for: together they may not fit into memory.
+    # Each block is decoded when its first record is read: together they may not fit into memory.
     return chain.from_iterable(_rows(topic, partition, segment, at, offset, end) for at in blocks)
 
 
 def _is_plain(segment: SegmentFile, topic: OpenTopic) -> bool:
-    """Whether a segment is the one that its place says, of this topic, and has a record at every offset."""
+    """Whether a segment matches its path, belongs to this topic, and has a record at every offset."""
     facts = segment.facts
     return (
         segment.header.topic_id == topic.meta.topic_id
@@ -65,7 +65,7 @@ def _is_plain(segment: SegmentFile, topic: OpenTopic) -> bool:
 
 
 def _is_readable(topic: OpenTopic, partition: int, directory: Path, offset: int, end: int) -> bool:
-    """Whether the log has the range, durably, as far as this process can tell at once."""
+    """Whether the log has the range durably, as far as this process knows without I/O on the log."""
     if not 0 <= partition < topic.partitions:
         return False
     writer = topic.writers.get(partition)
@@ -73,9 +73,9 @@ def _is_readable(topic: OpenTopic, partition: int, directory: Path, offset: int,
         return writer.fault is None and writer.start_offset <= offset and end <= writer.durable_offset
     if topic.context.lifecycle.writes and not topic.registry.is_open(topic):
         return False
-    known = topic.context.start_offsets
+    start_offsets = topic.context.start_offsets
     try:
-        return known.read(f"{directory}/{START_FILE}", lambda: read_start_offset(directory)) <= offset
+        return start_offsets.read(f"{directory}/{START_FILE}", lambda: read_start_offset(directory)) <= offset
     except FileNotFoundError:
         return True  # the log begins at 0
 
@@ -102,24 +102,25 @@ def _rows(
 
 
 def _block(topic: OpenTopic, segment: SegmentFile, at: int) -> CachedBlock:
-    """Return a block, verified and decoded: from the cache, or from the file."""
+    """Return a verified and decoded block from the cache or from the file."""
     cache = topic.context.blocks
     key = BlockKey(segment.identity, segment.index.positions[at])
-    found = cache.get(key)
-    if found is not None:
-        return found
+    decoded = cache.get(key)
+    if decoded is not None:
+        return decoded
     block = segment.block(at)
-    # In place it is verified at each read: the second read of a block copies it, and keeps the copy.
+    # The second read of a block caches it. A block without a codec lies in the file's memory map, which the cache must
+    # not keep: its bytes are verified at each read.
     keep = cache.was_seen(key)
     if keep and block.header.codec == Codec.NONE:
         block = Block(block.header, pa.py_buffer(block.data.to_pybytes()), block.position)
     arrays = segment.decode(block)
-    found = CachedBlock(
+    decoded = CachedBlock(
         block.header.base_offset,
         block.header.end_offset,
         [arrays[i] for i in range(len(segment.header.schema))],
         block.header.raw_length,
     )
     if keep:
-        cache.add(key, found)
-    return found
+        cache.add(key, decoded)
+    return decoded

@@ -1,4 +1,4 @@
-"""Reads of a topic: snapshots of its partitions, their records in order, and what is appended meanwhile."""
+"""Reads of a topic: snapshots of its partitions, records in order, and following the log."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from .topic_shape import TopicShape
 log = logging.getLogger("tiered.topic")
 
 _FOLLOW_SECONDS = 0.1
-# Each look at a bucket is a GET; a head changes no more often than tails are shipped.
+# Each poll of a bucket is a GET, and a head changes no more often than tails are shipped.
 _FOLLOW_BUCKET_SECONDS = 2.0
-_FOLLOW_FAILED_SECONDS_MAX = 60.0
+_FOLLOW_RETRY_SECONDS_MAX = 60.0
 
 
 def refresh(topic: OpenTopic, *, asks_bucket: bool = True) -> None:
-    """Take up the columns and partitions that the writer, another process, added since.
+    """Read the topic's document again if another process writes it: it may have new columns and partitions.
 
     Parameters
     ----------
     asks_bucket
-        False: do nothing for a bucket's topic, where it costs a GET.
+        False: skip this for a bucket's topic, where it costs a GET.
 
     Raises
     ------
     TopicNotFound, CorruptionError, ColdStorageError
     """
-    context, known = topic.context, topic.meta
+    context, meta = topic.context, topic.meta
     context.lifecycle.check()
     if context.lifecycle.writes:
         return
     context.tiers.release_removed_if_due()
     catalog = context.catalog
     if isinstance(catalog, BucketCatalog):
-        found = catalog.read_again(known) if asks_bucket else known
+        present = catalog.read_again(meta) if asks_bucket else meta
     else:
-        found = catalog.read_topic(known.name)
-    if found.topic_id == known.topic_id and found != known:
-        topic.use(found)
+        present = catalog.read_topic(meta.name)
+    if present.topic_id == meta.topic_id and present != meta:
+        topic.set_meta(present)
 
 
 def snapshots(
     topic: OpenTopic, partitions: Iterable[int], start_offset: Offsets, end_offset: Offsets
 ) -> tuple[PartitionSnapshot, ...]:
-    """Take a snapshot of each partition, over all tiers, between bounds on offsets."""
+    """Take a snapshot of each partition over all tiers, within bounds on offsets."""
     return tuple(
         snapshot_partition(
             topic.context.tiers,
@@ -71,22 +71,22 @@ def snapshots(
 
 def offset_ranges(topic: OpenTopic) -> dict[int, OffsetRange]:
     """Return start and end offset of each partition; see `Topic.offsets`."""
-    found = {}
+    ranges = {}
     for partition in range(topic.partitions):
         snapshot = snapshot_partition(
             topic.context.tiers, topic.meta, partition, view=topic.view(partition), end_offset=0
         )
-        found[partition] = OffsetRange(partition, snapshot.start_offset, snapshot.end_offset)
-    return found
+        ranges[partition] = OffsetRange(partition, snapshot.start_offset, snapshot.end_offset)
+    return ranges
 
 
 def records(
     topic: OpenTopic, partition: int, offset: int | None, limit: int | None, follow: bool
 ) -> Iterator[Record]:
-    """Yield records of one partition, each decoded when it is asked for; see `Topic.read`."""
+    """Yield records of one partition and decode blocks as needed; see `Topic.read`."""
     left, failures = limit, 0
     while left is None or left > 0:
-        # The end of a short read of known offsets bounds what is decoded.
+        # With a known end no block beyond it is decoded.
         end = offset + left if offset is not None and left is not None else None
         try:
             snapshot = _snapshot_from(topic, partition, offset, end, follow)
@@ -103,7 +103,7 @@ def records(
                 raise
             failures += 1
             log.warning("following %s/%d from offset %s: %s", topic.name, partition, offset, error)
-            topic.context.lifecycle.pause(min(_FOLLOW_FAILED_SECONDS_MAX, 2.0**failures))
+            topic.context.lifecycle.pause(min(_FOLLOW_RETRY_SECONDS_MAX, 2.0**failures))
             topic.context.lifecycle.check()
             continue
         offset = snapshot.end_offset if end is None else min(end, snapshot.end_offset)
@@ -116,7 +116,7 @@ def records(
 def _snapshot_from(
     topic: OpenTopic, partition: int, offset: int | None, end: int | None, follow: bool
 ) -> PartitionSnapshot:
-    # A writer in this process says what is durable; what follows it must not force a flush.
+    # A writer in this process knows the durable offset; a follower must not force a flush.
     view = topic.view(partition, flush=not follow)
     snapshot = snapshot_partition(
         topic.context.tiers, topic.meta, partition, view=view, start_offset=offset, end_offset=end
@@ -132,16 +132,16 @@ def _snapshot_from(
 
 
 def _has_new_columns(topic: OpenTopic, snapshot: PartitionSnapshot) -> bool:
-    """Whether objects were written since the topic's columns were looked up, and have more of them."""
-    known = topic.meta.schema_id
+    """Whether an object of the snapshot has more columns than the topic's document in memory."""
+    schema_id = topic.meta.schema_id
     return any(
-        isinstance(split.source, ColdSource) and split.source.entry.schema_id > known
+        isinstance(split.source, ColdSource) and split.source.entry.schema_id > schema_id
         for split in snapshot.splits
     )
 
 
 def _rows(topic: OpenTopic, snapshot: PartitionSnapshot, *, eager: bool) -> Iterator[pa.RecordBatch]:
-    """Yield what `records_in` takes."""
+    """Yield batches for `records_in`."""
     query = Query(columns=("offset", "timestamp", *topic.schema.names))
     context = topic.context
     yield from read_splits(
@@ -162,7 +162,7 @@ def records_in(batch: pa.RecordBatch, topic: TopicShape, partition: int) -> Iter
 def _wait_for(topic: OpenTopic, partition: int, offset: int) -> None:
     topic.context.lifecycle.check()
     writer = topic.writers.get(partition)
-    # One that fails will make nothing durable any more, and would not let wait.
+    # A failed writer makes no more records durable, and its wait would return at once.
     if writer is None or writer.fault is not None:
         local = topic.context.tiers.locations.root is not None
         topic.context.lifecycle.pause(_FOLLOW_SECONDS if local else _FOLLOW_BUCKET_SECONDS)

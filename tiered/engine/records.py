@@ -1,4 +1,4 @@
-"""The values that appends return and reads yield."""
+"""The results of appends and reads: `Appended`, `OffsetRange` and `Record`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pyarrow as pa
 from ..errors import TieredError, rebuilt
 from ..format.timestamps import to_datetimes
 
-_NAMED_MAX = 10
+_RANGES_MAX = 10
 
 
 class Appended(NamedTuple):
-    """Where a record went. The offset is provisional until the record is durable."""
+    """The partition and offset of an appended record. The offset is provisional until the record is durable."""
 
     partition: int
     offset: int
@@ -33,14 +33,14 @@ class OffsetRange(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record as `Topic.read` yields it and `Topic.append_many` takes it.
+    """One record: `Topic.read` yields it, and `Topic.append_many` takes it.
 
     Attributes
     ----------
     value
         Bytes; in a typed topic a dict of the columns.
     headers
-        Pairs of name and value, in order; empty where there are none.
+        Pairs of name and value, in order; empty without headers.
     """
 
     value: Any
@@ -52,8 +52,8 @@ class Record(NamedTuple):
     offset: int = -1
 
 
-# A named tuple's own constructor is a Python function: this makes a record in a fifth of the time.
-_record = partial(tuple.__new__, Record)
+# The constructor of a named tuple is a Python function; this takes a fifth of its time.
+_new_record = partial(tuple.__new__, Record)
 
 
 def records_of(
@@ -71,7 +71,7 @@ def records_of(
     Parameters
     ----------
     columns
-        The timestamps, then the topic's own columns, whose names are `names`.
+        The timestamps, then the topic's own columns; `names` are the names of these.
     """
     stamps = to_datetimes(columns[0])
     keys: Iterable[Any]
@@ -85,22 +85,22 @@ def records_of(
         if columns[3].null_count < len(columns[3]):
             headers = map(_pairs, columns[3].to_pylist())
     rows = zip(values, keys, headers, stamps, repeat(topic), repeat(partition), offsets, strict=False)
-    return map(_record, rows)
+    return map(_new_record, rows)
 
 
 def _pairs(headers: list[dict[str, Any] | None] | None) -> tuple[tuple[str, bytes | None], ...]:
-    # Earlier versions took a null in the place of a header from Arrow data.
+    # Earlier versions accepted a null in place of a header in Arrow data.
     return tuple((item["key"], item["value"]) for item in headers if item) if headers else ()
 
 
-def merged_ranges(ranges: list[OffsetRange]) -> list[OffsetRange]:
-    """Join ranges of one partition that lie end to end, in order of first appearance."""
+def merge_ranges(ranges: list[OffsetRange]) -> list[OffsetRange]:
+    """Join consecutive ranges of each partition; keep the order of their first appearance."""
     merged: list[OffsetRange] = []
     last: dict[int, int] = {}
     for item in ranges:
-        place = last.get(item.partition)
-        if place is not None and merged[place].end == item.start:
-            merged[place] = merged[place]._replace(end=item.end)
+        index = last.get(item.partition)
+        if index is not None and merged[index].end == item.start:
+            merged[index] = merged[index]._replace(end=item.end)
         else:
             last[item.partition] = len(merged)
             merged.append(item)
@@ -108,22 +108,22 @@ def merged_ranges(ranges: list[OffsetRange]) -> list[OffsetRange]:
 
 
 @contextmanager
-def naming_what_stayed(ranges: list[OffsetRange]) -> Iterator[None]:
-    """Append in parts; an error of one says which records of the parts before it are there, and will not go.
+def report_appended(ranges: list[OffsetRange]) -> Iterator[None]:
+    """Add the offsets that a call has appended to the message of an error that ends it early.
 
     Parameters
     ----------
     ranges
-        What was appended so far; it grows within.
+        The ranges appended so far; the body adds to them.
     """
     try:
         yield
     except TieredError as error:
         if not ranges:
             raise
-        merged = merged_ranges(ranges)
-        named = [f"{item.start} to {item.end} of partition {item.partition}" for item in merged[:_NAMED_MAX]]
-        if len(merged) > _NAMED_MAX:
-            named.append(f"{len(merged) - _NAMED_MAX} more ranges")
-        said = f"{error}; of the same call, offsets {', '.join(named)} were appended before"
-        raise rebuilt(type(error), (said,), error.__dict__) from error
+        merged = merge_ranges(ranges)
+        texts = [f"{item.start} to {item.end} of partition {item.partition}" for item in merged[:_RANGES_MAX]]
+        if len(merged) > _RANGES_MAX:
+            texts.append(f"{len(merged) - _RANGES_MAX} more ranges")
+        message = f"{error}; of the same call, offsets {', '.join(texts)} were appended before"
+        raise rebuilt(type(error), (message,), error.__dict__) from error

@@ -1,19 +1,19 @@
-"""The numbers of a producer's session: which comes next, and which would leave a gap."""
+"""`Sequence`: the record numbers of a producer's session."""
 
 from __future__ import annotations
 
 from ..errors import OutOfOrderSequence
 from ..format.producers import SEQUENCE_MAX
-from .append_numbered import checked_number
+from .append_numbered import plain_number
 
 
 class Sequence:
-    """The numbers of one session on one topic; its caller locks.
+    """The numbers of one session on one topic. The caller holds a lock.
 
     Attributes
     ----------
     number : int or None
-        The number after the highest one that the topic has of the producer; None where it has none.
+        The number after the producer's highest in the topic; None if the topic has none of its records.
     topic : str
     """
 
@@ -24,30 +24,30 @@ class Sequence:
 
     @property
     def next(self) -> int:
-        """What a record is numbered whose number is not given."""
+        """The number of a record that is appended without one."""
         return self.number or 0
 
     def check(self, sequence: int | None) -> int:
-        """Return the number of what is to be appended.
+        """Return the number of the next append: `sequence`, by default `next`.
 
         Raises
         ------
         ConfigError
-            It is no number.
+            `sequence` is no valid number.
         OutOfOrderSequence
-            Numbers before it are missing.
+            Numbers before `sequence` are missing.
         """
         if sequence is None:
             return self.next
-        sequence = checked_number("sequence", sequence, SEQUENCE_MAX)
+        sequence = plain_number("sequence", sequence, SEQUENCE_MAX)
         if self.number is not None and sequence > self.number:
             raise OutOfOrderSequence(
                 f"producer {self._producer_id!r} appends number {sequence} to topic {self.topic!r}, and the next is "
-                f"{self.number}: what lies between was not appended, or lost with a crash; append it first"
+                f"{self.number}: the records between were not appended, or were lost in a crash; append them first"
             )
         return sequence
 
     def advance(self, begin: int, end: int) -> None:
-        """Count the numbers from `begin` up to `end` as appended."""
+        """Count the numbers ``[begin, end)`` as appended."""
         if end > begin:
             self.number = max(self.next, end)

@@ -1,4 +1,4 @@
-"""The columns and limits of a topic, as appends go by them, wherever the topic lies."""
+"""`TopicShape`: the columns and limits of a local or served topic."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..settings.sections import StoreSettings
 
 
 class TopicShape:
-    """What a record of a topic is looked at by.
+    """The columns and limits that records of a topic are checked against.
 
     Attributes
     ----------
     meta
-        The topic's document; it may grow.
+        The topic's document; its columns and partitions may grow.
     typed
-        Whether it has columns of its own, not those of the record schema.
+        Whether the topic has columns of its own instead of the record schema.
     check_row
-        Checks a row of a typed topic; None: it is not typed.
+        Checks a row of a typed topic; None for a record topic.
     stamp_at, key_at
-        Which column is the timestamp, and which the key; None: none.
+        The index of the timestamp column and of the key column; None without one.
     sticky
-        The partition that takes records without a key now.
+        The partition of the next records without a key.
     waits, publishes
-        Whether an append waits by default, and until its records are in the bucket.
+        Whether an append waits by default, and whether it waits until its records are published.
     """
 
     def __init__(self, meta: TopicMeta, options: StoreSettings, clock: Callable[[], int]) -> None:
@@ -37,10 +37,10 @@ class TopicShape:
         self.block_bytes = options.block_bytes
         self.waits = options.sync in ("always", "cold")
         self.publishes = options.sync == "cold"
-        self.use(meta)
+        self.set_meta(meta)
 
-    def use(self, meta: TopicMeta) -> None:
-        """Go by another state of the topic's document from here on."""
+    def set_meta(self, meta: TopicMeta) -> None:
+        """Take a newer state of the topic's document."""
         self.meta = meta
         self.name = meta.name
         self.partitions = meta.partitions
@@ -53,11 +53,11 @@ class TopicShape:
 
     @property
     def key_column(self) -> str | None:
-        """Name of the column that places a record by its key; None: there is none."""
+        """The name of the column whose key chooses the partition; None without one."""
         return self.meta.key_column
 
     def check_start(self, partition: int | None, offset: int | None) -> tuple[int, int | None]:
-        """Return where a read of one partition begins; raise `ConfigError` where it is not said which of several."""
+        """Return the partition and offset where a read begins; raise `ConfigError` if several partitions are possible."""
         if partition is None:
             if self.partitions != 1:
                 raise ConfigError(
@@ -68,5 +68,5 @@ class TopicShape:
         return partition, bound(plain_bounds(self.meta, {partition: offset}), partition)
 
     def check_partition(self, partition: int) -> int:
-        """Return a partition's number as an int; raise `TopicNotFound` or `ConfigError` for what is none."""
+        """Return the number of a partition as an int; raise `TopicNotFound` or `ConfigError` if there is none."""
         return plain_partition(self.meta, partition)

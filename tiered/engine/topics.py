@@ -1,4 +1,4 @@
-"""Changes of a topic itself: its start offsets, its columns, the number of its partitions, and its end."""
+"""Administration of topics: start offsets, new columns, new partitions, deletion."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def delete_before(topic: OpenTopic, offset: int, partition: int) -> None:
     writer = topic.writer(partition)
     writer.flush()
     if type(offset) is not int or not 0 <= offset <= writer.durable_offset:
-        raise beyond_the_log(topic.name, partition, offset, writer.start_offset, writer.durable_offset)
+        raise deletion_beyond_log(topic.name, partition, offset, writer.start_offset, writer.durable_offset)
     writer.set_start_offset(offset)
 
 
-def beyond_the_log(topic: str, partition: int, offset: object, start: int, end: int) -> OffsetOutOfRange:
-    """Return the error of a deletion before what is no offset of the log."""
+def deletion_beyond_log(topic: str, partition: int, offset: object, start: int, end: int) -> OffsetOutOfRange:
+    """Return the error of `delete_before` with an offset that the log does not have."""
     return OffsetOutOfRange(
         f"cannot delete before offset {offset!r} of topic {topic!r} partition {partition}; the log has {start} to {end}",
         start=start,
@@ -41,12 +41,12 @@ def add_columns(topic: OpenTopic, columns: pa.Schema) -> None:
         schema_message(body_schema(meta.schema))
         _write(topic, meta)
         try:
-            # One that is being opened may be missed: it grows with its first record of the new columns.
+            # A writer that is being opened may be missed; its first record with the new columns changes its schema.
             for writer in list(topic.writers.values()):
                 writer.change_schema(meta)
         finally:
-            # The schema has grown; a writer that found no room grows with its next record.
-            topic.use(meta)
+            # The new schema is stored. A writer that found no room on the disk changes with its next record.
+            topic.set_meta(meta)
 
 
 def add_partitions(topic: OpenTopic, total: int) -> None:
@@ -55,34 +55,34 @@ def add_partitions(topic: OpenTopic, total: int) -> None:
     with topic.lock:
         meta = with_partitions(topic.meta, total)
         _write(topic, meta)
-        topic.use(meta)
+        topic.set_meta(meta)
 
 
-def remove_topic(topic: OpenTopic, gone: TopicNotFound) -> bool:
-    """Delete a topic for everybody here; False, and nothing is done, while a pass or an opening changes it.
+def remove_topic(topic: OpenTopic, deleted: TopicNotFound) -> bool:
+    """Delete a topic on this disk; return False and do nothing while a pass or an opening changes the topic.
 
     Raises
     ------
     TopicNotFound
-        `gone`: another thread removed it before. From here on it is what every use of the topic raises.
+        Another thread deleted the topic before; the error is `deleted`, which every later use of the topic raises.
     """
     context, registry = topic.context, topic.registry
 
-    def let_go() -> None:
+    def close_writers() -> None:
         with registry.lock:
-            if registry.being_opened(topic.meta):
+            if registry.is_opening(topic.meta):
                 raise StoreLocked(f"a partition of topic {topic.name!r} is being opened")
             registry.drop(topic)
         for writer in topic.writers.values():
-            # What is pending goes with the topic; a full disk must not stand in the way of that.
-            writer.refuse(gone)
+            # Pending records are deleted with the topic; a writer that refuses does not write them to a full disk.
+            writer.refuse(deleted)
             writer.close()
 
-    with registry.names.of(topic.name):
+    with registry.name_locks.of(topic.name):
         if not registry.is_open(topic):
-            raise gone  # the one of that name may be another by now
+            raise deleted  # a new topic may have the name now
         try:
-            context.catalog.begin_deletion(topic.name, let_go)
+            context.catalog.begin_deletion(topic.name, close_writers)
         except StoreLocked:
             return False
         context.write_counters.drop_topic(topic.name)
@@ -90,7 +90,7 @@ def remove_topic(topic: OpenTopic, gone: TopicNotFound) -> bool:
 
 
 def _write(topic: OpenTopic, meta: TopicMeta) -> None:
-    """Store the topic's document, unless the topic was deleted: the one of that name may be another by now."""
-    with topic.registry.names.of(topic.name):
+    """Store the topic's document, unless the topic was deleted: a new topic may have its name now."""
+    with topic.registry.name_locks.of(topic.name):
         check_not_deleted(topic.context, meta)
         topic.context.catalog.write_topic(meta)

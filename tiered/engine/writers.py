@@ -1,4 +1,4 @@
-"""The partition writers of a store: opened by its settings, and flushed in the background."""
+"""Partition writers of a store: opening with its settings, and flushing in the background."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .context import StoreContext
 
 
 def check_not_deleted(context: StoreContext, meta: TopicMeta) -> None:
-    """Raise `TopicNotFound` where a topic is not the one of its name any more.
+    """Raise `TopicNotFound` if a topic was deleted.
 
-    It may be deleted right after, unless the caller has the turn of its name, or opens a partition of it.
+    It may be deleted right after this check, unless the caller holds the lock of its name or opens a partition of it.
     """
     if context.catalog.read_topic(meta.name).topic_id != meta.topic_id:
         raise TopicNotFound(
@@ -27,7 +27,7 @@ def check_not_deleted(context: StoreContext, meta: TopicMeta) -> None:
 
 
 def is_gone(context: StoreContext, meta: TopicMeta) -> bool:
-    """Whether a topic was deleted, so that what fails of it is nobody's trouble; False where nobody can tell."""
+    """Whether a topic was deleted, so that errors of it do not matter; False if this cannot be read."""
     try:
         check_not_deleted(context, meta)
     except TopicNotFound:
@@ -37,25 +37,25 @@ def is_gone(context: StoreContext, meta: TopicMeta) -> bool:
     return False
 
 
-def writer_at(
+def open_partition_writer(
     context: StoreContext, meta: TopicMeta, partition: int, *, wait_seconds: float = LOCK_WAIT_SECONDS
 ) -> PartitionWriter:
-    """Open the writer of a partition by the store's settings, whatever the store is opened for.
+    """Open the writer of a partition with the store's settings; the store may be open for appends or for passes.
 
     Raises
     ------
     TopicNotFound
-        The partition has no directory: its topic was deleted. It is not made again, or segments without a topic
-        would keep the name from being used.
+        The partition has no directory, because its topic was deleted. The directory is not created: segments without a
+        topic would block the name.
     StoreLocked, Fenced, CorruptionError, UnsupportedFormat, DiskFull
     """
     settings = context.settings.store
     roll = context.settings.policy_for(meta.name).roll
     root = context.tiers.locations.root
     if root is not None:
-        # What was decided is appended again until all of it is there; nobody else's repeats are as late.
-        found = (producer_number(decision_producer(path)) for path in open_decisions(root))
-        context.pinned_producers.update(found)
+        # A decided commit is appended again until it is complete, so its producer must be remembered until then.
+        producers = (producer_number(decision_producer(path)) for path in open_decisions(root))
+        context.pinned_producers.update(producers)
     options = WriterOptions(
         fs=context.fs,
         clock=context.clock,
@@ -78,7 +78,7 @@ def writer_at(
 
 
 def flush_in_background(context: StoreContext, writers: Callable[[], Iterable[PartitionWriter]]) -> None:
-    """Write or sync what waits in every open writer, and do what other processes asked of it."""
+    """Write or sync the pending records of every open writer, and serve the requests of other processes."""
     never = context.settings.store.sync == "never"
     failed: Exception | None = None
 
@@ -87,16 +87,16 @@ def flush_in_background(context: StoreContext, writers: Callable[[], Iterable[Pa
             writer.write_pending() if never else writer.flush()
 
     for writer in writers():
-        # Each by itself: where a full disk keeps records from being written, what is asked may be what makes room.
+        # Each step runs alone: on a full disk a flush fails, and a request may free space.
         for work in (PartitionWriter.roll_if_old, flush, serve_requests, PartitionWriter.close_sealed):
             try:
                 work(writer)
             except (StoreClosed, TopicNotFound):
-                break  # closed or deleted beside
+                break  # another thread closed the store or deleted the topic
             except Exception as error:  # noqa: BLE001
-                # Whatever it is, the partitions after it must reach the disk (promise P11).
+                # After any error the other partitions must still reach the disk (promise P11).
                 failed = error
-    # What another process evicts keeps its room on the disk until then.
+    # An evicted segment occupies the disk until it is closed here.
     context.tiers.release_removed_if_due()
     if failed is not None:
         raise failed

@@ -59,7 +59,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
         )
     now_us, disk = watched.context.clock(), watched.context.host.disk_usage(root)
     # On a full disk passes evict the oldest file of the whole store first: then every topic has to be surveyed.
-    policies = [watched.context.settings.policy_for(name) for name in watched.topics.listed()]
+    policies = [watched.context.settings.policy_for(name) for name in watched.topics.topic_names()]
     is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
     known, unknown = watched.survey.gather(

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from uuid import UUID
 
-from ..base.keyed_locks import Turns
+from ..base.keyed_locks import KeyedLocks
 from ..cold.fetch.counters import FetchCounters
 from ..cold.fetch.disk_cache import DiskCache
 from ..cold.fetch.fetcher import Fetcher
@@ -63,7 +63,7 @@ class Tiers:
         self._segments: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
         # One thread at a time continues the scan of an active segment.
         self._active: OrderedDict[str, tuple[_Identity, SegmentFile]] = OrderedDict()
-        self._files = Turns()
+        self._files = KeyedLocks()
         self._partitions: dict[tuple[UUID, int], PartitionManifest] = {}
         self.fetch_counters = FetchCounters()
         self.fetcher = self._fetcher(places)

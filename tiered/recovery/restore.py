@@ -60,11 +60,11 @@ from ..format.segment_facts import ProducerState
 from ..format.timestamps import timestamp_us, to_datetime
 from ..format.topic_meta import TopicMeta
 from ..hot.recovery import first_header
-from ..opening import WRITER_LOCK, loaded_settings, open_store, path_text
+from ..opening import WRITER_LOCK, load_settings, open_store, plain_path
 from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..tiering.pauses import whoami
-from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_cold_place
+from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import RESTORING_FILE, STORE_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.file_lock import FileLock
 from ..warm.filesystem import FileSystem, write_atomically
@@ -128,9 +128,9 @@ def restore(
         The store that was to be fenced goes on with what was not claimed yet.
     DiskFull
     """
-    settings = loaded_settings(settings)
+    settings = load_settings(settings)
     host = host or Host()
-    root = Path(path_text(path)).absolute()
+    root = Path(plain_path(path)).absolute()
     check_local(root)
     place = _place(url, settings)
     at_us = None if at is None else _moment(at, settings, host)
@@ -312,7 +312,7 @@ class _Restore:
     def _write(self, restoring: IntentHolder) -> None:
         self._mark(restoring.restore_id, restoring.lineage)
         self._clear()
-        write_cold_place(self._fs, self._root, self._place)
+        write_binding(self._fs, self._root, self._place)
         self._fs.make_directory(self._root / TOPICS_DIRECTORY)
         for topic in _topics(self._bucket, self._at_us):
             self._topic(topic, restoring)

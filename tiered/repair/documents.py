@@ -22,7 +22,7 @@ from ..verify.notes import Gone, Notes
 from ..verify.report import Repair
 from ..verify.segments import SegmentCheck, check_segment
 from ..verify.verifier import find_bucket_topic
-from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_cold_place
+from ..warm.bucket_binding import COLD_FILE, BucketBinding, write_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, Catalog
 from ..warm.filesystem import write_atomically
 from ..warm.partition_directory import (
@@ -128,7 +128,7 @@ def _cold(shop: Workshop, path: Path) -> Repair:
         raise ConfigError(f"{places.cold_url} does not bear this store's id")
     kept = copy_aside(shop.fs, path)
     options = places.cold_options
-    write_cold_place(
+    write_binding(
         shop.fs,
         path.parent,
         BucketBinding(places.cold_url, options.endpoint_url, options.region, claimed=True),

@@ -1,12 +1,11 @@
-"""Idempotent producers (KIP-98): a record that is appended again under its number is recognised and not added.
+"""`LocalProducer`: a session of an idempotent producer (KIP-98). A repeated record is recognised by its number.
 
-A `Producer` is a session, and numbers the records of one source: 0, 1, 2 and so on, over all partitions of the
-topic. A partition remembers the highest number it has of a producer, and a producer's numbers only rise in it; so in
-a partition each number up to that one is either there or belongs to another partition. That is why a repeat has to
-go where the first went: by the key, or by ``partition=``, or, without either, to the one partition that the
-producer's own id chooses.
+A producer numbers its records 0, 1, 2 and so on, over all partitions of the topic. A partition remembers the producer's
+highest number, and the numbers only rise in it. So each number up to the highest is either in the partition or belongs
+to another one. Therefore a repeat must go to the same partition as the first append: by its key, by ``partition=``, or,
+without either, to the partition that the producer's id chooses.
 
-`append_idempotent` is what sinks build on: it has no session; see `engine.append_numbered`.
+Sinks use `engine.append_numbered.append_idempotent`, which needs no session.
 """
 
 from __future__ import annotations
@@ -18,11 +17,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.append import Checked, checked
-from ..engine.append_numbered import append_pieces, check_name, checked_number, numbered, wait_for_ranges
-from ..engine.ingest import body_of, body_pieces, by_partition, check_records, fitting
+from ..engine.append import PreparedRecord, prepare_record
+from ..engine.append_numbered import (
+    append_blocks,
+    check_producer_id,
+    plain_number,
+    row_numbers,
+    wait_for_ranges,
+)
+from ..engine.ingest import body_blocks, body_of, by_partition, cast_batches, check_records
 from ..engine.open_topics import OpenTopic
-from ..engine.records import Appended, OffsetRange, merged_ranges
+from ..engine.records import Appended, OffsetRange, merge_ranges
 from ..engine.sequence import Sequence
 from ..errors import ConfigError, Fenced, RecordTooLarge, SchemaMismatch
 from ..format.block_rows import split
@@ -43,7 +48,8 @@ class LocalProducer(Producer):
     Attributes
     ----------
     partitions : int
-        Of the topic when the session began: a key belongs where it did then, as long as a repeat of it can come.
+        The topic's number of partitions when the session began. Keys are placed by it, so that a repeat goes to the same
+        partition as the first append.
     """
 
     def __init__(
@@ -54,7 +60,7 @@ class LocalProducer(Producer):
         self._topic = topic
         self._number = producer_number(producer_id)
         self.partitions = partitions
-        self._home = partition_of(producer_id.encode(), self.partitions)
+        self._default_partition = partition_of(producer_id.encode(), self.partitions)
         self.sequence = Sequence(producer_id, topic.name, next_sequence)
         self._lock = threading.Lock()
 
@@ -70,23 +76,25 @@ class LocalProducer(Producer):
         sync: bool | None = None,
     ) -> Appended:
         check_sync(sync)
-        record = checked(self._topic, value, key, headers, timestamp, partition)
-        return self.append_checked(record, sequence, sync)
+        record = prepare_record(self._topic, value, key, headers, timestamp, partition)
+        return self.append_prepared(record, sequence, sync)
 
-    def append_checked(self, record: Checked, sequence: int | None, sync: bool | None) -> Appended:
+    def append_prepared(self, record: PreparedRecord, sequence: int | None, sync: bool | None) -> Appended:
         """Append a checked record; see `append`."""
         topic = self._topic
-        values, size, when, placing, place = record
+        values, size, when, partition_key, partition = record
         if not topic.typed:
             size += RECORD_OVERHEAD_BYTES
-        if place is None:
-            place = partition_of(placing, self.partitions) if placing else self._home
-        # First: in a forked child the lock may be held for ever.
+        if partition is None:
+            partition = (
+                partition_of(partition_key, self.partitions) if partition_key else self._default_partition
+            )
+        # Before the lock: in a forked child a thread that does not exist may hold it.
         topic.context.lifecycle.check()
         with self._lock:
             number = self.sequence.check(sequence)
-            self._check_newest(place)
-            writer = topic.writer(place)
+            self._check_newest(partition)
+            writer = topic.writer(partition)
             offset = None
             while offset is None:
                 try:
@@ -97,8 +105,8 @@ class LocalProducer(Producer):
                 if offset is None:
                     writer.make_room()
             self.sequence.advance(number, number + 1)
-        wait_for_ranges(topic, [OffsetRange(place, offset, offset + 1)], sync)
-        return Appended(place, offset)
+        wait_for_ranges(topic, [OffsetRange(partition, offset, offset + 1)], sync)
+        return Appended(partition, offset)
 
     def append_batch(
         self,
@@ -119,17 +127,17 @@ class LocalProducer(Producer):
             if partition is not None:
                 self._check_newest(partition)
             try:
-                for batch, timestamps in fitting(data, topic.schema, topic.record_bytes_max):
+                for batch, timestamps in cast_batches(data, topic.schema, topic.record_bytes_max):
                     if batch.num_rows:
                         ranges += self._append_columns(batch, timestamps, partition, number)
                         number += batch.num_rows
             except (SchemaMismatch, RecordTooLarge):
-                # What follows is other data, and must not be taken for a repeat of what came before the misfit.
+                # The caller continues with other data, which must not count as a repeat of the appended batches.
                 self.sequence.advance(begin, number)
                 raise
-            # Only now: the same call again, after anything else that went wrong, has the same numbers.
+            # Only at the end: after any other error the same call must get the same numbers.
             self.sequence.advance(begin, number)
-        merged = merged_ranges(ranges)
+        merged = merge_ranges(ranges)
         wait_for_ranges(topic, merged, sync)
         return merged
 
@@ -137,10 +145,10 @@ class LocalProducer(Producer):
         self._topic.flush()
 
     def _check_newest(self, partition: int) -> None:
-        """Fail where the partition was added since, and may not have heard of a newer session."""
+        """Check the session in the old partitions, too: a partition that was added later may not know a newer session."""
         if partition >= self.partitions:
             writers = [self._topic.writer(older) for older in range(self.partitions)]
-            _check_epoch(self.id, self.epoch, _state(writers, self._number)[0])
+            _check_epoch(self.id, self.epoch, _producer_state(writers, self._number)[0])
 
     def _append_columns(
         self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, number: int
@@ -150,41 +158,41 @@ class LocalProducer(Producer):
         name = topic.meta.key if topic.typed else "key"
         column = batch.column(name) if name is not None else None
         if partition is None and (column is None or column.null_count == len(column)):
-            partition = self._home
+            partition = self._default_partition
         if partition is None and self.partitions == 1:
             partition = 0
         if partition is not None:
-            pieces = body_pieces(batch, timestamps, stamp, now_us, topic.block_bytes)
-            numbers = numbered(pieces, number)
-            return [append_pieces(topic, partition, self._number, self.epoch, pieces, numbers)]
+            blocks = body_blocks(batch, timestamps, stamp, now_us, topic.block_bytes)
+            numbers = row_numbers(blocks, number)
+            return [append_blocks(topic, partition, self._number, self.epoch, blocks, numbers)]
         body = body_of(batch, timestamps, stamp, now_us)
-        # Before the first partition takes its rows.
+        # All rows are checked before the first partition takes its rows.
         check_records(body, topic.record_bytes_max)
         sequences = pa.array(np.arange(number, number + body.num_rows))
         with_numbers = pa.RecordBatch.from_arrays(
             [*body.columns, sequences], schema=body.schema.append(_NUMBER)
         )
-        found = []
-        for place, rows in by_partition(with_numbers, column, self.partitions, self._home):
-            assert place is not None
+        ranges = []
+        for chosen, rows in by_partition(with_numbers, column, self.partitions, self._default_partition):
+            assert chosen is not None
             parts = split(rows, topic.block_bytes)
-            pieces = [
+            blocks = [
                 part._replace(batch=pa.RecordBatch.from_arrays(part.batch.columns[:-1], schema=body.schema))
                 for part in parts
             ]
             numbers = [part.batch.columns[-1].to_numpy() for part in parts]
-            found.append(append_pieces(topic, place, self._number, self.epoch, pieces, numbers))
-        return found
+            ranges.append(append_blocks(topic, chosen, self._number, self.epoch, blocks, numbers))
+        return ranges
 
 
 def open_producer(topic: OpenTopic, producer_id: str) -> LocalProducer:
-    """Begin a session: its epoch is above every other one's, durably and in every partition; see `Topic.producer`."""
-    check_name(producer_id)
+    """Begin a session with the highest epoch of its producer, durable in every partition; see `Topic.producer`."""
+    check_producer_id(producer_id)
     topic.context.lifecycle.check_writable()
     number = producer_number(producer_id)
     with topic.lock:
         writers = [topic.writer(partition) for partition in range(topic.partitions)]
-        epoch, next_sequence = _state(writers, number)
+        epoch, next_sequence = _producer_state(writers, number)
         if epoch == EPOCH_MAX:
             raise ConfigError(f"producer {producer_id!r} has no epoch left; use another id")
         for writer in writers:
@@ -195,12 +203,12 @@ def open_producer(topic: OpenTopic, producer_id: str) -> LocalProducer:
 def resume_producer(
     topic: OpenTopic, producer_id: str, epoch: int, partitions: int | None = None
 ) -> LocalProducer:
-    """Return a session that was begun before and lives on in another process, which knows its epoch.
+    """Return the session with this epoch, which was begun before; a client in another process continues it.
 
     Parameters
     ----------
     partitions
-        Of the topic when the session began: its keys belong where they did then. Default all there are now.
+        The topic's number of partitions when the session began, by which keys are placed. Default: the present number.
 
     Raises
     ------
@@ -210,24 +218,26 @@ def resume_producer(
         The topic never had so many partitions.
     DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
     """
-    check_name(producer_id)
-    epoch = checked_number("epoch", epoch, EPOCH_MAX)
+    check_producer_id(producer_id)
+    epoch = plain_number("epoch", epoch, EPOCH_MAX)
     topic.context.lifecycle.check_writable()
     with topic.lock:
-        known = topic.partitions if partitions is None else partitions
-        if not 1 <= known <= topic.partitions:
-            raise ConfigError(f"a session of {known} partitions; topic {topic.name!r} has {topic.partitions}")
+        count = topic.partitions if partitions is None else partitions
+        if not 1 <= count <= topic.partitions:
+            raise ConfigError(
+                f"a session of {count} partitions, but topic {topic.name!r} has {topic.partitions}; begin a new session"
+            )
         writers = [topic.writer(partition) for partition in range(topic.partitions)]
-        newest, next_sequence = _state(writers, producer_number(producer_id))
+        newest, next_sequence = _producer_state(writers, producer_number(producer_id))
     _check_epoch(producer_id, epoch, newest)
-    return LocalProducer(topic, producer_id, epoch, next_sequence, known)
+    return LocalProducer(topic, producer_id, epoch, next_sequence, count)
 
 
-def _state(writers: Iterable[PartitionWriter], number: int) -> tuple[int, int | None]:
-    """Return a producer's newest epoch, and its next number: None where no partition has a record of it."""
-    known = [writer.last_sequence(number) for writer in writers]
-    last = max(sequence for _, sequence in known)
-    return max(epoch for epoch, _ in known), None if last < 0 else last + 1
+def _producer_state(writers: Iterable[PartitionWriter], number: int) -> tuple[int, int | None]:
+    """Return a producer's newest epoch and its next number, which is None if no partition has a record of it."""
+    states = [writer.last_sequence(number) for writer in writers]
+    last = max(sequence for _, sequence in states)
+    return max(epoch for epoch, _ in states), None if last < 0 else last + 1
 
 
 def _check_epoch(producer_id: str, epoch: int, newest: int) -> None:

@@ -1,4 +1,4 @@
-"""`LocalStore`: a store that this process reads by itself, in a directory or a bucket."""
+"""`LocalStore`: a store in a directory or a bucket that this process opened itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..cold.object_store.throttle import Throttle
 from ..cold.upkeep.sweep import SweepReport
 from ..engine.context import StoreContext
 from ..engine.host import Host
-from ..engine.locations import places_of
+from ..engine.locations import tier_locations
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.topics import remove_topic
 from ..errors import ColdStorageError, ReadOnly, TieredError, TopicExists, TopicNotFound, as_tiered_error
@@ -50,26 +50,26 @@ _DELETION_POLL_SECONDS = 0.01
 
 
 class Serve(Protocol):
-    """What serves a store over the network; see `Store.serve` for the options."""
+    """A function that serves a store over the network; see `Store.serve` for the options."""
 
     def __call__(self, store: LocalStore, listen: str | None, **options: Any) -> Server: ...
 
 
 class LocalStore(Store):
-    """A `Store` that this process reads by itself: in a directory, or in a bucket alone.
+    """A `Store` that this process opened itself: a directory, or a bucket for reading.
 
     Attributes
     ----------
     context, open_topics, tierer, passes
-        For the programs around the store; see their classes.
+        The parts of the store, for the daemon, the server and the command line; see their classes.
     """
 
     def __init__(
-        self, settings: Settings, host: Host, access: Tiers, catalog: Any, store_id: UUID, url: str,
+        self, settings: Settings, host: Host, tiers: Tiers, catalog: Any, store_id: UUID, url: str,
         *, writer_lock: FileLock | None, read_only: bool, serve: Serve,
     ) -> None:  # fmt: skip
         self.context = StoreContext(
-            settings, host, access, catalog, store_id, url, writes=writer_lock is not None
+            settings, host, tiers, catalog, store_id, url, writes=writer_lock is not None
         )
         self.store_id = store_id
         self.url = url
@@ -94,17 +94,17 @@ class LocalStore(Store):
     def tiers(self) -> Tiers:
         return self.context.tiers
 
-    def use(self, settings: Settings) -> None:
-        """Go by other policies, limits and times of sweeping from the next action on; all else stays as it is.
+    def apply_settings(self, settings: Settings) -> None:
+        """Use the policies, limits and sweep settings of `settings` from the next action on; keep all other settings.
 
         Raises
         ------
         CorruptionError, UnsupportedFormat, OSError
-            What the store remembers of its bucket cannot be read: everything stays as it is.
+            The binding to the bucket cannot be read; no setting has changed.
         """
         tiers = self.context.tiers
         if tiers.locations.root is not None:
-            tiers.reload_locations(partial(places_of, tiers.locations.root, settings))
+            tiers.reload_locations(partial(tier_locations, tiers.locations.root, settings))
         limits = [
             (item.daemon.upload_bytes_per_second, item.daemon.requests_per_second)
             for item in (self.context.settings, settings)
@@ -113,7 +113,7 @@ class LocalStore(Store):
         Throttle.change_limits(*limits)
 
     def watched(self, passes: PassLoop | None = None) -> Watched:
-        """Return the parts for an operator's views; `passes` are those of this process, where the store runs none itself."""
+        """Return the parts for the operator's views; `passes` is the caller's pass loop if the store runs none."""
         tierer = self.tierer
         return Watched(
             self.context,
@@ -126,16 +126,16 @@ class LocalStore(Store):
 
     def flush(self) -> None:
         self.lifecycle.check()
-        with ExitStack() as every_one:
-            for topic in self.open_topics.open_now():
-                every_one.callback(self._flush, topic)
+        with ExitStack() as stack:  # runs every callback, also after an error
+            for topic in self.open_topics.opened_topics():
+                stack.callback(self._flush, topic)
 
     def _flush(self, topic: OpenTopic) -> None:
         try:
             topic.flush()
         except TopicNotFound:
             if self.open_topics.is_open(topic):
-                raise  # else it was deleted meanwhile
+                raise  # otherwise the topic was deleted meanwhile
 
     def close(self) -> None:
         lifecycle, topics = self.lifecycle, self.open_topics
@@ -143,13 +143,13 @@ class LocalStore(Store):
             return
         if self.passes is not None:
             self.passes.stop()
-        error: Exception | None = self._published()
+        error: Exception | None = self._publish_rest()
         topics.begin_closing()
         for writer in topics.writers():
             try:
                 writer.close()
             except Exception as failed:  # noqa: BLE001
-                # Whatever it is, the partitions after it must reach the disk.
+                # After any error the other partitions must still reach the disk.
                 error = error or failed
         if error is not None and any(writer.fault is None for writer in topics.writers()):
             lifecycle.reopen()
@@ -171,19 +171,19 @@ class LocalStore(Store):
         if error is not None:
             raise error
 
-    def _published(self) -> TieredError | None:
-        """With ``sync="cold"``: publish what appends did not wait for; return what stood in the way."""
+    def _publish_rest(self) -> TieredError | None:
+        """Publish the records that appends did not wait for, with ``sync="cold"``; return the first error."""
         error: TieredError | None = None
         if self.context.settings.store.sync == "cold":
-            for topic in self.open_topics.open_now():
+            for topic in self.open_topics.opened_topics():
                 for partition, writer in list(topic.writers.items()):
                     try:
-                        if writer.fault is None:  # else it was said before
+                        if writer.fault is None:  # otherwise an earlier call raised the fault
                             topic.wait_safe(partition, writer.end_offset, None)
                     except TieredError as failed:
                         error = error or failed
                     except RuntimeError as failed:
-                        # At exit no thread can be started any more, for the parts of a large object, say.
+                        # At exit no thread can be started, for the parts of a large object for example.
                         error = error or ColdStorageError(f"not published at exit: {failed}", retryable=True)
         return error
 
@@ -238,14 +238,14 @@ class LocalStore(Store):
         check_partitions(partitions)
         plain = topic_schema(schema, timestamp, key)
         while True:
-            with self.open_topics.names.of(name):
+            with self.open_topics.name_locks.of(name):
                 if name in self.context.catalog.topics():
-                    found = self.topic(name)
+                    existing = self.topic(name)
                     if not exist_ok:
                         raise TopicExists(f"topic {name!r} exists; pass exist_ok=True to use it")
                     if schema is not None:
-                        check_same(found.opened.meta, plain, timestamp, key)
-                    return found
+                        check_same(existing.opened.meta, plain, timestamp, key)
+                    return existing
                 if all(deletion.name != name for deletion in deletions(self.context.catalog.root)):
                     self.context.catalog.check_vacant(name)
                     meta = TopicMeta(
@@ -253,7 +253,7 @@ class LocalStore(Store):
                     )
                     self.context.catalog.write_topic(meta)
                     return self.topic(name)
-            # Which asks the bucket, so under no lock.
+            # This sends requests to the bucket, so no lock is held.
             for error in finish_deletions(self.tierer.claims, self.context.catalog, name).values():
                 raise error
 
@@ -269,14 +269,14 @@ class LocalStore(Store):
             return topic
 
     def topics(self) -> list[str]:
-        return self.open_topics.listed()
+        return self.open_topics.topic_names()
 
     def delete_topic(self, name: str) -> None:
         self.lifecycle.check_writable()
         topic = self.open_topics.topic(name)
         self.tierer.claims.store.check_may_write_tombstone(topic.meta)
-        gone = TopicNotFound(f"topic {name!r} was deleted")
-        while not remove_topic(topic, gone):
+        deleted = TopicNotFound(f"topic {name!r} was deleted")
+        while not remove_topic(topic, deleted):
             self.lifecycle.pause_or_fail(_DELETION_POLL_SECONDS)
         finish_deletions(self.tierer.claims, self.context.catalog, name)
         self.tierer.drop_deleted()

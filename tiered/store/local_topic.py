@@ -1,4 +1,4 @@
-"""`LocalTopic`: one topic of a store that this process reads by itself."""
+"""`LocalTopic`: a topic of a store that this process opened itself."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from ..engine import topics
-from ..engine.append import append_arrow, append_checked, append_records, checked, make_room
+from ..engine.append import append_arrow, append_prepared, append_records, make_room, prepare_record
 from ..engine.host import wall_clock_us
 from ..engine.open_topics import OpenTopic
 from ..engine.point_read import read_sealed
 from ..engine.read import offset_ranges, records, refresh, snapshots
-from ..engine.records import Appended, OffsetRange, Record, naming_what_stayed
+from ..engine.records import Appended, OffsetRange, Record, report_appended
 from ..format.record import Headers, check_record_size, header_pairs, key_bytes, partition_of, value_bytes
 from ..format.timestamps import plain_int, timestamp_us
 from ..hot.accelerator import PlainAppend, accelerator
@@ -34,19 +34,19 @@ from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_producer import open_producer
 
-# A named tuple's own constructor is a Python function: this skips it, on the path of every record.
+# The constructor of a named tuple is a Python function; this skips it on the path of every record.
 _new = tuple.__new__
 
 
 class LocalTopic(Topic):
-    """A `Topic` that this process appends to and reads by itself.
+    """A `Topic` that this process appends to and reads without a server.
 
     Attributes
     ----------
     opened : OpenTopic
-        What appends and reads go by.
+        The engine's state of the topic.
     store
-        Stays open for as long as somebody has one of its topics.
+        The store; this reference keeps it open as long as the topic is in use.
     """
 
     opened: OpenTopic
@@ -54,7 +54,7 @@ class LocalTopic(Topic):
     def __init__(self, store: object, opened: OpenTopic) -> None:
         self.store = store
         self.opened = opened
-        # What the path of every record takes, one attribute away.
+        # The path of every record reads these.
         self._writers = opened.writers
         self._clock = opened.clock
         self._typed = opened.typed
@@ -80,8 +80,8 @@ class LocalTopic(Topic):
         if sync is not None:
             check_sync(sync)
         if self._typed:
-            appended = append_checked(
-                self.opened, checked(self.opened, value, key, headers, timestamp, partition)
+            appended = append_prepared(
+                self.opened, prepare_record(self.opened, value, key, headers, timestamp, partition)
             )
         else:
             if value.__class__ is not bytes:
@@ -98,12 +98,12 @@ class LocalTopic(Topic):
             if size > self._record_bytes_max:
                 check_record_size(size - RECORD_OVERHEAD_BYTES, self._record_bytes_max)
             when = self._clock() if timestamp is None else timestamp_us(timestamp)
-            place = partition
-            if place is None:
-                place = partition_of(key, self.opened.partitions) if key else self.opened.sticky
-            elif place.__class__ is not int:
-                place = self.opened.check_partition(place)
-            writer = self._writers.get(place) or self.opened.writer(place)
+            chosen = partition
+            if chosen is None:
+                chosen = partition_of(key, self.opened.partitions) if key else self.opened.sticky
+            elif chosen.__class__ is not int:
+                chosen = self.opened.check_partition(chosen)
+            writer = self._writers.get(chosen) or self.opened.writer(chosen)
             offset = writer.append_record(key, value, pairs, when, size)
             while offset == FULL:
                 writer = make_room(self.opened, writer, sticky=partition is None and not key)
@@ -116,7 +116,7 @@ class LocalTopic(Topic):
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         ranges = append_records(self.opened, records)
         if self._waits:
-            self._wait_ranges(ranges, None)
+            self._wait_for_ranges(ranges, None)
         return ranges
 
     def append_batch(
@@ -125,14 +125,14 @@ class LocalTopic(Topic):
         check_sync(sync)
         ranges = append_arrow(self.opened, data, partition)
         if sync if sync is not None else self._waits:
-            self._wait_ranges(ranges, sync)
+            self._wait_for_ranges(ranges, sync)
         return ranges
 
     def producer(self, producer_id: str) -> Producer:
         return open_producer(self.opened, producer_id)
 
-    def _wait_ranges(self, ranges: list[OffsetRange], sync: bool | None) -> None:
-        with naming_what_stayed(ranges):
+    def _wait_for_ranges(self, ranges: list[OffsetRange], sync: bool | None) -> None:
+        with report_appended(ranges):
             for item in ranges:
                 self.opened.wait_safe(item.partition, item.end, sync)
 
@@ -163,10 +163,10 @@ class LocalTopic(Topic):
         meta, context = opened.meta, opened.context
         start, end = plain_bounds(meta, start_offset), plain_bounds(meta, end_offset)
         query = query_of(meta, start_timestamp, end_timestamp, key, columns)
-        found = snapshots(opened, select_partitions(meta, partitions), start, end)
-        return Scan(context.tiers, meta, found, query, limit, context.lifecycle.check)
+        parts = snapshots(opened, select_partitions(meta, partitions), start, end)
+        return Scan(context.tiers, meta, parts, query, limit, context.lifecycle.check)
 
-    def scan_cut(self, split_bytes: int, **arguments: Any) -> Scan:  # noqa: ARG002  # its files and objects can be cut here
+    def scan_cut(self, split_bytes: int, **arguments: Any) -> Scan:  # noqa: ARG002 — `Scan` cuts splits of files itself
         return self.scan(**arguments)
 
     def read(
@@ -177,11 +177,11 @@ class LocalTopic(Topic):
         follow: bool = False,
     ) -> Iterator[Record]:
         if type(offset) is int and type(limit) is int and not follow:
-            place = 0 if partition is None and self.partitions == 1 else partition
-            found = read_sealed(self.opened, place, offset, limit) if type(place) is int else None
-            if found is not None:
-                return found
-        # `records` sees by the objects whether there are new columns.
+            chosen = 0 if partition is None and self.partitions == 1 else partition
+            rows = read_sealed(self.opened, chosen, offset, limit) if type(chosen) is int else None
+            if rows is not None:
+                return rows
+        # `records` notices new columns by the objects; only an unknown partition needs a request here.
         partition = plain_int(partition)
         known = type(partition) is not int or partition in range(self.partitions)
         refresh(self.opened, asks_bucket=not known)
@@ -219,7 +219,7 @@ class LocalTopic(Topic):
 
 
 class AcceleratedTopic(PlainAppend, LocalTopic):
-    """A `LocalTopic` whose plain appends are done in C; all others by the method of `LocalTopic`."""
+    """A `LocalTopic` with plain appends in C; other appends use the method of `LocalTopic`."""
 
     _append = LocalTopic.append
 
@@ -232,5 +232,5 @@ class AcceleratedTopic(PlainAppend, LocalTopic):
 
 
 def local_topic(store: object, opened: OpenTopic) -> LocalTopic:
-    """Return the topic, accelerated where the extension is there."""
+    """Return the topic; an `AcceleratedTopic` if the extension is installed."""
     return LocalTopic(store, opened) if accelerator is None else AcceleratedTopic(store, opened)

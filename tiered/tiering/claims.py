@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from uuid import UUID
 
-from ..base.keyed_locks import Turns
+from ..base.keyed_locks import KeyedLocks
 from ..cold.manifest.commit import FIRST_LINEAGE, Committer
 from ..cold.manifest.partition_manifest import PartitionManifest
 from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED_IN_BUCKET
@@ -56,7 +56,7 @@ class Claims:
         self.store = StoreClaim(tiers, store_id, clock, fs)
         self.fences = PartitionFences(self.store, self.same, fs)
         # The only locks of claims that are held during requests: one for each partition, one for each topic.
-        self._partitions, self._topics = Turns(), Turns()
+        self._partitions, self._topics = KeyedLocks(), KeyedLocks()
         self._committers: dict[tuple[UUID, int], Committer] = {}
         self._ends: dict[tuple[UUID, int], int] = {}
         self._without_lineage: set[tuple[UUID, int]] = set()

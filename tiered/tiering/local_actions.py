@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..cold.upkeep.check import check_size
 from ..engine.context import StoreContext
 from ..engine.open_topics import OpenTopics
-from ..engine.writers import writer_at
+from ..engine.writers import open_partition_writer
 from ..errors import ColdStorageError, CorruptionError, StoreLocked
 from ..format.codec import ZSTD_LEVEL, Codec
 from ..format.manifest import Head
@@ -148,7 +148,7 @@ class LocalActions:
         """Open the partition's writer for `work`; if another process has it, post the request and return False."""
         with handle.hold_topic():
             try:
-                writer = writer_at(self._context, handle.meta, handle.partition, wait_seconds=0)
+                writer = open_partition_writer(self._context, handle.meta, handle.partition, wait_seconds=0)
             except StoreLocked:
                 post(self._fs, handle.directory, request)
                 return False

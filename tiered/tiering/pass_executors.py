@@ -81,7 +81,7 @@ class PassExecutors:
 
     def _deletion_check(self) -> Callable[[Action], bool]:
         """Return a check whether the topic of an action, of those that exist now, was deleted since."""
-        planned = {topic.name: topic.meta for topic in self._topics.open_now()}
+        planned = {topic.name: topic.meta for topic in self._topics.opened_topics()}
 
         def deleted(action: Action) -> bool:
             meta = planned.get(action.topic)

@@ -16,7 +16,7 @@ from ..cold.object_store.protocol import ObjectStore
 from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
 from ..format.topic_meta import TopicMeta
 from ..reader.tiers import Tiers
-from ..warm.bucket_binding import read_cold_place, write_cold_place
+from ..warm.bucket_binding import read_binding, write_binding
 from ..warm.catalog import Catalog
 from ..warm.filesystem import FileSystem
 
@@ -89,10 +89,10 @@ class StoreClaim:
                 self._conditional_writes.check(lambda: check_conditional_writes(bucket.store))
             self._claim_store(bucket)
             root = self._tiers.locations.root
-            if root is not None and not (binding := read_cold_place(root)).claimed:
+            if root is not None and not (binding := read_binding(root)).claimed:
                 claimed = replace(binding, url=self._tiers.locations.cold_url, claimed=True)
                 try:
-                    write_cold_place(self._fs, root, claimed)
+                    write_binding(self._fs, root, claimed)
                 except DiskFull as error:  # as in `Claims._write_lineage`
                     log.info("the claim of the bucket is not on the disk yet: %s", error)
                     return

@@ -82,7 +82,7 @@ class StoreSurvey:
             There is no local tier.
         """
         _ = self.root  # raises for a bucket alone
-        paused = self.pauses.among(self._topics.listed())
+        paused = self.pauses.among(self._topics.topic_names())
         known, unknown = self.gather(
             problems, fence=fence, wanted=lambda topic: not (fence and topic in paused)
         )

@@ -158,7 +158,7 @@ class Tierer:
         """Execute a plan until it is outdated; return whether it became so, and another plan makes progress."""
         root, usage = self.survey.root, self._context.host.disk_usage
         total, policy_for = usage(root).total, self._context.settings.policy_for
-        floor = max((floor_bytes(policy_for(name), total) for name in self._topics.listed()), default=0)
+        floor = max((floor_bytes(policy_for(name), total) for name in self._topics.topic_names()), default=0)
         outdated = ReplanCheck(lambda: usage(root).free < floor)
         report = self.executors.executor(lambda: outdated.is_due() or should_stop()).execute(plan)
         again = outdated.was_due and report.bytes > 0 and not report.failed
@@ -182,7 +182,7 @@ class Tierer:
         with self._topics.lock:
             if names is not None:
                 self._topics.keep_only(names)
-            topics = [topic.meta for topic in self._topics.open_now()]
+            topics = [topic.meta for topic in self._topics.opened_topics()]
             self.claims.keep_only(topics)
         self._tiers.release_others(topics)
 

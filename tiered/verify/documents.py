@@ -11,7 +11,7 @@ from ..cold.manifest.store_documents import DELETE_AGAIN, DELETED, DELETED_IN_BU
 from ..errors import CorruptionError
 from ..format.document import decode_document
 from ..format.topic_meta import TopicMeta
-from ..warm.bucket_binding import COLD_FILE, read_cold_place
+from ..warm.bucket_binding import COLD_FILE, read_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, deletions
 from .notes import Notes
 from .report import Item, Problem
@@ -28,7 +28,7 @@ def check_store_document(root: Path, notes: Notes) -> UUID | None:
             notes.problem(Problem(Item.DOCUMENT, str(path), "is missing", position=0))
     cold = root / COLD_FILE
     with notes.guard(Item.DOCUMENT, str(cold), position=0):
-        read_cold_place(root)
+        read_binding(root)
     return store_id
 
 

@@ -1,4 +1,4 @@
-"""Where a local store's cold tier lies, remembered so that later opens and readers need not be told."""
+"""The binding of a local store to its bucket, stored so that later opens and readers find the bucket."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class BucketBinding:
     Attributes
     ----------
     claimed
-        Whether the store has claimed the prefix. Before that a mistyped URL can still be corrected.
+        Whether the store has claimed the prefix. Before that a wrong URL can still be corrected.
     home
-        Path at which the store was last opened for writing: in a copy of its directory it still names the original.
+        Path at which the store was last opened for writing; a copy of the directory still names the original here.
     """
 
     url: str | None = None
@@ -31,8 +31,8 @@ class BucketBinding:
     home: str | None = None
 
 
-def read_cold_place(root: Path) -> BucketBinding:
-    """Return what the store at `root` remembers; nothing where it has no cold tier.
+def read_binding(root: Path) -> BucketBinding:
+    """Return the binding of the store at `root`; an empty one if it has no cold tier.
 
     Raises
     ------
@@ -45,10 +45,10 @@ def read_cold_place(root: Path) -> BucketBinding:
         return BucketBinding()
     url, endpoint_url, region, home = (values.get(name) for name in ("url", "endpoint_url", "region", "home"))
     if not all(isinstance(text, str | None) for text in (url, endpoint_url, region, home)):
-        raise CorruptionError("no place of a cold tier", where=str(path))
+        raise CorruptionError("no valid binding to a bucket", where=str(path))
     return BucketBinding(url, endpoint_url, region, bool(values.get("claimed", False)), home)
 
 
-def write_cold_place(fs: FileSystem, root: Path, place: BucketBinding) -> None:
-    """Remember `place`, durably."""
-    write_atomically(fs, root / COLD_FILE, encode_document(asdict(place)))
+def write_binding(fs: FileSystem, root: Path, binding: BucketBinding) -> None:
+    """Store a binding durably."""
+    write_atomically(fs, root / COLD_FILE, encode_document(asdict(binding)))

@@ -15,7 +15,7 @@ from ..format.schema import (
     is_topic_name,
 )
 from ..format.topic_meta import TopicMeta
-from .bucket_binding import read_cold_place
+from .bucket_binding import read_binding
 from .file_lock import directory_lock
 from .filesystem import FileSystem, read_whole, write_atomically
 from .known_files import KnownFiles
@@ -122,7 +122,7 @@ class Catalog:
         try:
             names = os.listdir(folder)
         except FileNotFoundError:
-            if read_cold_place(self.root).claimed:
+            if read_binding(self.root).claimed:
                 raise CorruptionError(
                     "topics/ is missing, and the bucket has records of this store (bring the folder back, or restore "
                     "the bucket into an empty directory)",

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from ...engine.records import Appended, OffsetRange, merged_ranges
+from ...engine.records import Appended, OffsetRange, merge_ranges
 from ...errors import ServerUnavailable, TieredError, again
 from ...format.producers import UNKNOWN_OFFSET
 from ...hot.row_buffer import RecordBuffer, RowBuffer
@@ -176,7 +176,7 @@ class PendingBatch:
         offsets = [] if len(places) == self.count else [self.offset_of(place) for place in places]
         if not offsets or UNKNOWN_OFFSET in offsets:
             return ranges
-        return merged_ranges([OffsetRange(ranges[0].partition, offset, offset + 1) for offset in offsets])
+        return merge_ranges([OffsetRange(ranges[0].partition, offset, offset + 1) for offset in offsets])
 
     def offset_of(self, index: int) -> int:
         """Wait for the result, and return the offset of one record; `UNKNOWN_OFFSET` if it is not known."""

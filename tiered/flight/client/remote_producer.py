@@ -6,9 +6,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ...engine.append import checked
-from ...engine.ingest import check_records, fitting
-from ...engine.records import Appended, OffsetRange, merged_ranges
+from ...engine.append import prepare_record
+from ...engine.ingest import cast_batches, check_records
+from ...engine.records import Appended, OffsetRange, merge_ranges
 from ...engine.sequence import Sequence
 from ...errors import RecordTooLarge, SchemaMismatch
 from ...format.block_rows import split_batch
@@ -56,7 +56,7 @@ class RemoteProducer(Producer):
         # First: in a forked child a thread of the parent may hold the lock for ever.
         topic.lifecycle.check_writable()
         check_sync(sync)
-        record = checked(topic, value, key, headers, timestamp, partition)
+        record = prepare_record(topic, value, key, headers, timestamp, partition)
         rows = topic.new_buffer()
         rows.add(record.values, record.size if topic.typed else record.size + RECORD_OVERHEAD_BYTES)
         rows.timestamps_us.append(record.timestamp_us)
@@ -85,7 +85,7 @@ class RemoteProducer(Producer):
             begin = number = self.sequence.check(sequence)
             try:
                 limit = topic.record_bytes_max
-                for batch, timestamps in fitting(data, topic.schema, limit):
+                for batch, timestamps in cast_batches(data, topic.schema, limit):
                     body = body_of_rows(batch, timestamps)
                     # Before the first piece is sent.
                     check_records(body, limit)
@@ -98,7 +98,7 @@ class RemoteProducer(Producer):
                 raise
             # Only now: after any other error the same call again has the same numbers.
             self.sequence.advance(begin, number)
-        return merged_ranges(ranges)
+        return merge_ranges(ranges)
 
     def flush(self) -> None:
         self._topic.lifecycle.check()

@@ -162,7 +162,7 @@ class RemoteStore(Store):
             topic = self._topics.get(name)
             if topic is not None and topic.opened.meta.topic_id == meta.topic_id:
                 with topic.opened.lock:
-                    topic.opened.use(meta)
+                    topic.opened.set_meta(meta)
                 return topic
             if topic is not None:
                 topic.close()

@@ -8,11 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.append import Checked, checked, checked_records
-from ...engine.ingest import by_partition, check_records, chunked, fitting, keyed, plain_batch
+from ...engine.append import PreparedRecord, prepare_record, prepare_records
+from ...engine.ingest import (
+    by_partition,
+    cast_batches,
+    check_records,
+    key_presence,
+    plain_batch,
+    record_lists,
+)
 from ...engine.read import records_in
-from ...engine.records import Appended, OffsetRange, Record, merged_ranges, naming_what_stayed
-from ...engine.topics import beyond_the_log
+from ...engine.records import Appended, OffsetRange, Record, merge_ranges, report_appended
+from ...engine.topics import deletion_beyond_log
 from ...errors import SchemaMismatch, TieredError
 from ...format.block_rows import split_batch
 from ...format.record import Headers, check_record_size, key_bytes, partition_of
@@ -82,7 +89,7 @@ class RemoteTopic(Topic):
         if sync is not None:
             check_sync(sync)
         if opened.typed or value.__class__ is not bytes or headers is not None or timestamp is not None:
-            batch, row = self._add(checked(opened, value, key, headers, timestamp, partition), sync)
+            batch, row = self._add(prepare_record(opened, value, key, headers, timestamp, partition), sync)
         else:
             if key is not None and key.__class__ is not bytes:
                 key = key_bytes(key)
@@ -104,8 +111,10 @@ class RemoteTopic(Topic):
             return Appended(batch.partition, batch.offset_of(row))
         return pending_append(batch, row)
 
-    def _add(self, record: Checked, sync: bool | None, *, more: bool = False) -> tuple[PendingBatch, int]:
-        place, placing = record.partition, record.placing
+    def _add(
+        self, record: PreparedRecord, sync: bool | None, *, more: bool = False
+    ) -> tuple[PendingBatch, int]:
+        place, placing = record.partition, record.partition_key
         if place is None:
             place = partition_of(placing, self.partitions) if placing else self.opened.sticky
         size = record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES
@@ -117,16 +126,16 @@ class RemoteTopic(Topic):
     def append_many(self, records: Iterable[bytes | Mapping[str, Any] | Record]) -> list[OffsetRange]:
         self.lifecycle.check_writable()
         ranges: list[OffsetRange] = []
-        with naming_what_stayed(ranges):
-            for chunk in chunked(records, _CHUNK_ROWS):
+        with report_appended(ranges):
+            for chunk in record_lists(records, _CHUNK_ROWS):
                 if not self.opened.typed and set(map(type, chunk)) == {bytes}:
                     check_record_size(max(map(len, chunk)), self.opened.record_bytes_max)
                     self._append_columns(plain_batch(None, chunk, self.schema), None, None, None, ranges)
                 else:
-                    self._append_checked(checked_records(self.opened, chunk), ranges)
-        return merged_ranges(ranges)
+                    self._append_checked(prepare_records(self.opened, chunk), ranges)
+        return merge_ranges(ranges)
 
-    def _append_checked(self, records: Iterable[Checked], ranges: list[OffsetRange]) -> None:
+    def _append_checked(self, records: Iterable[PreparedRecord], ranges: list[OffsetRange]) -> None:
         """Append checked records one by one."""
         batches: dict[PendingBatch, list[int]] = {}
         for record in records:
@@ -142,11 +151,11 @@ class RemoteTopic(Topic):
         if partition is not None:
             partition = self.opened.check_partition(partition)
         ranges: list[OffsetRange] = []
-        with naming_what_stayed(ranges):
-            for batch, timestamps in fitting(data, self.schema, self.opened.record_bytes_max):
+        with report_appended(ranges):
+            for batch, timestamps in cast_batches(data, self.schema, self.opened.record_bytes_max):
                 if batch.num_rows:
                     self._append_columns(batch, timestamps, partition, sync, ranges)
-        return merged_ranges(ranges)
+        return merge_ranges(ranges)
 
     def _append_columns(
         self, batch: pa.RecordBatch, timestamps: pa.Array | None, partition: int | None, sync: bool | None,
@@ -157,7 +166,7 @@ class RemoteTopic(Topic):
         check_records(body, self.opened.record_bytes_max)
         name = self.opened.key_column
         keys = batch.column(name) if name is not None else None
-        some_keyed, some_keyless = keyed(keys)
+        some_keyed, some_keyless = key_presence(keys)
         parts: list[tuple[int | None, pa.RecordBatch]]
         if partition is not None or self.partitions == 1:
             parts = [(partition or 0, body)]
@@ -316,7 +325,7 @@ class RemoteTopic(Topic):
         if type(offset) is not int or clamp_to_int64(offset) != offset:
             # A message holds 64 bits only.
             found = self.offsets()[partition]
-            raise beyond_the_log(self.name, partition, offset, found.start, found.end)
+            raise deletion_beyond_log(self.name, partition, offset, found.start, found.end)
         self.appender.drain()
         values = {**topic_ref(self.opened.meta), "offset": offset, "partition": partition}
         self.connection.action("delete_before", values, seconds=None)
@@ -337,7 +346,7 @@ class RemoteTopic(Topic):
             action, {**topic_ref(self.opened.meta), **values}, seconds=None, retry=False
         )
         with self.opened.lock:
-            self.opened.use(TopicMeta.from_json(found["topic"], where="the server's answer"))
+            self.opened.set_meta(TopicMeta.from_json(found["topic"], where="the server's answer"))
 
     def finish(self) -> None:
         """Flush if anything may not be durable, and raise the errors that no call has raised."""

@@ -46,8 +46,8 @@ class TopicState(TopicShape):
             connection, lambda: self.meta, self.refresh, self.new_buffer, self.waits, self.block_bytes
         )
 
-    def use(self, meta: TopicMeta) -> None:
-        super().use(meta)
+    def set_meta(self, meta: TopicMeta) -> None:
+        super().set_meta(meta)
         self._layout = RowLayout.of(meta.schema)
 
     def new_buffer(self) -> RecordBuffer | RowBuffer:
@@ -62,7 +62,7 @@ class TopicState(TopicShape):
         """Use a document of the server, unless it is that of another topic with the same name."""
         with self.lock:
             if meta.topic_id == self.meta.topic_id and meta != self.meta:
-                self.use(meta)
+                self.set_meta(meta)
 
     def grow(self, found: Mapping[str, Any]) -> None:
         """Refresh if an answer shows that the topic has more columns or partitions."""

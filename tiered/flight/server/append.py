@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from ...engine.append import checked_rows
+from ...engine.append import prepare_rows
 from ...engine.append_numbered import append_idempotent, append_rows
-from ...engine.records import OffsetRange, merged_ranges
+from ...engine.records import OffsetRange, merge_ranges
 from ...errors import ConfigError, SchemaMismatch, ServerUnavailable, TieredError
 from ...hot.row_buffer import RecordBuffer, RowBuffer
 from ...store.local_producer import LocalProducer, resume_producer
@@ -207,13 +207,13 @@ def _append_rows(
         )
         return [found]
     producer = _producer(topic, info, sessions)
-    records = checked_rows(topic.opened, rows, info.partition)
+    records = prepare_rows(topic.opened, rows, info.partition)
     last = len(records) - 1
     appended = [
-        producer.append_checked(record, sequence + at, info.sync if at == last else False)
+        producer.append_prepared(record, sequence + at, info.sync if at == last else False)
         for at, record in enumerate(records)
     ]
-    return merged_ranges([OffsetRange(place, offset, offset + 1) for place, offset in appended])
+    return merge_ranges([OffsetRange(place, offset, offset + 1) for place, offset in appended])
 
 
 def _producer(topic: LocalTopic, info: BatchInfo, sessions: dict[Session, LocalProducer]) -> LocalProducer:

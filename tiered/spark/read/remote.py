@@ -34,7 +34,7 @@ from ...reader.snapshot import snapshot_partition
 from ...reader.splits import Split, Tier
 from ...reader.tiers import Tiers
 from ...settings.settings import Settings
-from ...warm.bucket_binding import BucketBinding, read_cold_place
+from ...warm.bucket_binding import BucketBinding, read_binding
 from ...warm.catalog import TOPICS_DIRECTORY, Catalog
 from ...warm.filesystem import OsFileSystem
 from ..options import SourceOptions
@@ -123,7 +123,7 @@ def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, 
     """
     settings = options.settings()
     path = options.path if options.path is not None else settings.store.path
-    known = BucketBinding() if "://" in path else read_cold_place(Path(path).absolute())
+    known = BucketBinding() if "://" in path else read_binding(Path(path).absolute())
     endpoint = settings.cold.endpoint_url or known.endpoint_url
     said = plan.endpoint_url
     if said is not None and endpoint is None and not any(environment.get(name) for name in _ENDPOINTS):
