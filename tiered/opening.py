@@ -148,8 +148,8 @@ def _open_local(
         if not read_only:
             check_no_copy(host, root)
         if writable:
-            catalog.follow_root()
-            catalog.remove_notice()
+            catalog.apply_root_rights()
+            catalog.remove_serving_file()
             catalog.remove_deleted()
         binding = bind_bucket(host, root, cold, settings, writable)
         find_locations = None if writable else partial(tier_locations, root, settings)

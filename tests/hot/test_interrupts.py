@@ -358,7 +358,7 @@ def test_an_interrupt_anywhere_in_a_new_epoch_forgets_no_number(tmp_path: Path) 
     """Exhaustive: whichever epoch holds then, what was appended before it is still known by its number."""
     codes = {
         PartitionWriter.begin_epoch.__code__, BlockWriter.begin_epoch.__code__, ProducerTable.begin.__code__, ProducerTable._touch.__code__,
-        SegmentWriter._note.__code__,
+        SegmentWriter._add_producers.__code__,
     }  # fmt: skip
     point, interrupted = 0, True
     while interrupted:

@@ -105,7 +105,7 @@ class Segment:
 
     scan = None
     index = Index()
-    is_in_its_place = True
+    matches_path = True
     producers = ()
 
     @property

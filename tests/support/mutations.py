@@ -153,7 +153,7 @@ def retry_failed_sync() -> AbstractContextManager[object]:
 
 def cut_at_any_damage() -> AbstractContextManager[object]:
     """Whatever does not verify is taken for a torn tail."""
-    return mock.patch("tiered.warm.segment_scan._refuse_proven_damage", return_value=None)
+    return mock.patch("tiered.warm.segment_scan._check_torn_tail", return_value=None)
 
 
 EVICT_EARLY = "the local file deleted before the commit"

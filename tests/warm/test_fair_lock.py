@@ -64,7 +64,7 @@ class Turns(RuleBasedStateMachine):
         process, thread = self.threads[number]
         lock = self.processes[process]
         holding = {i for i, _ in self.of("_holders")}
-        first = next((i for i, item in enumerate(self.processes) if item._place is not None), None)
+        first = next((i for i, item in enumerate(self.processes) if item._queue_lock is not None), None)
         owned = bool(lock._owners)
         if lock._begin(thread) is not None:
             return
@@ -79,7 +79,7 @@ class Turns(RuleBasedStateMachine):
         assert len({i for i, _ in self.of("_holders")}) <= 1
         for lock in self.processes:
             assert (lock._lock is not None) == bool(lock._holders)
-            assert lock._place is None or lock._waiting
+            assert lock._queue_lock is None or lock._waiting
             assert lock._owners <= lock._holders
 
     def teardown(self) -> None:
@@ -125,7 +125,7 @@ from pathlib import Path
 from tiered.warm.fair_lock import FairLock
 lock = FairLock(Path(sys.argv[1], "lock"), Path(sys.argv[1], "next.lock"), "the work")
 def wait(locked):
-    if lock._place is not None and wait.told is False:
+    if lock._queue_lock is not None and wait.told is False:
         wait.told = True
         print("waits", flush=True)
     time.sleep(0.001)

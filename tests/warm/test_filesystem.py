@@ -111,7 +111,7 @@ def test_a_file_that_cannot_follow_its_directory_is_closed(
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "no")
 
-    monkeypatch.setattr("tiered.warm.rights.give", refuse)
+    monkeypatch.setattr("tiered.warm.rights.set_rights", refuse)
     with pytest.raises(PermissionError):
         FS.create(tmp_path / "file")
 

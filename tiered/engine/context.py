@@ -13,7 +13,7 @@ from ..hot.write_counters import WriteCounters
 from ..reader.block_cache import BlockCache
 from ..reader.tiers import Tiers
 from ..settings.settings import Settings
-from ..warm.known_files import KnownFiles
+from ..warm.file_value_cache import FileValueCache
 from .host import Host
 from .lifecycle import Lifecycle
 
@@ -80,6 +80,6 @@ class StoreContext:
         self.lifecycle = Lifecycle(url, writes=writes)
         self.memory = HotMemory(settings.store.hot_bytes)
         self.blocks = tiers.blocks = BlockCache(self.memory)
-        self.start_offsets: KnownFiles[int] = KnownFiles()
+        self.start_offsets: FileValueCache[int] = FileValueCache()
         self.write_counters = WriteCounters()
         self.pinned_producers: set[int] = set()

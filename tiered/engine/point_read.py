@@ -58,7 +58,7 @@ def _is_plain(segment: SegmentFile, topic: OpenTopic) -> bool:
     facts = segment.facts
     return (
         segment.header.topic_id == topic.meta.topic_id
-        and segment.is_in_its_place
+        and segment.matches_path
         and facts is not None
         and facts.record_count == facts.end_offset - facts.base_offset
     )

@@ -393,7 +393,7 @@ def check_owner(opened: SegmentFile, meta: TopicMeta) -> None:
     """Raise `CorruptionError` if a file is not the segment that its path names."""
     if opened.header.topic_id != meta.topic_id:
         raise CorruptionError("segment of another topic", where=str(opened.path), position=0)
-    if not opened.is_in_its_place:
+    if not opened.matches_path:
         raise CorruptionError("another segment than its path says", where=str(opened.path), position=0)
 
 

@@ -1,5 +1,5 @@
-"""The warm tier: segment files on the local disk. Written, read, sealed and recovered here.
+"""The warm tier: segment files on the local disk. This package writes, reads, seals and recovers them.
 
-Other packages import `bucket_binding`, `catalog`, `ends`, `fair_lock`, `file_lock`, `filesystem`, `known_files`, `mount_check`,
-`open_commits`, `partition_directory`, `reencode`, `segment_reader`, `segment_writer` and `writer_requests`.
+Other packages import `bucket_binding`, `catalog`, `ends`, `fair_lock`, `file_lock`, `file_value_cache`, `filesystem`,
+`mount_check`, `open_commits`, `partition_directory`, `reencode`, `segment_reader`, `segment_writer` and `writer_requests`.
 """

@@ -1,4 +1,4 @@
-"""The store's own documents: ``store.json`` and each topic's ``topic.json``."""
+"""The store's documents: ``store.json`` and the ``topic.json`` of each topic."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from uuid import UUID, uuid4
 
 from ..errors import ConfigError, CorruptionError, TieredError, TopicNotFound
 from ..format.document import decode_document, encode_document
-from ..format.schema import (
-    is_topic_name,
-)
+from ..format.schema import is_topic_name
 from ..format.topic_meta import TopicMeta
 from .bucket_binding import read_binding
 from .file_lock import directory_lock
+from .file_value_cache import FileValueCache
 from .filesystem import FileSystem, read_whole, write_atomically
-from .known_files import KnownFiles
-from .rights import follow_root
+from .rights import apply_root_rights
 
 _CHANGE_SECONDS_MAX = 30.0
 STORE_FILE = "store.json"
@@ -27,7 +25,7 @@ RESTORING_FILE = "restoring.json"
 TOPIC_FILE = "topic.json"
 TOPICS_DIRECTORY = "topics"
 SERVING_FILE = "serving.json"
-# No topic's name begins with a dot: nobody looks at these, whatever his release.
+# No topic's name begins with a dot, so every release ignores these directories.
 DELETING, _DELETED = ".deleting-", ".deleted-"
 
 
@@ -37,10 +35,10 @@ class Catalog:
     def __init__(self, fs: FileSystem, root: Path) -> None:
         self._fs = fs
         self.root = root
-        self._documents: KnownFiles[TopicMeta] = KnownFiles()
+        self._documents: FileValueCache[TopicMeta] = FileValueCache()
 
     def make_root(self) -> None:
-        """Create the store's directory, for its owner alone, where there is none.
+        """Create the store's directory if it does not exist; only its owner has access.
 
         Raises
         ------
@@ -54,7 +52,7 @@ class Catalog:
             ) from None
 
     def open_store(self, *, create: bool) -> UUID:
-        """Return the store's id; create the store where there is none and `create` allows it.
+        """Return the store's id; with `create`, create a store if there is none.
 
         Raises
         ------
@@ -82,18 +80,18 @@ class Catalog:
         except (KeyError, ValueError, TypeError, AttributeError):
             raise CorruptionError("store.json has no id", where=str(path)) from None
 
-    def follow_root(self) -> None:
-        """Bring the store in line with the mode and group of its directory; only the holder of its lock may call it."""
-        follow_root(self.root, self.root / TOPICS_DIRECTORY)
+    def apply_root_rights(self) -> None:
+        """Give all files the rights of the store's directory; only the holder of its lock may call this."""
+        apply_root_rights(self.root, self.root / TOPICS_DIRECTORY)
 
-    def remove_notice(self) -> None:
-        """Remove what a server that was killed has left in the directory; only who opens it for writing may call it."""
+    def remove_serving_file(self) -> None:
+        """Remove the file of a server that was killed; only the holder of the store's lock may call this."""
         path = self.root / SERVING_FILE
         if path.exists():
             self._fs.unlink(path)
 
     def lineage(self) -> int:
-        """Return how often the store was restored before it became this one, counted from 1.
+        """Return the number of the store's lineage: 1, and one more after each restore.
 
         Raises
         ------
@@ -116,7 +114,7 @@ class Catalog:
         Raises
         ------
         CorruptionError
-            Their folder is missing, and was there: the bucket has something of them.
+            The folder of the topics is missing, and the bucket has records of the store.
         """
         folder = self.root / TOPICS_DIRECTORY
         try:
@@ -133,11 +131,11 @@ class Catalog:
         return sorted(name for name in names if (self.topic_directory(name) / TOPIC_FILE).is_file())
 
     def topic_directory(self, name: str) -> Path:
-        """Return where a topic lies; `name` has been checked."""
+        """Return the directory of a topic; `name` has been checked."""
         return self.root / TOPICS_DIRECTORY / name
 
     def partition_directory(self, name: str, partition: int) -> Path:
-        """Return where a partition lies."""
+        """Return the directory of a partition."""
         return self.topic_directory(name) / str(partition)
 
     def read_topic(self, name: str) -> TopicMeta:
@@ -167,42 +165,42 @@ class Catalog:
                 f"the disk failed ({error.strerror}) at {path}; open the store again to see what it holds"
             ) from error
 
-    def begin_deletion(self, name: str, first: Callable[[], None] = lambda: None) -> None:
-        """Delete a topic for everybody here, by one durable rename; what is left is among `deletions`.
+    def begin_deletion(self, name: str, before_rename: Callable[[], None] = lambda: None) -> None:
+        """Delete a topic on this disk by one durable rename; `deletions` lists it until `end_deletion`.
 
         Parameters
         ----------
-        first
-            Done once nobody changes the topic's directory any more.
+        before_rename
+            Called when no other thread or process changes the topic's directory.
 
         Raises
         ------
         StoreLocked
-            Somebody changes the topic's directory; see `kept`. Nothing was done.
+            Another thread or process changes the topic's directory; see `hold_topic`. Nothing was done.
         """
         directory = self.topic_directory(name)
         with directory_lock(directory, wait_seconds=0):
-            first()
+            before_rename()
             self._fs.rename(directory, directory.with_name(f"{DELETING}{uuid4()}"))
         self.sync_deletions()
 
     def sync_deletions(self) -> None:
-        """Make the deletions that have begun durable, also those of a process that was killed before it could."""
+        """Make all begun deletions durable, also those of a process that was killed before its sync."""
         self._fs.sync_directory(self.root / TOPICS_DIRECTORY)
 
     def end_deletion(self, deletion: Deletion) -> None:
-        """Remove the files of a topic whose deletion has begun; another process may do so at the same time."""
+        """Remove the files of a deleted topic; another process may do so at the same time."""
         doomed = deletion.directory.with_name(f"{_DELETED}{uuid4()}")
         try:
             self._fs.rename(deletion.directory, doomed)
         except FileNotFoundError:
-            return  # another one was faster
-        # Or a power cut could leave a deletion that is to be finished, and nothing that says of which topic.
+            return  # another process was faster
+        # Without this sync a power cut could leave a deletion to finish without the document that names its topic.
         self._fs.sync_directory(doomed.parent)
         self._remove_files(doomed)
 
     def remove_deleted(self) -> None:
-        """Remove the files that deletions left behind which were killed while they removed them."""
+        """Remove the files of deletions that were killed while they removed files."""
         for doomed in (self.root / TOPICS_DIRECTORY).glob(f"{_DELETED}*"):
             self._remove_files(doomed)
 
@@ -215,11 +213,11 @@ class Catalog:
         self._remove_directory(doomed)
 
     def _remove_directory(self, path: Path) -> None:
-        with suppress(FileNotFoundError):  # another process removes the same
+        with suppress(FileNotFoundError):  # another process removed it
             self._fs.remove_directory(path)
 
     def check_vacant(self, name: str) -> None:
-        """Raise `CorruptionError` where segments lie under a name that has no topic.json."""
+        """Raise `CorruptionError` if a directory without a topic.json holds segments."""
         for path in self.topic_directory(name).glob("*/*.log"):
             raise CorruptionError(
                 "topic.json is missing beside segments", where=str(path.parent.parent / TOPIC_FILE)
@@ -246,14 +244,14 @@ def read_topic(root: Path, name: str) -> TopicMeta:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A topic that is deleted here, and of which the bucket may not know that yet.
+    """A topic that is deleted on this disk; its tombstone may not be in the bucket yet.
 
     Attributes
     ----------
     directory
-        Where its files lie until then.
+        The renamed directory with the topic's files.
     meta
-        Its document, or what is wrong with that.
+        The topic's document, or the error of reading it.
     """
 
     directory: Path
@@ -261,13 +259,13 @@ class Deletion:
 
     @property
     def name(self) -> str:
-        """Of the topic; of the directory, where the document does not say."""
+        """The name of the topic, or of the directory if the document cannot be read."""
         return self.meta.name if isinstance(self.meta, TopicMeta) else self.directory.name
 
 
 def deletions(root: Path) -> list[Deletion]:
-    """Return the deletions that have begun in the store at `root` and are not finished."""
-    found = []
+    """Return the unfinished deletions in the store at `root`."""
+    unfinished = []
     for directory in sorted((root / TOPICS_DIRECTORY).glob(f"{DELETING}*")):
         path = directory / TOPIC_FILE
         meta: TopicMeta | TieredError
@@ -277,24 +275,24 @@ def deletions(root: Path) -> list[Deletion]:
             meta = error
         except OSError as error:
             if not directory.exists():
-                continue  # finished since it was listed
+                continue  # another process finished it
             if isinstance(error, FileNotFoundError):
                 meta = CorruptionError("is missing", where=str(path))
             else:
                 meta = TieredError(f"{path} cannot be read ({error.strerror})")
-        found.append(Deletion(directory, meta))
-    return found
+        unfinished.append(Deletion(directory, meta))
+    return unfinished
 
 
 def check_not_deleted(root: Path, meta: TopicMeta) -> None:
-    """Raise `TopicNotFound` where the store at `root` has not this topic any more, but perhaps one of its name."""
+    """Raise `TopicNotFound` if the topic was deleted from the store at `root`; a new topic may have its name."""
     try:
-        found = read_topic(root, meta.name)
+        present = read_topic(root, meta.name)
     except TopicNotFound:
         if not (root / STORE_FILE).exists():
-            return  # not the host of the store: what is not here may be elsewhere
+            return  # the store is on another host, so a missing topic proves nothing
         raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
-    if found.topic_id != meta.topic_id:
+    if present.topic_id != meta.topic_id:
         raise TopicNotFound(
             f"topic {meta.name!r} was deleted and created again; get it anew by store.topic()"
         )
@@ -302,25 +300,26 @@ def check_not_deleted(root: Path, meta: TopicMeta) -> None:
 
 @contextmanager
 def hold_topic(root: Path, meta: TopicMeta) -> Iterator[None]:
-    """Keep a topic from being deleted, by any process, while its directory is changed; a deletion waits.
+    """Make deletions in all processes wait while the directory of a topic is changed.
 
-    Whoever changes a directory by its path after it was looked up, and holds no writer's lock, does so within this:
-    by then the name may be another topic's. To be held for a few operations of the disk; not re-entrant.
+    A thread without a writer's lock needs this to change files by path: a deletion may have renamed the directory, and a
+    new topic may have its name. Hold it for a few operations of the disk. Not re-entrant.
 
     Raises
     ------
     TopicNotFound
-        It was deleted, and perhaps another created under its name.
+        The topic was deleted; a new topic may have its name.
     StoreLocked
-        Another change of it took over half a minute.
+        Another change of the topic took more than half a minute.
     CorruptionError, UnsupportedFormat, Backpressure
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         try:
             directory = root / TOPICS_DIRECTORY / meta.name
-            held.enter_context(directory_lock(directory, wait_seconds=_CHANGE_SECONDS_MAX))
+            locks.enter_context(directory_lock(directory, wait_seconds=_CHANGE_SECONDS_MAX))
         except FileNotFoundError:
             raise TopicNotFound(f"topic {meta.name!r} was deleted") from None
-        # Now: what is renamed is locked first, so as long as the name is this topic's, so is the locked directory.
+        # After the lock: a deletion locks the directory before it renames it. So if the path is still this topic's, the
+        # locked directory is, too.
         check_not_deleted(root, meta)
         yield

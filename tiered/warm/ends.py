@@ -1,7 +1,7 @@
-"""What held of a segment at a border between two of its blocks, although more was written since.
+"""The end hash and the producers of a segment at any border between two of its blocks.
 
-The content hash up to there says whether another file begins with the same blocks, and the producers are those that
-a log knows that ends there. Both go into the facts of a piece of a segment that is published before its whole.
+The hash proves that another file begins with the same blocks. The producers are those of a log that ends at the border.
+A tail, which is published before the segment is sealed, has both in its facts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..format.segment import ContentHash, SegmentHeader
 from ..format.segment_facts import ProducerState
 from .segment_reader import SegmentFile
 
-_ENDS_KNOWN_MAX = 16
+_ENDS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class End:
     Attributes
     ----------
     content_hash
-        Over the headers of all blocks before it, as they were first written; hex.
+        The hash over the headers of all blocks before the border, as they were first written; hex.
     producers
-        Those that are known there.
+        The producers at the border.
     """
 
     content_hash: str
@@ -39,12 +39,12 @@ class End:
 
 
 class SegmentEnds:
-    """Finds the ends of the segments of one store; each block is looked at once as a segment grows. Thread-safe.
+    """The ends of a store's segments; as a segment grows, each block header is read once. Thread-safe.
 
     Parameters
     ----------
     pinned
-        Numbers of idempotent producers that are not forgotten; see `ProducerTable`.
+        Numbers of producers that are never dropped; see `ProducerTable`.
     """
 
     def __init__(self, pinned: AbstractSet[int] = frozenset()) -> None:
@@ -53,10 +53,10 @@ class SegmentEnds:
         self._lock = threading.Lock()
 
     def hash_at(self, segment: SegmentFile, offset: int) -> str | None:
-        """Return the content hash of a segment, as first written, up to an offset that it reaches.
+        """Return the end hash of a segment at an offset that it reaches.
 
-        Empty where it is not known: re-encoded blocks are others than were written first. None where no block ended
-        there, so that the segment never had an end there.
+        Empty if the hash is unknown: a re-encoded segment has other blocks than were first written. None if no block
+        ends at the offset, so that the segment never ended there.
         """
         facts = segment.facts
         if facts is not None and offset == segment.end_offset:
@@ -64,39 +64,39 @@ class SegmentEnds:
         if segment.header.generation:
             return ""
         try:
-            found = self._at(segment, offset)
+            end = self._at(segment, offset)
         except FileNotFoundError:
-            return ""  # encoded again since it was opened, or deleted with its topic
-        return None if found is None else found.content_hash
+            return ""  # the segment was re-encoded since it was opened, or deleted with its topic
+        return None if end is None else end.content_hash
 
     def producers_at(self, segment: SegmentFile, offset: int) -> tuple[ProducerState, ...] | None:
-        """Return the producers that were known at an offset; None where that is not known, or no block ended there."""
+        """Return the producers at an offset; None if they are unknown, or if no block ends there."""
         if offset == segment.end_offset or not segment.producers:
             return segment.producers
         try:
-            found = None if segment.header.generation else self._at(segment, offset)
+            end = None if segment.header.generation else self._at(segment, offset)
         except FileNotFoundError:
             return None
-        return None if found is None else found.producers
+        return None if end is None else end.producers
 
     def _at(self, segment: SegmentFile, offset: int) -> End | None:
         directory, segment_id = segment.path.parent, segment.header.segment_id
         with self._lock:
             walk = self._walks.get(directory)
             if walk is None or walk.segment_id != segment_id:
-                # One a partition: what is asked for is nearly always an end of its newest segment.
+                # One walk a partition, because nearly all requests are for its newest segment.
                 walk = self._walks[directory] = _Walk(segment.header, self._pinned)
         return walk.at(segment, offset)
 
 
 class _Walk:
-    """Goes through the blocks of one segment, and remembers the last ends that it was asked for."""
+    """A walk over the block headers of one segment, with a cache of the ends that were requested last."""
 
     def __init__(self, header: SegmentHeader, pinned: AbstractSet[int]) -> None:
         self.segment_id: UUID = header.segment_id
         self._pinned = pinned
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, End] = OrderedDict()
+        self._ends: OrderedDict[int, End] = OrderedDict()
         self._begin(header)
 
     def _begin(self, header: SegmentHeader) -> None:
@@ -107,19 +107,19 @@ class _Walk:
 
     def at(self, segment: SegmentFile, offset: int) -> End | None:
         with self._lock:
-            if offset in self._known:
-                return self._known[offset]
+            if offset in self._ends:
+                return self._ends[offset]
             if offset < self._offset:
                 self._begin(segment.header)
-            self._go_to(segment, offset)
+            self._advance(segment, offset)
             if self._offset != offset:
                 return None
-            end = self._known[offset] = End(self._content.hexdigest(), self._producers.snapshot())
-            if len(self._known) > _ENDS_KNOWN_MAX:
-                self._known.popitem(last=False)
+            end = self._ends[offset] = End(self._content.hexdigest(), self._producers.snapshot())
+            if len(self._ends) > _ENDS_MAX:
+                self._ends.popitem(last=False)
             return end
 
-    def _go_to(self, segment: SegmentFile, offset: int) -> None:
+    def _advance(self, segment: SegmentFile, offset: int) -> None:
         index = segment.index
         last = bisect_left(index.base_offsets, offset, hi=len(index)) - 1
         if last < 0:

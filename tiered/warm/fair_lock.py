@@ -1,14 +1,14 @@
-"""A lock among processes that changes hands: who would take it again first lets the next one have it.
+"""A fair lock among processes: a process that releases it lets a waiting process go first.
 
 ::
 
-    passes.lock          one process runs passes; held for the whole of a pass, and nobody waits for it
-    tiering-next.lock    the waiting place: who would take the tiering lock holds this first, and lets go once he has it
-    tiering.lock         what excludes; held for one action
+    passes.lock          one process runs passes; held for a whole pass, and no process waits for it
+    tiering-next.lock    the queue lock: a process takes it before the tiering lock, and releases it when it has that
+    tiering.lock         the lock itself; held for one action
 
-Of two processes one is in the waiting place while the other works. So the latter finds the place taken when it wants to
-go on, and the former goes first. All are ``flock`` locks: a process that dies gives up what it had, also its place. Releases
-that know of no waiting place are excluded all the same, and overtake those who wait.
+While one process works, a waiting process holds the queue lock. When the first wants to continue, it finds the queue lock
+taken and waits. All are ``flock`` locks, so a process that dies releases them. Early releases take only the tiering lock:
+they are excluded, too, but may overtake a waiting process.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .file_lock import FileLock, facts_of_holder
 
 
 class FairLock:
-    """The lock at `path`, of which threads of this process share a turn. Thread-safe.
+    """The lock at `path`; threads of this process share a turn. Thread-safe.
 
-    A turn is shared as long as who began it goes on, or nobody of another process waits. So a short action need not
-    wait for the end of a long one beside it, and yet no turn lasts for ever.
+    A thread may join a turn while one of the threads that began it still runs, or while no other process waits. So a
+    short action does not wait for a long one, and no turn lasts for ever.
 
     Parameters
     ----------
     next_path
-        The waiting place.
+        The path of the queue lock.
     what
-        What is locked, for messages.
+        What the lock guards, for messages.
     """
 
     def __init__(self, path: Path, next_path: Path, what: str) -> None:
@@ -42,8 +42,8 @@ class FairLock:
         self._what = what
         self._guard = threading.Lock()
         self._lock: FileLock | None = None
-        self._place: FileLock | None = None
-        # Those who hold the lock; of them those whose presence lets others in; those who wait for it.
+        self._queue_lock: FileLock | None = None
+        # Threads that share the turn; those of them that let others join while other processes wait; waiting threads.
         self._holders: set[object] = set()
         self._owners: set[object] = set()
         self._waiting: set[object] = set()
@@ -55,7 +55,7 @@ class FairLock:
         Parameters
         ----------
         wait
-            Called after each attempt that came too early: waits a moment, or raises to give up.
+            Called after each attempt that failed: waits a moment, or raises to give up.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class FairLock:
             See `FileLock.acquire`.
         """
         mine = object()
-        # Within the try: Ctrl-C right after it was taken must not leave it held.
+        # Within the try: an interrupt right after the lock was taken must not leave it held.
         try:
             while (locked := self._begin(mine)) is not None:
                 wait(locked)
@@ -72,13 +72,13 @@ class FairLock:
             self._end(mine)
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's lock and place."""
-        for held in (self._lock, self._place):
+        """Close the parent's locks in a forked child; the parent keeps them."""
+        for held in (self._lock, self._queue_lock):
             if held is not None:
                 held.abandon()
 
     def _begin(self, mine: object) -> StoreLocked | None:
-        """Begin a turn, or share that of another thread; return what stands in the way."""
+        """Begin a turn, or join that of another thread; return the error of a failed attempt."""
         with self._guard:
             return self._try(mine)
 
@@ -101,16 +101,16 @@ class FairLock:
         return None
 
     def _take(self) -> None:
-        if self._place is None:
-            with suppress(DiskFull):  # what is locked for may be what makes room
-                self._place = FileLock.acquire(self._next_path, self._what, nameless=True)
+        if self._queue_lock is None:
+            with suppress(DiskFull):  # the action under the lock may be what frees space
+                self._queue_lock = FileLock.acquire(self._next_path, self._what, nameless=True)
         self._lock = FileLock.acquire(self._path, self._what, nameless=True)
-        self._leave_place()
+        self._leave_queue()
 
-    def _leave_place(self) -> None:
-        if self._place is not None:
-            self._place.release()
-            self._place = None
+    def _leave_queue(self) -> None:
+        if self._queue_lock is not None:
+            self._queue_lock.release()
+            self._queue_lock = None
 
     def _others_wait(self) -> bool:
         try:
@@ -126,4 +126,4 @@ class FairLock:
                 self._lock.release()
                 self._lock = None
             if not self._waiting:
-                self._leave_place()
+                self._leave_queue()

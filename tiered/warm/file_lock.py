@@ -1,11 +1,11 @@
 """Exclusive locks among processes on one host, by ``flock`` on a file that names its holder.
 
-The kernel drops a lock with its process, so no lock outlives a crash. A second holder in the same
-process is refused too: each `FileLock` has an open file description of its own.
+The kernel releases a lock when its process ends, so no lock outlives a crash. A second holder in the same process is
+refused, too: each `FileLock` has its own open file description.
 
-Who may change the directory of a lock may put anything there under its name, and the process that takes the lock may
-have other rights: root's. So a symbolic link is not followed, what is no regular file or another user's is refused,
-and a file that has a second name is not written to.
+A user who may write to the directory can put any file under the name of a lock, and the process that takes the lock may
+be root's. Therefore `FileLock` follows no symbolic link, refuses files of other users and files that are not regular,
+and does not write to a file with a second name.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
 
 
 class _Descriptor:
-    """An open file that may be locked. A forked child closes those it inherits, also one that a thread was just locking.
+    """An open file that may be locked. A forked child closes the descriptors that it inherits.
 
-    Else it would keep the lock beyond the end of its parent, who alone can give it up.
+    Otherwise the child would keep the lock after the end of its parent.
     """
 
     _ours: ClassVar[set[_Descriptor]] = set()
@@ -47,7 +47,7 @@ class _Descriptor:
         self._ours.add(self)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the file; may be called twice."""
         fd, self.fd = self.fd, -1
         self._ours.discard(self)
         if fd >= 0:
@@ -55,7 +55,7 @@ class _Descriptor:
 
     @classmethod
     def close_all(cls) -> None:
-        """In a forked child."""
+        """Close all descriptors of the parent, in a forked child."""
         for item in list(cls._ours):
             item.close()
 
@@ -86,18 +86,18 @@ class FileLock:
         Parameters
         ----------
         nameless
-            Hold it also where the disk has no room for the holder's name: for what may make room.
+            Take the lock even if the disk has no room for the holder's name; for work that may free space.
         facts
-            What else the file says of the holder; see `facts_of_holder`.
+            More facts about the holder for the file; see `facts_of_holder`.
 
         Raises
         ------
         StoreLocked
-            Somebody holds it; the message names the process.
+            Another process, or this one, holds the lock; the message names the process.
         ReadOnly
             The file cannot be opened for writing.
         ConfigError
-            Something else than a lock of ours lies there.
+            The file is not a lock of this store.
         DiskFull
             There is no room for the file, or for the holder's name.
         """
@@ -111,47 +111,47 @@ class FileLock:
             named = os.fstat(fd).st_nlink == 1
             if named:
                 os.ftruncate(fd, 0)
-                # Only now: what lay there may have been put there to be made readable.
+                # After the truncation: another user may have put a secret file there to get it made readable.
                 if os.fstat(fd).st_uid == os.geteuid():
-                    rights.give(fd, directory, rights.lock_mode(directory))
+                    rights.set_rights(fd, directory, rights.lock_mode(directory))
                 with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
                     os.pwrite(fd, _description(facts or {}), 0)
             held = cls(path, file, named=named)
         except BaseException:
-            # Ctrl-C too: the lock of a file that nobody knows of would be held as long as the process lives.
+            # Also after an interrupt: otherwise the process would hold the lock until its end.
             file.close()
             raise
         return held
 
     @property
     def held(self) -> bool:
-        """Whether it was neither released nor abandoned."""
+        """Whether the lock was neither released nor abandoned."""
         return self._file.fd >= 0
 
     def release(self) -> None:
-        """Give the lock up; may be called twice."""
+        """Release the lock; may be called twice."""
         if self.held:
             try:
                 if self._named:
                     with suppress(OSError):  # a disk that became read-only: the name stays, and means nothing
                         os.ftruncate(self._file.fd, 0)
-                # A child that was forked behind Python's back would keep the lock by its copy of the descriptor.
+                # A child forked by C code keeps a copy of the descriptor, and with it the lock.
                 fcntl.flock(self._file.fd, fcntl.LOCK_UN)
             finally:
                 self._file.close()
 
     def abandon(self) -> None:
-        """Let go of it in a forked child; the parent keeps the lock."""
+        """Close the file in a forked child; the parent keeps the lock."""
         self._file.close()
 
 
 def facts_of_holder(path: Path) -> dict[str, Any] | None:
-    """Return what the file of a lock says of its holder; None where nobody holds it.
+    """Return the facts about the holder of a lock, from its file; None if no process holds it.
 
     Raises
     ------
     PermissionError
-        It is for those who may take the lock to see.
+        This user may not take the lock, and so may not read its file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -163,9 +163,9 @@ def facts_of_holder(path: Path) -> dict[str, Any] | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         with suppress(ValueError):
-            found = json.loads(os.pread(fd, _DESCRIPTION_BYTES_MAX, 0))
-            return found if isinstance(found, dict) else {}
-        return {}  # it is being taken
+            facts = json.loads(os.pread(fd, _DESCRIPTION_BYTES_MAX, 0))
+            return facts if isinstance(facts, dict) else {}
+        return {}  # the holder has not written its name yet
     finally:
         os.close(fd)
     return None
@@ -173,12 +173,12 @@ def facts_of_holder(path: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def directory_lock(directory: Path, *, wait_seconds: float) -> Iterator[None]:
-    """Hold a directory itself, which needs no file and no room. Not re-entrant.
+    """Lock a directory itself, which needs no file and no space. Not re-entrant.
 
     Raises
     ------
     StoreLocked
-        Somebody held it for all of `wait_seconds`.
+        Another thread or process held the lock for `wait_seconds`.
     FileNotFoundError, Backpressure
     """
     with NoRoom(directory):
@@ -199,31 +199,31 @@ def _open(path: Path, what: str) -> _Descriptor:
             return _Descriptor(path, _FLAGS, 0o600)
     except OSError as error:
         if error.errno in _NO_FILE and (path.is_symlink() or path.exists()):
-            raise _no_lock(path) from None
+            raise _not_a_lock(path) from None
         if error.errno not in _NO_RIGHT:
             raise
         raise ReadOnly(
-            f"cannot lock {what}: {error}; be the user that owns the store or one of its group that may write (see "
-            "docs/operations.md), or open it with read_only=True"
+            f"cannot lock {what}: {error}; run as the user that owns the store or as a user of its group that may write "
+            "(see docs/operations.md), or open it with read_only=True"
         ) from None
 
 
 def _check_ours(fd: int, path: Path, directory: os.stat_result) -> None:
-    """Refuse what no store has put there: the lock of another user whom its directory does not let write."""
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
-        raise _no_lock(path)
-    shared = directory.st_mode & stat.S_IWGRP and found.st_gid == directory.st_gid
-    if found.st_uid not in (0, os.geteuid(), directory.st_uid) and not shared:
+    """Raise `ConfigError` if no store wrote the file: it is not regular, or its owner may not write here."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_a_lock(path)
+    shared = directory.st_mode & stat.S_IWGRP and status.st_gid == directory.st_gid
+    if status.st_uid not in (0, os.geteuid(), directory.st_uid) and not shared:
         raise ConfigError(
-            f"the lock {path} belongs to user {found.st_uid}, who does not own its directory; find out who put it there "
+            f"the lock {path} belongs to user {status.st_uid}, who does not own its directory; find out who put it there "
             "and remove it"
         )
 
 
-def _no_lock(path: Path) -> ConfigError:
+def _not_a_lock(path: Path) -> ConfigError:
     return ConfigError(
-        f"{path} is no regular file, as a lock is; find out who put it there and remove it: it is made anew"
+        f"{path} is no regular file, as a lock must be; find out who put it there and remove it: the store makes a new one"
     )
 
 

@@ -1,7 +1,7 @@
-"""Map a file's bytes for reading, without keeping the file open.
+"""Memory maps of files that keep no file open.
 
-Python's own `mmap` keeps a descriptor for each map (until 3.13's ``trackfd``), and Arrow's does too, so a scan of a
-thousand segments would use up what a process may have open by default.
+Python's `mmap` keeps a descriptor for each map (until ``trackfd`` of 3.13), and so does Arrow's. A scan of a thousand
+segments would then exceed the default limit of open files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class _Mapping:
-    """Owns one map; unmaps when the last buffer that points into it is gone."""
+    """One map; it is unmapped when the last buffer in it is gone."""
 
     __slots__ = ("_unmap", "address", "size")
 
@@ -36,7 +36,7 @@ class _Mapping:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         self.address, self.size = int(address), size
-        self._unmap = _libc.munmap  # module globals may be gone before the last map
+        self._unmap = _libc.munmap  # at exit, module globals may be gone before the last map
 
     def __del__(self) -> None:
         if self.address:
@@ -49,14 +49,14 @@ def map_bytes(path: Path, fd: int, size: int) -> pa.Buffer:
     Raises
     ------
     CorruptionError
-        The file is shorter: to touch what it does not have would end the process.
+        The file is shorter: reading a map beyond the end of its file would kill the process.
     Backpressure
         The process may have no more maps.
     """
-    have = os.fstat(fd).st_size
-    if have < size:
+    file_bytes = os.fstat(fd).st_size
+    if file_bytes < size:
         raise CorruptionError(
-            f"file is shorter than the {size} bytes of its blocks", where=str(path), position=have
+            f"file is shorter than the {size} bytes of its blocks", where=str(path), position=file_bytes
         )
     try:
         mapping = _Mapping(fd, size)

@@ -1,7 +1,7 @@
-"""The one place that changes the local disk: create, write, sync, rename, unlink, truncate.
+"""All changes of the local disk: create, write, sync, rename, unlink, truncate.
 
-Tests replace `FileSystem` to stop after every step, or to forget what was not synced. Errors of the
-device leave as typed errors: no room is `DiskFull`, everything else an `OSError` for the caller to judge.
+Tests replace `FileSystem` to stop after every step, or to drop unsynced bytes. A full disk raises `DiskFull`; other
+errors of the device stay `OSError`, and the caller decides what they mean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 
 def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """Return Linux's fallocate(2): where the file system cannot, os.posix_fallocate writes zeros, which gains nothing."""
+    """Return Linux's fallocate(2). `os.posix_fallocate` may write zeros instead, which saves no time."""
     if sys.platform != "linux":
         return None
     function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
@@ -42,11 +42,11 @@ class FileSystem(Protocol):
     """Every operation that changes files. ``fd`` is an open file descriptor."""
 
     def create(self, path: Path) -> int:
-        """Create a new file for reading and writing; it must not exist. Its mode and group follow its directory."""
+        """Create a file for reading and writing; it must not exist. Its mode and group come from its directory."""
         ...
 
     def open(self, path: Path) -> int:
-        """Open an existing file, not one that a symbolic link names, for reading and writing."""
+        """Open an existing file for reading and writing; do not follow a symbolic link."""
         ...
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
@@ -59,18 +59,18 @@ class FileSystem(Protocol):
         Raises
         ------
         OSError
-            Never `DiskFull`: what a failed sync has lost is unknown, and waiting does not bring it back.
+            Never `DiskFull`: it is unknown what a failed sync has lost, and a retry does not bring it back.
         """
         ...
 
     def truncate(self, fd: int, length: int) -> None: ...
     def reserve(self, fd: int, position: int, length: int) -> None:
-        """Lengthen the file by `length` allocated zeros from `position` on, where the system can do so at once.
+        """Extend the file by `length` allocated zeros from `position` on, if the system can do so at once.
 
         Raises
         ------
         DiskFull
-            No room for so much; the file may be longer all the same.
+            There is no room for `length` bytes; the file may be longer than before.
         """
         ...
 
@@ -81,15 +81,15 @@ class FileSystem(Protocol):
         ...
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Remove a file; a missing file is no error."""
         ...
 
     def make_root(self, path: Path) -> None:
-        """Create a directory that is its owner's alone, and its parents as anybody would, durably."""
+        """Create a directory with access for its owner only, and its parents with default rights, durably."""
         ...
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents below a root, durably; mode and group follow from above."""
+        """Create a directory and its parents below a root, durably; mode and group come from the parent."""
         ...
 
     def remove_directory(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class OsFileSystem:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             above = os.stat(path.parent)
-            rights.give(fd, above, rights.file_mode(above))
+            rights.set_rights(fd, above, rights.file_mode(above))
         except BaseException:
             os.close(fd)
             raise
@@ -147,7 +147,7 @@ class OsFileSystem:
         """See `FileSystem.reserve`; Linux alone."""
         if _fallocate is not None and _fallocate(fd, 0, position, length):
             number = ctypes.get_errno()
-            # Others say that the file system cannot, or was interrupted: then the write finds out.
+            # With other errors the file system cannot reserve, or was interrupted; the write itself will tell.
             if number in _NO_ROOM:
                 with NoRoom():
                     raise OSError(number, os.strerror(number))
@@ -202,22 +202,22 @@ class OsFileSystem:
 
 
 def sync_before_reading(fd: int) -> None:
-    """Make a file's bytes durable; a descriptor open for reading is enough."""
+    """Make a file's bytes durable; a descriptor that is open for reading is enough."""
     if sys.platform == "darwin":
-        # fsync on macOS stops at the drive's cache.
+        # fsync on macOS leaves bytes in the cache of the drive.
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(fd)
 
 
 def mark_used(path: Path, used_ns: int) -> None:
-    """Set the time of modification of a cached file: a hint for eviction, so that it fails is no error."""
+    """Set the modification time of a cached file. It is a hint for eviction, so errors are ignored."""
     with suppress(OSError):
         os.utime(path, ns=(used_ns, used_ns))
 
 
 class NoRoom:
-    """Turn "no space left" and "quota exceeded" into `DiskFull`, "too many open files" into `Backpressure`."""
+    """A context that turns "no space left" and "quota exceeded" into `DiskFull`, "too many open files" into `Backpressure`."""
 
     __slots__ = ("_path",)
 
@@ -253,7 +253,7 @@ def read_whole(path: Path) -> bytes:
 
 
 def write_atomically(fs: FileSystem, path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, durably: after a crash it holds the old bytes or the new, whole."""
+    """Replace the content of `path` durably: after a crash it is all the old bytes or all the new ones."""
     temporary = path.with_name(f".{path.name}.tmp")
     fs.unlink(temporary)
     fd = fs.create(temporary)

@@ -1,4 +1,4 @@
-"""What a directory is mounted from: a store's locks and syncs need a file system of this machine."""
+"""The check that a store lies on a local file system, which its locks and syncs need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 
-# Linux says what is mounted; other systems have no such file, and are not asked.
+# The list of mounts on Linux. Other systems have no such file, and the check is skipped.
 MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = frozenset(
     {"afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
@@ -31,7 +31,7 @@ _FUSE = frozenset(
 
 
 def check_local(root: Path) -> None:
-    """Raise `ConfigError` where a directory, there or to be made, lies on a network file system that tells so."""
+    """Raise `ConfigError` if a directory, existing or not, lies on a known network file system."""
     kind = file_system(root)
     family, _, program = kind.partition(".")
     if family in _NETWORK or (family == "fuse" and program in _FUSE):
@@ -42,7 +42,7 @@ def check_local(root: Path) -> None:
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system that a path lies on, as Linux calls it; empty where that is not known."""
+    """Return Linux's name for the type of a path's file system; empty if it is unknown."""
     with suppress(OSError):
         while not path.exists() and path != path.parent:
             path = path.parent

@@ -1,4 +1,4 @@
-"""Which staged commits are decided and not completed yet, as the local store tells; see `tiered.staging`."""
+"""The staged commits on this disk that are decided and not complete; see `tiered.staging`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DECISION_FILE = "commit.json"
 
 
 def decision_producer(directory: Path) -> str:
-    """Return the name of the idempotent producer that appends what is decided in the directory of a query."""
+    """Return the id of the idempotent producer that appends the decided commit in a query's directory."""
     return f"stage:{directory.name}"
 
 
 def open_decisions(root: Path) -> list[Path]:
-    """Return the directories of the queries that have a commit under way."""
+    """Return the directories of the queries with a decided commit."""
     try:
         names = os.listdir(root / STAGE_DIRECTORY)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""A partition's directory: which segment files it holds, and its start offset.
+"""The directory of a partition: its segment files and its small documents.
 
-The files are the truth; no second catalogue can disagree with them. A name is
-``<base offset, 20 digits>-<generation>.log``. Where a re-encoding left two generations of one base
-offset, the higher is the segment and the lower a leftover.
+The files are the only list of segments, so no second list can disagree. A file's name is
+``<base offset, 20 digits>-<generation>.log``. If a re-encoding leaves two generations of one base offset, the higher
+one is the segment and the lower one a leftover.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class SegmentName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> SegmentName | None:
-        """Return the parsed name, or None where `name` is no segment's."""
+        """Return the parsed name; None if `name` is not the name of a segment."""
         match = _NAME.fullmatch(name)
         return cls(int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One look at a partition's directory.
+    """The segment files of a partition's directory.
 
     Attributes
     ----------
     segments
         The highest generation of every base offset, in offset order; the last is the newest file.
     leftovers
-        Lower generations, superseded.
+        The lower generations, which a re-encoding replaced.
     """
 
     segments: tuple[SegmentName, ...]
@@ -59,7 +59,7 @@ class Listing:
 
 
 def list_segments(directory: Path) -> Listing:
-    """List a partition's directory in one pass; an absent one is empty."""
+    """List the segments of a partition's directory; a missing directory is empty."""
     try:
         with NoRoom(directory):
             listed = os.listdir(directory)
@@ -72,9 +72,9 @@ def list_segments(directory: Path) -> Listing:
 
 
 def remove_half_written(fs: FileSystem, directory: Path) -> None:
-    """Remove what a killed tierer left half made; the writer's own files, generation 0, are left alone.
+    """Remove unfinished files of a killed tierer, but not those of the writer, which have generation 0.
 
-    The caller holds the tiering lock, under which alone these files are made.
+    The caller holds the tiering lock; these files are only written under it.
     """
     documents = {f".{REQUEST_FILE}.tmp", f".{SWEEP_FILE}.tmp"}
     for name in os.listdir(directory):
@@ -83,7 +83,7 @@ def remove_half_written(fs: FileSystem, directory: Path) -> None:
 
 
 def read_start_offset(directory: Path) -> int:
-    """Return the partition's durable start offset; 0 before it was ever moved.
+    """Return the partition's durable start offset; 0 if it was never moved.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def write_start_offset(fs: FileSystem, directory: Path, start_offset: int) -> No
 
 
 def read_lineage(directory: Path) -> int | None:
-    """Return the epoch of the lineage that this partition belongs to in the bucket; None before the first claim."""
+    """Return the epoch of the partition's lineage in the bucket; None before the first claim."""
     path = directory / LINEAGE_FILE
     try:
         data = read_whole(path)
@@ -119,12 +119,12 @@ def read_lineage(directory: Path) -> int | None:
 
 
 def write_lineage(fs: FileSystem, directory: Path, epoch: int) -> None:
-    """Remember the lineage durably, so that a restore elsewhere fences this disk even after a restart."""
+    """Store the lineage durably, so that a restore elsewhere fences this disk even after a restart."""
     write_atomically(fs, directory / LINEAGE_FILE, encode_document({"epoch": epoch}))
 
 
 def read_fence(directory: Path) -> str | None:
-    """Return why this lineage was fenced, or None."""
+    """Return the reason why the partition is fenced; None if it is not."""
     path = directory / FENCED_FILE
     try:
         data = read_whole(path)
@@ -139,7 +139,7 @@ def write_fence(fs: FileSystem, directory: Path, reason: str) -> None:
 
 
 def read_marks(directory: Path) -> dict[str, float]:
-    """Return the orphans that the last sweep left, by key, with when at the latest they became one (Unix).
+    """Return the orphans that the last sweep left: by key, the latest possible time since when no manifest names it.
 
     Raises
     ------
@@ -160,5 +160,5 @@ def read_marks(directory: Path) -> dict[str, float]:
 
 
 def write_marks(fs: FileSystem, directory: Path, marks: dict[str, float]) -> None:
-    """Remember the orphans of a sweep, durably."""
+    """Store the orphans of a sweep durably."""
     write_atomically(fs, directory / SWEEP_FILE, encode_document({"unnamed": marks}))

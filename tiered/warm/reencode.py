@@ -1,7 +1,7 @@
-"""Re-encode a sealed segment: another codec, small blocks merged, as the next generation of its file.
+"""Re-encoding of a sealed segment with another codec and larger blocks, as the next generation of its file.
 
-Order, so that a kill at any instruction loses nothing: write ``<base>-<generation + 1>`` under a
-temporary name, sync it, decode it again and compare, rename, sync the directory, unlink the old one.
+The order of the steps loses nothing if the process is killed between any two: write ``<base>-<generation + 1>`` under a
+temporary name, sync it, decode and compare it, rename it, sync the directory, unlink the old file.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def merged_batches(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield a segment's records as body batches of about `target_bytes`, with their last append time.
 
-    Batches are verified, dense in offsets, and in order. With `offsets` they are of the blocks that overlap
-    this range, which may begin before it and end after it.
+    Batches are verified, in order and without gaps. With `offsets` they hold whole blocks that overlap this range.
     """
     schema = segment.header.schema
     pending: list[pa.RecordBatch] = []
@@ -63,14 +62,14 @@ def rewrite_segment(
     block_bytes: int = TARGET_BLOCK_BYTES,
     kept: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> SegmentFacts:
-    """Re-encode the sealed segment at `path`, into blocks of about `block_bytes`, and return the new facts.
+    """Re-encode the sealed segment at `path` into blocks of about `block_bytes`; return the new facts.
 
     Raises
     ------
     CorruptionError
-        The old segment does not verify, or the new one does not hold the same records; the old one stays.
+        The old segment does not verify, or the new one does not hold the same records. The old one stays.
     DiskFull
-        No room for the copy; nothing changed.
+        There is no room for the copy; nothing changed.
     """
     old = SegmentFile.open(path, use_mmap=use_mmap)
     if old.facts is None:
@@ -115,7 +114,7 @@ def _write_copy(
     index, content = BlockIndex(), ContentHash()
     offset = facts.base_offset
     for batch, append_us in merged_batches(old, block_bytes):
-        # Several where one chunk a column takes more than the one chunk that the records came in.
+        # Several blocks if one chunk a column takes more bytes than the single chunk of the old block.
         for body in encode_blocks(batch, codec, level):
             block = _block_header(old, body, offset, append_us)
             index.append_row(
@@ -146,20 +145,20 @@ def _block_header(old: SegmentFile, body: Body, offset: int, append_us: int) -> 
 
 
 def _compare(old: SegmentFile, new: SegmentFile, block_bytes: int) -> None:
-    """Raise unless both hold the same records, block boundaries aside."""
+    """Raise unless both segments hold the same records; their block boundaries may differ."""
     written = (batch for batch, _ in merged_batches(new, 0))
     for batch, _ in merged_batches(old, block_bytes):
         row = 0
         while row < batch.num_rows:
-            found = next(written, None)
-            if found is None or not same_records(batch.slice(row, found.num_rows), found):
+            copy = next(written, None)
+            if copy is None or not same_records(batch.slice(row, copy.num_rows), copy):
                 raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
-            row += found.num_rows
+            row += copy.num_rows
     if next(written, None) is not None:
         raise CorruptionError("re-encoded segment differs from its source", where=str(new.path))
 
 
 def remove_leftover(fs: FileSystem, directory: Path, name: SegmentName) -> None:
-    """Unlink a superseded generation, once the higher one is known durable."""
+    """Make the higher generation's name durable, then unlink the lower one."""
     fs.sync_directory(directory)
     fs.unlink(directory / str(name))

@@ -1,8 +1,8 @@
-"""Who else may use what a store makes: the users that its root directory lets in, and nobody else.
+"""The rights of a store's files: the mode and group of its root directory apply to all files below.
 
-A root that is made new is its owner's alone. Whatever is made below one follows the directory that it is made in, in
-mode and group, whatever the umask is; so the mode of the root is the setting. Two things are never given, whatever
-the root says: that others than the owner and the group write, and a lock that somebody may hold who may not write.
+A new root gives access to its owner only. Each new file and directory takes mode and group from its parent directory; the
+umask does not matter. Whatever the mode of the root, only the owner and the group may write, and only users who may write
+can hold a lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def file_mode(directory: os.stat_result) -> int:
 
 
 def lock_mode(directory: os.stat_result) -> int:
-    """Return the mode of a lock in `directory`: a descriptor for reading is enough to hold it, so only writers get one."""
+    """Return the mode of a lock in `directory`; only writers may read it, because a reader could hold the lock."""
     return 0o660 if directory.st_mode & stat.S_IWGRP else 0o600
 
 
@@ -34,19 +34,19 @@ def directory_mode(directory: os.stat_result) -> int:
     return directory.st_mode & (_DIRECTORY | _INHERITED_GROUP) | _OWNER
 
 
-def give(fd: int, directory: os.stat_result, mode: int) -> None:
-    """Give what this process made in `directory` the group of that, and `mode`; root gives it the owner too.
+def set_rights(fd: int, directory: os.stat_result, mode: int) -> None:
+    """Give a new file the group of its `directory`, and `mode`; root sets the owner, too.
 
-    Where the group cannot be given, nobody gets by another group what only that of the directory is to have. File
-    systems without modes keep what they have.
+    If the group cannot be set, the group's rights are removed, so that no other group gets them. On file systems without
+    modes nothing changes.
     """
-    found = os.fstat(fd)
-    owner = directory.st_uid if os.geteuid() == 0 else found.st_uid
-    if (found.st_uid, found.st_gid) != (owner, directory.st_gid):
+    status = os.fstat(fd)
+    owner = directory.st_uid if os.geteuid() == 0 else status.st_uid
+    if (status.st_uid, status.st_gid) != (owner, directory.st_gid):
         try:
             os.fchown(fd, owner, directory.st_gid)
         except OSError:
-            if found.st_gid != directory.st_gid:
+            if status.st_gid != directory.st_gid:
                 mode = mode & ~_GROUP & ~_INHERITED_GROUP | (mode & _OTHERS) << 3
     if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         with suppress(OSError):
@@ -54,9 +54,9 @@ def give(fd: int, directory: os.stat_result, mode: int) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory that follows the one that it lies in; one that is there stays as it is."""
-    above = os.stat(path.parent)
-    mode = directory_mode(above)
+    """Create a directory with the rights of its parent; an existing directory keeps its rights."""
+    parent = os.stat(path.parent)
+    mode = directory_mode(parent)
     try:
         os.mkdir(path, mode & 0o777)
     except FileExistsError:
@@ -65,48 +65,48 @@ def make_directory(path: Path) -> None:
         return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        give(fd, above, mode)
+        set_rights(fd, parent, mode)
     finally:
         os.close(fd)
 
 
-def follow_root(root: Path, inner: Path) -> None:
-    """Bring a store in line with its root, where that has changed since `inner`, a directory in it, was.
+def apply_root_rights(root: Path, inner: Path) -> None:
+    """Apply the rights of the root to all files of a store, if `inner`, a directory in it, has other rights.
 
-    Only the owner of the root does that, and only with what is his: another user's files follow when they are made.
-    What cannot be changed stays as it is. `inner` comes last, so that it is done again after a kill.
+    Only the owner of the root does this, and only for own files; files of other users keep their rights. `inner` is
+    changed last, so that a killed run is repeated.
     """
     try:
-        top, known = os.stat(root), os.stat(inner)
+        top, present = os.stat(root), os.stat(inner)
     except FileNotFoundError:
         return
-    if top.st_uid != os.geteuid() or _same(top, known):
+    if top.st_uid != os.geteuid() or _has_rights_of(top, present):
         return
     for base, directories, files in os.walk(root, topdown=False):
         for name in files + directories:
             path = Path(base) / name
             if path != inner:
-                _follow(path, top)
-    _follow(inner, top)
+                _apply(path, top)
+    _apply(inner, top)
 
 
-def _same(top: os.stat_result, inner: os.stat_result) -> bool:
-    kept = stat.S_IMODE(inner.st_mode) & 0o777, inner.st_gid
-    return kept == (directory_mode(top) & 0o777, top.st_gid)
+def _has_rights_of(top: os.stat_result, inner: os.stat_result) -> bool:
+    rights = stat.S_IMODE(inner.st_mode) & 0o777, inner.st_gid
+    return rights == (directory_mode(top) & 0o777, top.st_gid)
 
 
-def _follow(path: Path, top: os.stat_result) -> None:
+def _apply(path: Path, top: os.stat_result) -> None:
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            found = os.fstat(fd)
-            if stat.S_ISDIR(found.st_mode):
+            status = os.fstat(fd)
+            if stat.S_ISDIR(status.st_mode):
                 mode = directory_mode(top)
-            elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            elif stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 mode = lock_mode(top) if path.suffix == ".lock" else file_mode(top)
             else:
-                return  # a second name may lie outside
-            if found.st_uid == top.st_uid:
-                give(fd, top, mode)
+                return  # a second name may lie outside of the store
+            if status.st_uid == top.st_uid:
+                set_rights(fd, top, mode)
         finally:
             os.close(fd)

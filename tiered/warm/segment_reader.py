@@ -27,7 +27,7 @@ from .filesystem import NoRoom, sync_before_reading
 from .partition_directory import SegmentName, list_segments
 from .segment_scan import FileWindow, Scan, Source, scan_blocks
 
-_BLOCKS_KNOWN_MAX = 1 << 16
+_TRUSTED_BLOCKS_MAX = 1 << 16
 _Stored = bytes  # within the class, `bytes` is a property
 
 
@@ -73,7 +73,7 @@ class SegmentFile:
         self.scan = scan
         self._where = str(path)
         # Blocks whose contents, beyond their checksums, were found to be sound.
-        self._known: set[tuple[int, tuple[int, ...] | None]] = set()
+        self._trusted: set[tuple[int, tuple[int, ...] | None]] = set()
 
     @classmethod
     def open(cls, path: Path, *, use_mmap: bool = True, earlier: SegmentFile | None = None) -> SegmentFile:
@@ -121,7 +121,7 @@ class SegmentFile:
             if header.generation > 0:
                 # Re-encoded files get their name once they are sealed.
                 raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
-            if earlier is not None and earlier.ends_at_room(fd):
+            if earlier is not None and earlier.has_no_new_blocks(fd):
                 return earlier
             scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
             # After the scan, for what its writer adds while it goes on.
@@ -157,7 +157,7 @@ class SegmentFile:
             == (self.index.base_offsets[last], self.index.lengths[last], self.index.record_counts[last])
         )
 
-    def ends_at_room(self, fd: int) -> bool:
+    def has_no_new_blocks(self, fd: int) -> bool:
         """Whether nothing was written after the last block that this look found, or nothing that is complete.
 
         Behind a header of zeros may lie blocks that are being written, or that a crash left behind: as long as it is
@@ -185,13 +185,13 @@ class SegmentFile:
         return cls(path, None, header, index, end_offset, None, None, producers, use_mmap=use_mmap)
 
     @cached_property
-    def is_in_its_place(self) -> bool:
+    def matches_path(self) -> bool:
         """Whether its directory and its name say what its header says."""
         name = SegmentName(self.header.base_offset, self.header.generation)
         return (str(self.header.partition), str(name)) == (self.path.parent.name, self.path.name)
 
     @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _reopen(self) -> Iterator[int]:
         """Open the file of `of_writer` once more, if it is still the same."""
         with NoRoom(self.path):
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -221,13 +221,13 @@ class SegmentFile:
         """
         wanted = self.index.between(start_offset, end_offset)
         if self._mapped is None and self._use_mmap and wanted:
-            with self._opened() as fd:
+            with self._reopen() as fd:
                 # What lies beyond the last block is not mapped: a roll may give it back at this moment.
                 self._mapped = map_bytes(self.path, fd, self.bytes)
         if self._mapped is not None:
             yield from self._blocks(self._mapped, wanted, start_offset)
         elif wanted:
-            with self._opened() as fd:
+            with self._reopen() as fd:
                 last = wanted[-1]
                 window = FileWindow(fd, self.index.positions[last] + self.index.lengths[last])
                 yield from self._blocks(window, wanted, start_offset)
@@ -275,7 +275,7 @@ class SegmentFile:
         if self._mapped is not None:
             yield from self._headers(self._mapped.slice, position, min(end_position, self._mapped.size))
         elif position < end_position:
-            with self._opened() as fd:
+            with self._reopen() as fd:
                 yield from self._headers(partial(_pread, fd), position, end_position)
 
     def _headers(
@@ -299,10 +299,10 @@ class SegmentFile:
             columns=columns,
             where=self._where,
             position=block.position,
-            trusted=looked_at in self._known,
+            trusted=looked_at in self._trusted,
         )
-        if len(self._known) < _BLOCKS_KNOWN_MAX:
-            self._known.add(looked_at)
+        if len(self._trusted) < _TRUSTED_BLOCKS_MAX:
+            self._trusted.add(looked_at)
         return found
 
 

@@ -132,7 +132,7 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
     epoch, synced, last_append_us = after.writer_epoch, after.synced_through, after.last_append_us
     first_append_us = after.first_append_us
     damage: CorruptionError | None = None
-    looked_again_at = -1
+    reread_at = -1
     while position < data.size:
         try:
             header = _next_block(data, position, segment, epoch, offset, where)
@@ -141,11 +141,11 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
             if damage is None:
                 break
             try:
-                _refuse_proven_damage(data, position, offset, segment, epoch, synced, damage)
+                _check_torn_tail(data, position, offset, segment, epoch, synced, damage)
             except CorruptionError:
-                if looked_again_at == position or not isinstance(data, FileWindow):
+                if reread_at == position or not isinstance(data, FileWindow):
                     raise
-                looked_again_at, damage = position, None
+                reread_at, damage = position, None
                 data.forget()
                 continue
             break
@@ -207,7 +207,7 @@ def _next_block(
     return header
 
 
-def _refuse_proven_damage(
+def _check_torn_tail(
     data: Source,
     position: int,
     offset: int,

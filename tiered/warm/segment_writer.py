@@ -56,7 +56,7 @@ class SegmentWriter:
         self._fs = fs
         self.path = path
         self._fd = fd
-        self._sync_turn = threading.Lock()
+        self._sync_lock = threading.Lock()
         self._sync_failed = False
         self.header = header
         self.writer_epoch = writer_epoch
@@ -136,7 +136,7 @@ class SegmentWriter:
             The device failed, or what was written in vain cannot be cut off; or that is so since an earlier call.
         """
         self._check_settled()
-        write = self._planned(bodies, append_us, numbers or [NO_NUMBERS] * len(bodies))
+        write = self._plan(bodies, append_us, numbers or [NO_NUMBERS] * len(bodies))
         self._tail.reserve(write.position, sum(body.length for body in bodies))
         try:
             self._write(write)
@@ -150,7 +150,7 @@ class SegmentWriter:
         try:
             self._settled = False
             self._tail.put(write.position, write.blocks)
-            self._take(write)
+            self._add_blocks(write)
         except BaseException as error:
             if not (self._settle(write) and isinstance(error, DiskFull)):
                 raise
@@ -159,7 +159,7 @@ class SegmentWriter:
         if not self._settled:
             raise OSError(errno.EIO, "an earlier write failed, and what it left could not be cut off")
 
-    def _planned(self, bodies: Sequence[Body], append_us: int, numbers: Sequence[Numbers]) -> _Write:
+    def _plan(self, bodies: Sequence[Body], append_us: int, numbers: Sequence[Numbers]) -> _Write:
         append_us = max(append_us, self.last_append_us)
         end = self.end_offset
         blocks = []
@@ -184,7 +184,7 @@ class SegmentWriter:
         self._settled = False
         if self._tail.holds(write.position, write.blocks):
             self.index.truncate(write.position)  # it may have been taken note of in part
-            self._take(write)
+            self._add_blocks(write)
             return True
         self._tail.cut(write.position)
         if len(write.blocks) > 1:
@@ -193,7 +193,7 @@ class SegmentWriter:
         self._settled = True
         return False
 
-    def _take(self, write: _Write) -> None:
+    def _add_blocks(self, write: _Write) -> None:
         """Take note of blocks that are there from now on; `_settle` begins again what was broken off."""
         position, offset = write.position, write.base_offset
         content = write.content.copy()
@@ -212,10 +212,10 @@ class SegmentWriter:
         self.last_append_us = write.append_us
         # One statement: nothing can come between the two.
         self.position, self.end_offset = position, offset
-        self._note(write)
+        self._add_producers(write)
         self._settled = True
 
-    def _note(self, write: _Write) -> None:
+    def _add_producers(self, write: _Write) -> None:
         """Take note of the producers of blocks that are there; twice is once."""
         offset = write.base_offset
         for (_, body), (number, epoch, first, last) in zip(write.blocks, write.numbers, strict=True):
@@ -241,7 +241,7 @@ class SegmentWriter:
     def _sync_file(self) -> None:
         # The system tells of lost pages once. A roll and a commit may sync the file from two threads: who comes after
         # the one that was told must not take the next success for theirs.
-        with self._sync_turn:
+        with self._sync_lock:
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync of this file failed")
             try:

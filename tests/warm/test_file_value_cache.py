@@ -1,4 +1,4 @@
-"""`KnownFiles`: what was read of a file is read again when the file is another one."""
+"""`FileValueCache`: a value is read again when its file changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered.warm.known_files import SETTLED_NS, KnownFiles
+from tiered.warm.file_value_cache import SETTLED_NS, FileValueCache
 
 
 def settle(path: Path) -> None:
@@ -18,7 +18,7 @@ def settle(path: Path) -> None:
 
 
 def test_a_file_that_did_not_change_is_read_once(tmp_path: Path) -> None:
-    path, known, reads = tmp_path / "f", KnownFiles[bytes](), []
+    path, known, reads = tmp_path / "f", FileValueCache[bytes](), []
 
     def read() -> bytes:
         reads.append(1)
@@ -41,7 +41,7 @@ def test_a_file_that_did_not_change_is_read_once(tmp_path: Path) -> None:
 
 def test_a_file_that_just_changed_is_read_each_time(tmp_path: Path) -> None:
     """Its next change may get the same time stamp, size and inode."""
-    path, known = tmp_path / "f", KnownFiles[bytes]()
+    path, known = tmp_path / "f", FileValueCache[bytes]()
     path.write_bytes(b"1")
     stamp = path.stat().st_mtime_ns
     assert known.read(str(path), path.read_bytes) == b"1"
