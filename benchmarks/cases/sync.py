@@ -104,7 +104,7 @@ def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:
     with store:
         topic.append(b"opens the segment")
         syncs = store.context.write_counters.syncs
-        before = sum(syncs.counted.counts)
+        before = sum(syncs.distribution.counts)
         shares = [records[i::threads] for i in range(threads)]
         if threads == 1:
             with stopwatch() as watch:
@@ -118,7 +118,7 @@ def _appended(folder: Path, records: list[bytes], *, threads: int) -> Sample:
             with stopwatch() as watch:
                 for worker in workers:
                     worker.join()
-        count = sum(syncs.counted.counts) - before
+        count = sum(syncs.distribution.counts) - before
     return Sample(len(records) / watch.seconds, {"records/sync": len(records) / count})
 
 

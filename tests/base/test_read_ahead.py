@@ -77,7 +77,7 @@ def test_closing_ends_the_items_and_the_thread() -> None:
 
 def test_ctrl_c_leaves_no_thread_behind() -> None:
     """Also while the thread begins: one that waits for room for ever would keep the process from ending."""
-    codes = {ahead._made_on_a_thread.__code__, threading.Thread.start.__code__}
+    codes = {ahead._items_from_thread.__code__, threading.Thread.start.__code__}
     for point in count():
         with (
             interrupting(codes, point) as left,

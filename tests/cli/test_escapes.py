@@ -20,7 +20,7 @@ import tiered
 from tests.support import fork_server
 from tests.support.paths import ROOT
 from tests.support.stores import HOUR_US
-from tiered.base.units import shown, shown_json
+from tiered.base.units import printable, printable_json
 from tiered.cli.output import error_line, print_facts, print_table, say
 from tiered.daemon.logs import HumanLine, JsonLine
 
@@ -50,11 +50,11 @@ def on_terminal(*arguments: str) -> str:
 @given(st.text())
 def test_nothing_that_moves_a_terminal_is_left(text: str) -> None:
     """Tabs and ends of lines stay, and so does whatever can be read."""
-    assert RAW.search(shown(text)) is None
-    assert shown(text.translate({0x1B: "x"})).count("\n") == text.count("\n")
+    assert RAW.search(printable(text)) is None
+    assert printable(text.translate({0x1B: "x"})).count("\n") == text.count("\n")
     document = json.dumps({"name": text}, ensure_ascii=False)
-    assert RAW.search(shown_json(document)) is None
-    assert json.loads(shown_json(document)) == {"name": text}
+    assert RAW.search(printable_json(document)) is None
+    assert json.loads(printable_json(document)) == {"name": text}
 
 
 def test_everything_that_commands_print_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,8 +234,8 @@ def test_durations_fall_into_the_bucket_whose_bound_they_reach() -> None:
     durations = Durations((0.1, 1.0))
     for seconds in (0.05, 0.1, 0.10001, 1.0, 7.0):
         durations.observe(seconds)
-    assert durations.counted.counts == (2, 2, 1)
-    assert durations.counted.total_seconds == pytest.approx(8.25001)
+    assert durations.distribution.counts == (2, 2, 1)
+    assert durations.distribution.total_seconds == pytest.approx(8.25001)
 
 
 def test_recent_errors_are_few_and_say_how_often() -> None:

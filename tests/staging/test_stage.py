@@ -37,7 +37,7 @@ from tiered.errors import (
 from tiered.format import producers
 from tiered.format.schema import HEADERS_TYPE
 from tiered.staging import stage as module
-from tiered.staging.ledger import ONCE, Ledger
+from tiered.staging.ledger import JOB_PREFIX, Ledger
 from tiered.staging.stage import BATCH_MAX, DONE_SECONDS, ROWS_SECONDS, Staging
 from tiered.staging.stage_file import Staged
 from tiered.store.interface.topic import Topic
@@ -309,15 +309,15 @@ def test_a_start_sweeps_and_leaves_out_what_does_not_read(store: tiered.Store, c
 def test_what_is_known_of_a_query_of_one_batch_goes_after_a_day(store: tiered.Store, clock: Clock) -> None:
     """Jobs come by the minute, and each opening of a partition looks at all that is known."""
     staging = Staging(store.context, store.open_topics)
-    put(staging, 0, [[b"1"]], query=f"{ONCE}1")
-    (aborted,) = stage(staging, [[b"2"]], query=f"{ONCE}2")
-    staging.abort("t", f"{ONCE}2", [aborted.attempt])
+    put(staging, 0, [[b"1"]], query=f"{JOB_PREFIX}1")
+    (aborted,) = stage(staging, [[b"2"]], query=f"{JOB_PREFIX}2")
+    staging.abort("t", f"{JOB_PREFIX}2", [aborted.attempt])
     put(staging, 0, [[b"3"]], query="app:1")
     directories = list((Path(store.url) / "stage").iterdir())
     clock.now_us = max(int(path.stat().st_mtime * 1e6) for path in directories)
     clock.advance(ROWS_SECONDS - 10)
     staging.sweep()
-    assert not put(staging, 0, [[b"1"]], query=f"{ONCE}1")
+    assert not put(staging, 0, [[b"1"]], query=f"{JOB_PREFIX}1")
     assert all(path.exists() for path in directories)
     clock.advance(60)
     staging.sweep()
@@ -334,7 +334,7 @@ def test_batches_that_come_once_displace_no_producer(
     session = topic.producer("ingest")
     first = session.append(b"mine", sequence=0, partition=0)
     for number in range(6):
-        put(staging, 0, [[b"theirs"]], query=f"{ONCE}{number}")
+        put(staging, 0, [[b"theirs"]], query=f"{JOB_PREFIX}{number}")
     assert session.append(b"mine", sequence=0, partition=0) == first
     assert Counter(values(topic)) == {b"mine": 1, b"theirs": 6}
 

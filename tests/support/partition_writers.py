@@ -56,7 +56,7 @@ def writing(directory: Path, meta: TopicMeta = TOPIC, **changes: Any) -> Iterato
 
 def syncs_of(writer: PartitionWriter) -> int:
     """How often the writer has synced, by the store's own count."""
-    return sum(writer._options.counters.syncs.counted.counts)
+    return sum(writer._options.counters.syncs.distribution.counts)
 
 
 def append(writer: PartitionWriter, value: bytes, key: bytes | None = None) -> int:

@@ -402,7 +402,7 @@ def test_verify_finds_what_an_early_release_mixed(
         both.tier(both.a, 1.5)
         monkeypatch.setattr(SameLog, "by_hash", lambda *_: Likeness.SAME)
         monkeypatch.setattr(SameLog, "at_end", lambda *_: Likeness.SAME)
-        monkeypatch.setattr(plan_facts, "_possible", lambda wholes, _: wholes)
+        monkeypatch.setattr(plan_facts, "_own_objects", lambda wholes, _: wholes)
         both.topics[1].append(b"b's next", sync=True)
         both.topics[1].roll()
         for hours in (3.0, 6.0, 9.0):

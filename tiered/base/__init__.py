@@ -1,4 +1,4 @@
-"""What knows nothing of logs: sizes, histograms, background threads, locks by key, read-ahead, worker pools.
+"""Tools without a word of the domain: units, histograms, background threads, locks by key, read-ahead, worker pools.
 
 Other packages import `backoff`, `condition`, `histogram`, `keyed_locks`, `process_exit`, `read_ahead`, `ticker`, `units`
 and `worker_pool`.

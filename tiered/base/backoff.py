@@ -63,5 +63,5 @@ class Backoff:
         return len(self._failed)
 
     def clear(self) -> None:
-        """Forget all failures."""
+        """Drop all failures."""
         self._failed.clear()

@@ -1,4 +1,4 @@
-"""A condition that Ctrl-C cannot leave locked, nor those who wait on it unwoken."""
+"""A condition variable that stays correct if Ctrl-C interrupts a thread inside it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable
 class InterruptSafeCondition:
     """A condition, and the lock to hold around it.
 
-    ``with news.lock`` instead of ``with condition``: the latter takes the lock in Python code, where Ctrl-C can strike
-    between taking it and being obliged to give it back, and then everybody else waits for ever. It is an `RLock`, since
-    Ctrl-C cannot keep a thread that was woken from taking one back. It then gave back another thread's.
+    Use ``with condition.lock``. Plain ``with condition`` takes the lock in Python code: Ctrl-C right after that would
+    leave it locked, and all other threads would wait without end. The lock is an `RLock`: a woken thread takes it back in
+    C, which Ctrl-C cannot interrupt. With a plain `Lock` the thread could later release the lock of another thread.
     """
 
     __slots__ = ("_condition", "lock")
@@ -22,17 +22,17 @@ class InterruptSafeCondition:
         self._condition = threading.Condition(self.lock)
 
     def wait(self, timeout_seconds: float | None = None) -> None:
-        """Wait to be told; the caller holds the lock, and looks again."""
+        """Wait for `notify_all`; the caller holds the lock, and then checks its condition again."""
         try:
             self._condition.wait(timeout_seconds)
         except BaseException:
-            # Ctrl-C right after the lock was let go; the caller is about to do so.
+            # Ctrl-C right after the wait released the lock: take it again, because the caller will release it.
             if not self.lock._is_owned():  # type: ignore[attr-defined]
                 self.lock.acquire()
             raise
 
     def wait_for(self, reached: Callable[[], bool], timeout_seconds: float) -> bool:
-        """Wait until it is reached; False where the time ran out. The caller holds the lock."""
+        """Wait until `reached` returns True; return False after the timeout. The caller holds the lock."""
         deadline = time.monotonic() + timeout_seconds
         while not reached():
             left = deadline - time.monotonic()
@@ -42,7 +42,7 @@ class InterruptSafeCondition:
         return True
 
     def notify_all(self) -> None:
-        """Wake all who wait, also where Ctrl-C strikes meanwhile; the caller holds the lock."""
+        """Wake all waiting threads, also if Ctrl-C interrupts the call. The caller holds the lock."""
         try:
             self._condition.notify_all()
         except BaseException:

@@ -1,4 +1,4 @@
-"""Durations, counted in buckets: what a histogram of them shows. No library is needed to count."""
+"""Histograms of durations; they need no library for metrics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How many durations fell into which bucket.
+    """The number of durations in each bucket.
 
     Attributes
     ----------
     bounds
-        Upper bounds of the buckets, inclusive, in seconds; one more bucket holds what is above them.
+        Upper bounds of the buckets, inclusive, in seconds; one more bucket holds longer durations.
     counts
-        One for each bucket, without those below it.
+        The number of durations in each bucket, not cumulative.
     total_seconds
         The sum of all durations.
     """
@@ -27,12 +27,12 @@ class Distribution:
 
 
 class Durations:
-    """Counts them; thread-safe.
+    """A histogram that counts durations. Thread-safe.
 
     Parameters
     ----------
     bounds
-        As of `Distribution`.
+        See `Distribution`.
     """
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -42,14 +42,14 @@ class Durations:
         self._lock = threading.Lock()
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count a duration."""
         bucket = bisect_left(self._bounds, seconds)
         with self._lock:
             self._counts[bucket] += 1
             self._total_seconds += seconds
 
     @property
-    def counted(self) -> Distribution:
-        """What was counted so far, consistent in itself."""
+    def distribution(self) -> Distribution:
+        """A consistent copy of the present counts."""
         with self._lock:
             return Distribution(self._bounds, tuple(self._counts), self._total_seconds)

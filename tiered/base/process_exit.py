@@ -1,4 +1,4 @@
-"""The open stores of this process: closed at its exit, and let go of in a child that it forks."""
+"""The open stores of this process: closed at its exit, abandoned in a forked child."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = logging.getLogger("tiered.store")
 
 
 class OpenStore(Protocol):
-    """What the end of a process, and a fork, need of a store."""
+    """The part of a store that exit and fork call."""
 
     def close(self) -> None: ...
 
@@ -23,12 +23,12 @@ _open: weakref.WeakKeyDictionary[OpenStore, bool] = weakref.WeakKeyDictionary()
 
 
 def register(store: OpenStore, *, closes_first: bool = False) -> None:
-    """Close a store as the process ends; `closes_first` where it may need another one of this process to be open."""
+    """Close a store at exit; with `closes_first` before the others, because it may need one of them."""
     _open[store] = closes_first
 
 
 def unregister(store: OpenStore) -> None:
-    """Leave a store alone, as it is closed."""
+    """Remove a store that is closed."""
     _open.pop(store, None)
 
 
@@ -42,8 +42,8 @@ def _close_all() -> None:
         try:
             store.close()
         except Exception:
-            # Whatever it is, the stores after it must be closed.
-            log.exception("%r could not be closed at exit: what was not flushed yet is lost", store)
+            # After any error the other stores must still be closed.
+            log.exception("%r could not be closed at exit: records that were not flushed are lost", store)
 
 
 os.register_at_fork(after_in_child=_abandon_all)

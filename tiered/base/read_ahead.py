@@ -1,4 +1,4 @@
-"""Make the next items on another thread while the last ones are used, with a bound on how many wait."""
+"""Read-ahead: a thread makes the next items while the caller uses the last ones."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 def read_ahead(items: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """Yield `items` in order; from the ``depth``-th on they are made on a thread, ``depth`` of them in advance.
+    """Yield `items` in order; after the first ``depth`` items a thread makes them, at most ``depth`` ahead.
 
-    Few items start no thread. To be closed (``contextlib.closing``) where it may not be used up: that waits for the
-    item which is being made. An error of `items` is raised in its place.
+    Fewer items start no thread. Close the generator (``contextlib.closing``) if it may not be exhausted: that waits for
+    the item in progress. An error of `items` is raised after the items before it.
     """
     iterator = iter(items)
     first = list(islice(iterator, depth))
     yield from first
     if len(first) == depth:
-        yield from _made_on_a_thread(iterator, depth)
+        yield from _items_from_thread(iterator, depth)
 
 
-def _made_on_a_thread(iterator: Iterable[T], depth: int) -> Generator[T, None, None]:
-    made: deque[T] = deque()
+def _items_from_thread(iterator: Iterable[T], depth: int) -> Generator[T, None, None]:
+    waiting: deque[T] = deque()
     failure: list[BaseException] = []
     free, ready = threading.Semaphore(depth), threading.Semaphore(0)
     stopped = threading.Event()
@@ -33,25 +33,25 @@ def _made_on_a_thread(iterator: Iterable[T], depth: int) -> Generator[T, None, N
     def make() -> None:
         try:
             for item in iterator:
-                made.append(item)
+                waiting.append(item)
                 ready.release()
                 free.acquire()
                 if stopped.is_set():
                     return
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever reads
+        except BaseException as error:  # noqa: BLE001 — the reading thread raises it
             failure.append(error)
         finally:
             ready.release()
 
     thread = threading.Thread(target=make, name="tiered-read-ahead")
     try:
-        # Within the try: the thread may be running when Ctrl-C comes before `start` has returned.
+        # Within the try: the thread may run already when Ctrl-C interrupts `start`.
         thread.start()
         while True:
             ready.acquire()
-            if not made:
+            if not waiting:
                 break
-            item = made.popleft()
+            item = waiting.popleft()
             free.release()
             yield item
     finally:

@@ -1,4 +1,4 @@
-"""A thread that calls a function at an interval until it is stopped, and survives its errors."""
+"""`Ticker`: a thread that calls a function at an interval and survives its errors."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ log = logging.getLogger("tiered.background")
 
 
 class Ticker:
-    """Calls `work` every `interval_seconds`; errors are logged, once while they repeat."""
+    """Calls `work` every `interval_seconds`; logs an error once while it repeats."""
 
     def __init__(self, name: str, interval_seconds: float, work: Callable[[], None]) -> None:
         self._work = work
-        self._interval_seconds = min(interval_seconds, threading.TIMEOUT_MAX)  # the system's longest wait
+        self._interval_seconds = min(
+            interval_seconds, threading.TIMEOUT_MAX
+        )  # the longest wait of the system
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._last_error = ""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait for a call that is under way."""
+        """Stop the thread; wait for a running call."""
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()

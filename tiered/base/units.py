@@ -1,8 +1,7 @@
-"""Durations and sizes as people write them, and back; and text as a terminal may have it.
+"""Units: parsing and formatting of durations, sizes, shares and times; and text that is safe for a terminal.
 
-A duration is a `datetime.timedelta` in settings and policies and becomes an integer of microseconds
-(`to_us`) where it meets a timestamp. A size is an integer of bytes. ``off`` (or null) is ``None``: never,
-or no limit.
+A duration is a `datetime.timedelta` in settings and policies; `to_us` makes it an integer of microseconds for
+arithmetic with timestamps. A size is an integer of bytes. ``off`` (or null) is ``None``: never, or no limit.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SIZE_HINT = "write a number of bytes, or a number and a unit (kB, MB, GB, KiB, 
 
 
 def parse_duration(value: object) -> timedelta:
-    """Return the duration that `value` says.
+    """Return the duration of `value`.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ def parse_duration(value: object) -> timedelta:
 
 
 def parse_size(value: object) -> int:
-    """Return the number of bytes that `value` says.
+    """Return the number of bytes of `value`.
 
     Parameters
     ----------
@@ -108,7 +107,7 @@ def _parts(text: str, units: dict[str, int], kind: str, hint: str) -> list[Fract
         if match is None:
             raise ValueError(f"{text!r} is not a {kind}; {hint}")
         number, unit = match.groups()
-        # Durations are case-sensitive (M reads as months), sizes are not (nobody means megabits).
+        # Durations are case-sensitive, as M reads as months. Sizes are not: "mb" means megabytes, never megabits.
         factor = units.get(unit.lower() if kind == "size" else unit.replace("µ", "u").replace("μ", "u"))
         if factor is None:
             raise ValueError(f"{text!r} has {f'an unknown unit {unit!r}' if unit else 'no unit'}; {hint}")
@@ -132,18 +131,18 @@ def format_duration(duration: timedelta | int, *, parts: int | None = None) -> s
     duration
         A `timedelta`, or microseconds.
     parts
-        Keep the largest so many units only, for people: ``2`` makes ``1d3h`` of ``1d3h12m5s``.
+        The number of units to keep, the largest first, for people: ``2`` makes ``1d3h`` of ``1d3h12m5s``.
     """
     left = duration if isinstance(duration, int) else to_us(duration)
     sign, left = ("-", -left) if left < 0 else ("", left)
-    found: list[str] = []
-    # Nobody calls 90 days 12 weeks and 6 days.
+    texts: list[str] = []
+    # Weeks only if they divide the duration: 90 days is 90d, not 12w6d.
     weeks = left % _DURATION_UNITS["w"] == 0
     for unit, size in _DURATION_UNITS.items():
         count, left = divmod(left, size) if unit != "w" or weeks else (0, left)
         if count:
-            found.append(f"{count}{unit}")
-    return sign + ("".join(found[:parts]) or "0s")
+            texts.append(f"{count}{unit}")
+    return sign + ("".join(texts[:parts]) or "0s")
 
 
 def format_size(size: int) -> str:
@@ -155,7 +154,7 @@ def format_size(size: int) -> str:
 
 
 def approximate_size(size: int) -> str:
-    """Return the size for people, with three digits at most and a binary unit: ``1.5MiB``."""
+    """Return the size for people, with at most three digits and a binary unit: ``1.5MiB``."""
     value = float(size)
     for unit in ("B", *_BINARY_UNITS):
         if abs(value) < 1000 or unit == _BINARY_UNITS[-1]:
@@ -167,13 +166,13 @@ def approximate_size(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """How much of a disk is to stay free: so many bytes, or a share of the whole."""
+    """The free space that a disk must keep: a number of bytes, or a share of the disk."""
 
     bytes: int = 0
     percent: Fraction = Fraction(0)
 
     def of(self, total_bytes: int) -> int:
-        """Return it in bytes, for a disk of that size."""
+        """Return the free space in bytes for a disk of this size."""
         return self.bytes or int(total_bytes * self.percent / 100)
 
     def __str__(self) -> str:
@@ -181,7 +180,7 @@ class Floor:
 
 
 def parse_floor(value: object) -> Floor:
-    """Return the free space that `value` says: a size, or a share such as ``"5%"``.
+    """Return the free space of `value`: a size, or a share such as ``"5%"``.
 
     Raises
     ------
@@ -204,7 +203,7 @@ def parse_floor(value: object) -> Floor:
 
 
 def parse_moment(value: object) -> datetime:
-    """Return the time that `value` says: a date, which begins at midnight UTC, or a time with its zone.
+    """Return the time of `value`: a date, which begins at midnight UTC, or a time with its zone.
 
     Raises
     ------
@@ -213,15 +212,15 @@ def parse_moment(value: object) -> datetime:
     """
     hint = 'write a date such as "2027-01-31", or a time with its zone such as "2027-01-31T12:00:00Z"'
     try:
-        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
         raise ValueError(f"{str(value)!r} is no time; {hint}") from None
-    if found.tzinfo is None and len(str(value)) == len("2027-01-31"):
-        return found.replace(tzinfo=UTC)
-    if found.tzinfo is None:
+    if moment.tzinfo is None and len(str(value)) == len("2027-01-31"):
+        return moment.replace(tzinfo=UTC)
+    if moment.tzinfo is None:
         raise ValueError(f"{str(value)!r} has no zone; {hint}")
     try:
-        return found.astimezone(UTC)
+        return moment.astimezone(UTC)
     except OverflowError:
         raise ValueError(f"{str(value)!r} is beyond the years 1 to 9999; {hint}") from None
 
@@ -266,7 +265,7 @@ def _above_zero_or_off(value: Any) -> Any:
     return value
 
 
-# The types of fields in settings and rules; they dump to JSON as the text they were written as.
+# The types of fields in settings and rules; in JSON they are text, as in the file.
 Duration = Annotated[
     timedelta, BeforeValidator(parse_duration), PlainSerializer(_duration_text, when_used="json")
 ]
@@ -295,8 +294,8 @@ Moment = Annotated[
 ]
 
 
-# What moves a cursor, changes a title, rings, or turns the order of letters round: C0, DEL, C1, line and paragraph
-# separators, and Unicode's controls of direction. A tab and the end of a line stay.
+# Characters that move a cursor, change a title, ring, or reverse the order of letters: C0, DEL, C1, line and paragraph
+# separators, and Unicode's controls of direction. Tab and newline are allowed.
 _CONTROLS = {
     *range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)
 }  # fmt: skip
@@ -304,11 +303,11 @@ _ESCAPED = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for cod
 _ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in _CONTROLS - {9, 10}}
 
 
-def shown(text: str) -> str:
-    """Return text as a terminal may have it: names, messages and values may be anybody's who can write to the bucket."""
+def printable(text: str) -> str:
+    """Return text with control characters escaped: any user who can write to the bucket can choose names and values."""
     return text.translate(_ESCAPED)
 
 
-def shown_json(text: str) -> str:
-    """Return a JSON document that means the same, as a terminal may have it."""
+def printable_json(text: str) -> str:
+    """Return a JSON document with control characters escaped; its values stay the same."""
     return text.translate(_ESCAPED_IN_JSON)

@@ -1,4 +1,4 @@
-"""Threads that are begun when there is work for them, and end with their owner."""
+"""`WorkerPool`: threads that start with the first work and end with their owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class WorkerPool:
-    """At most so many threads; safe among threads."""
+    """A pool of at most `threads` threads. Thread-safe."""
 
     def __init__(self, threads: int, name: str) -> None:
         self.threads = threads
@@ -22,7 +22,7 @@ class WorkerPool:
         self._closed = False
 
     def submit(self, work: Callable[[], _T]) -> Future[_T] | None:
-        """Have it done on another thread; None where the interpreter or the owner is ending."""
+        """Run `work` on another thread; return None if the pool is closed or the interpreter ends."""
         with self._lock:
             if self._closed:
                 return None
@@ -34,12 +34,12 @@ class WorkerPool:
                 return None
 
     def close(self, *, wait: bool) -> None:
-        """Take no more work, and give up what is not begun.
+        """Take no more work, and cancel work that has not begun.
 
         Parameters
         ----------
         wait
-            For what is under way.
+            Wait for running work.
         """
         with self._lock:
             self._closed = True
@@ -49,5 +49,5 @@ class WorkerPool:
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..base.units import shown
+from ..base.units import printable
 from ..errors import ConfigError, OffsetOutOfRange
 from ..reader.query import plain_partition
 from ..settings.settings import Settings
@@ -180,7 +180,7 @@ def _confirm(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise ConfigError(f"to {what} needs --yes where nobody can be asked; nothing was done")
-    if not typer.confirm(shown(f"{what}?"), err=True):
+    if not typer.confirm(printable(f"{what}?"), err=True):
         raise typer.Exit(1)
 
 

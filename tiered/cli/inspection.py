@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from ..base.units import shown_json
+from ..base.units import printable_json
 from ..cold.object_store.connect import open_object_store
 from ..cold.object_store.options import ColdOptions, check_url
 from ..cold.object_store.protocol import ObjectStore
@@ -138,7 +138,7 @@ def _print(found: Description) -> None:
     if found.records:
         say(f"\nfirst {count(len(found.records), 'record')}")
         for row in found.records:
-            say(f"  {shown_json(json_line(row))}")
+            say(f"  {printable_json(json_line(row))}")
 
 
 def _print_rows(title: str, rows: Sequence[Row]) -> None:
@@ -146,12 +146,12 @@ def _print_rows(title: str, rows: Sequence[Row]) -> None:
     right = {name for name in names if isinstance(rows[0][name], int) and not name.endswith("_us")}
     left_out = max(0, len(rows) - _ROWS_SHOWN_MAX)
     half = _ROWS_SHOWN_MAX // 2
-    shown: list[Sequence[str]] = [_cells(names, row) for row in (rows[:half] if left_out else rows)]
+    texts: list[Sequence[str]] = [_cells(names, row) for row in (rows[:half] if left_out else rows)]
     if left_out:
-        shown.append(["…"] + [""] * (len(names) - 1))
-        shown += [_cells(names, row) for row in rows[-half:]]
+        texts.append(["…"] + [""] * (len(names) - 1))
+        texts += [_cells(names, row) for row in rows[-half:]]
     heads = [f"{'>' if name in right else ''}{name.removesuffix('_us').replace('_', ' ')}" for name in names]
-    print_table(heads, shown, title=f"{title} ({len(rows)})")
+    print_table(heads, texts, title=f"{title} ({len(rows)})")
 
 
 def _cells(names: Sequence[str], row: Row) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from ..base.units import shown
+from ..base.units import printable
 from ..errors import StoreLocked, TieredError
 from ..flight import open_noticed
 from ..flight.wire.serving_file import ServingFile, standing_notice
@@ -51,7 +51,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {shown(record.getMessage())}"
+        return f"{record.levelname.lower()}: {printable(record.getMessage())}"
 
 
 def _settings_file(ctx: typer.Context, file: Path | None) -> Path | None:

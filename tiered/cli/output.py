@@ -20,7 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from ..base.units import approximate_size, shown, shown_json
+from ..base.units import approximate_size, printable, printable_json
 from ..format.timestamps import to_datetime
 
 # Wide enough that a table in a pipe or a file keeps its lines whole.
@@ -47,7 +47,7 @@ def stderr() -> Console:
 
 def say(text: str = "", *, err: bool = False) -> None:
     """Print a line of text, escaped; the one way from a command to people, beside tables and JSON."""
-    typer.echo(shown(text), err=err)
+    typer.echo(printable(text), err=err)
 
 
 def text_of_error(error: BaseException) -> str:
@@ -60,7 +60,7 @@ def text_of_error(error: BaseException) -> str:
 def error_line(error: BaseException | str) -> None:
     """Say in one line on stderr what went wrong."""
     text = error if isinstance(error, str) else text_of_error(error)
-    sys.stderr.write(f"error: {shown(' '.join(text.split()))}\n")
+    sys.stderr.write(f"error: {printable(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 
@@ -74,7 +74,7 @@ class Escaping(io.RawIOBase):
 
     def __init__(self, terminal: IO[bytes], *, json: bool) -> None:
         self._terminal = terminal
-        self._shown = shown_json if json else shown
+        self._shown = printable_json if json else printable
 
     def write(self, data: Any) -> int:
         """Write whole lines."""
@@ -181,7 +181,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     """Print a table; columns whose name begins with ``>`` are aligned to the right."""
     table = Table(
         box=SIMPLE_HEAD,
-        title=Text(shown(title)) if title else None,
+        title=Text(printable(title)) if title else None,
         title_justify="left",
         title_style="bold",
         pad_edge=False,
@@ -190,10 +190,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
     for name in columns:
         right = name.startswith(">")
         table.add_column(
-            Text(shown(name.removeprefix(">"))), justify="right" if right else "left", overflow="fold"
+            Text(printable(name.removeprefix(">"))), justify="right" if right else "left", overflow="fold"
         )
     for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     stdout().print(table)
 
 
@@ -204,7 +204,7 @@ def print_facts(facts: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(
-            Text(shown(name.removesuffix("_us").replace("_", " "))), Text(shown(text_of(name, value)))
+            Text(printable(name.removesuffix("_us").replace("_", " "))), Text(printable(text_of(name, value)))
         )
     stdout().print(table)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..base.units import approximate_size, shown
+from ..base.units import approximate_size, printable
 from ..engine.locations import cold_options
 from ..errors import ConfigError, ReadOnly, TieredError
 from ..reader.locations import TierLocations
@@ -60,7 +60,7 @@ def verify(
         task = bar.add_task("", total=None)
 
         def progress(where: str, read: int) -> None:
-            bar.update(task, advance=read, description=shown(where.rpartition("/")[2]))
+            bar.update(task, advance=read, description=printable(where.rpartition("/")[2]))
 
         try:
             if repair:

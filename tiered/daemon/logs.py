@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from ..base.units import approximate_size, shown, shown_json
+from ..base.units import approximate_size, printable, printable_json
 from ..policies.executor import Outcome
 
 REPEAT_SECONDS = 300.0
@@ -148,7 +148,7 @@ class HumanLine(logging.Formatter):
             last = traceback.extract_tb(record.exc_info[2])[-1:]
             place = "".join(f" at {item.filename}:{item.lineno}" for item in last)
             text += _one_line(f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}{place}")
-        return shown(text) + _held(record)
+        return printable(text) + _held(record)
 
 
 class JsonLine(logging.Formatter):
@@ -167,7 +167,7 @@ class JsonLine(logging.Formatter):
             values["traceback"] = "".join(traceback.format_exception(record.exc_info[1]))
         if getattr(record, "held_back", 0):
             values["held_back"] = getattr(record, "held_back", 0)
-        return shown_json(json.dumps(values, ensure_ascii=False, default=str))
+        return printable_json(json.dumps(values, ensure_ascii=False, default=str))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""Rows that wait for a commit: what the tasks of a Spark job send is in the log wholly once, or not at all.
+"""Staged rows, which wait for a commit: the rows of a Spark job are in the log exactly once, or not at all.
 
 Other packages import `ledger`, `stage` and `stage_file`.
 """

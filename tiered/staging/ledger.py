@@ -1,4 +1,4 @@
-"""What is written down of the commits of one query: the one under way, and the last one done."""
+"""The ledger of one query: its decided commit, its last complete batch, and its staged rows."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ..warm.filesystem import FileSystem, read_whole, write_atomically
 from ..warm.open_commits import DECISION_FILE, STAGE_DIRECTORY
 from .stage_file import Staged
 
-ONCE = "job:"
-"""How the name of a query begins that has one batch, and that nobody will use again."""
+JOB_PREFIX = "job:"
+"""The prefix of the name of a query that has one batch and never another."""
 _DONE = "done.json"
 _ROWS = ".rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A batch of a query that is to be in the log: decided, for good, once this is written.
+    """The commit of a batch of a query. It is decided for good when it is written.
 
     Attributes
     ----------
     batch
-        Its number; those of a query rise.
+        The number of the batch; the numbers of a query rise.
     partitions
-        Of the topic when the commit was decided: where each row goes follows from it, now and at every repetition.
+        The topic's number of partitions when the commit was decided. Every repetition places each row by it.
     staged
-        The attempts that count, in the order of their rows.
+        The attempts of the batch, in the order of their rows.
     """
 
     topic: str
@@ -42,9 +42,9 @@ class Commit:
     staged: tuple[Staged, ...]
 
     @property
-    def once(self) -> bool:
-        """Whether no other batch of the query follows; see `ONCE`."""
-        return self.query.startswith(ONCE)
+    def is_job(self) -> bool:
+        """Whether the query has only this batch; see `JOB_PREFIX`."""
+        return self.query.startswith(JOB_PREFIX)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -59,7 +59,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], *, where: str) -> Self:
-        """Invert `to_json`; raise `CorruptionError` for what is none."""
+        """Invert `to_json`; raise `CorruptionError` if `values` are no commit."""
         try:
             staged = tuple(
                 Staged(str(item["attempt"]), int(item["rows"]), int(item["bytes"]))
@@ -78,7 +78,7 @@ class Commit:
 
 
 class Ledger:
-    """The directory of one query on one topic: its documents, and the rows that are staged for it."""
+    """The directory of one query on one topic: its documents and its staged rows."""
 
     def __init__(self, fs: FileSystem, directory: Path) -> None:
         self._fs = fs
@@ -86,73 +86,73 @@ class Ledger:
 
     @classmethod
     def of(cls, fs: FileSystem, root: Path, topic_id: UUID, query: str) -> Self:
-        """Return the one of a query, which may have any name."""
+        """Return the ledger of a query, which may have any name."""
         name = hashlib.sha256(topic_id.bytes + query.encode()).hexdigest()[:32]
         return cls(fs, root / STAGE_DIRECTORY / name)
 
     def rows_path(self, attempt: str) -> Path:
-        """Return where the rows of an attempt are."""
+        """Return the path of an attempt's rows."""
         return self.directory / f"{attempt}{_ROWS}"
 
     def make(self) -> None:
-        """Make the directory, durably."""
+        """Create the directory durably."""
         self._fs.make_directory(self.directory)
 
-    def under_way(self) -> Commit | None:
-        """Return the commit that was decided and not finished."""
+    def decided_commit(self) -> Commit | None:
+        """Return the commit that is decided and not complete; None if there is none."""
         values = self._read(DECISION_FILE)
         return None if values is None else Commit.from_json(values, where=str(self.directory / DECISION_FILE))
 
     def decide(self, commit: Commit) -> None:
-        """Write down what will be in the log: from here on it is only ever completed."""
+        """Store the decision durably: from here on the commit can only be completed."""
         write_atomically(self._fs, self.directory / DECISION_FILE, encode_document(commit.to_json()))
 
-    def done(self) -> int:
-        """Return the number of the last batch that is in the log; -1 where there is none."""
+    def last_batch(self) -> int:
+        """Return the number of the last batch in the log; -1 before the first."""
         values = self._read(_DONE)
         return -1 if values is None else int(values["batch"])
 
     def finish(self, commit: Commit) -> None:
-        """Write down that a batch is in the log, then forget how it came there."""
-        if commit.batch > self.done():
+        """Record that a batch is in the log, then drop its decision and rows."""
+        if commit.batch > self.last_batch():
             values = {key: value for key, value in commit.to_json().items() if key != "staged"}
             write_atomically(self._fs, self.directory / _DONE, encode_document(values))
-        self.forget()
+        self.drop_commit()
 
-    def forget(self) -> None:
-        """Let the commit under way go, and with it everything that is staged."""
+    def drop_commit(self) -> None:
+        """Remove the decision and all staged rows."""
         self._fs.unlink(self.directory / DECISION_FILE)
-        # The rows go after the decision that names them: one without the other could never be completed.
+        # The decision goes before its rows: a decision without rows could never be completed.
         self._fs.sync_directory(self.directory)
         self.discard(None)
 
     def discard(self, attempts: list[str] | None) -> None:
-        """Remove the rows of attempts; None: of all of them."""
+        """Remove the rows of these attempts; None: of all attempts."""
         paths = self.rows() if attempts is None else [self.rows_path(attempt) for attempt in attempts]
         for path in paths:
             self._fs.unlink(path)
 
     def rows(self) -> list[Path]:
-        """Return the files of rows that are there, also those being written."""
+        """Return the files of staged rows, including unfinished ones."""
         return sorted(self.directory.glob(f"*{_ROWS}")) if self.directory.is_dir() else []
 
     def sweep(self, rows_before: float, done_before: float) -> None:
-        """Remove rows that nobody came back for, and in the end what is known of a query that is no more.
+        """Remove old rows, and the directory of a query that has ended.
 
         Parameters
         ----------
         rows_before, done_before
-            Seconds since the epoch: what was last written before then goes. What is known of a query that has one
-            batch goes as its rows do.
+            Seconds since the epoch. Rows written before `rows_before` go. The record of a query's last batch goes if it
+            was written before `done_before`; that of a query with one batch, before `rows_before`.
         """
         if (self.directory / DECISION_FILE).exists():
             return
         for path in self.rows():
-            if _written_at(path) < rows_before:
+            if _mtime(path) < rows_before:
                 self._fs.unlink(path)
         if self.rows():
             return
-        written = _written_at(self.directory / _DONE, self.directory)
+        written = _mtime(self.directory / _DONE, self.directory)
         if written < done_before or (written < rows_before and self._has_ended()):
             self._fs.unlink(self.directory / _DONE)
             self._fs.unlink(self.directory / f".{_DONE}.tmp")
@@ -160,9 +160,9 @@ class Ledger:
             self._fs.remove_directory(self.directory)
 
     def _has_ended(self) -> bool:
-        """Whether no batch that is known of can come again."""
+        """Whether no batch of the query can be repeated."""
         values = self._read(_DONE)
-        return values is None or str(values.get("query")).startswith(ONCE)
+        return values is None or str(values.get("query")).startswith(JOB_PREFIX)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name
@@ -172,8 +172,8 @@ class Ledger:
             return None
 
 
-def _written_at(*paths: Path) -> float:
-    """Return when the first of the files that is there was written; in future where none is."""
+def _mtime(*paths: Path) -> float:
+    """Return the modification time of the first path that exists; infinity if none does."""
     for path in paths:
         try:
             return path.stat().st_mtime

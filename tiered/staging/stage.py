@@ -1,20 +1,20 @@
-"""Stage rows, then commit them: each batch of a query is in the log exactly once, whatever is repeated or killed.
+"""Staging and committing of rows: each batch of a query is in the log exactly once, after any repetition or crash.
 
-A task stages its rows in a file of its own, an *attempt*; nobody sees them. Whoever runs the query then commits the
-attempts that count, under the query's name and the number of the batch:
+A task stages its rows in a file, an *attempt*; no reader sees them. The driver of the query then commits the attempts
+that count, with the query's name and the number of the batch:
 
-1. a batch whose number is not above the last one done is there already: nothing happens;
-2. every byte of the attempts is verified;
-3. the decision is written down, durably: which attempts, in which order, over how many partitions;
-4. the rows are appended under numbers of an idempotent producer that follow from the decision alone, and flushed;
-5. the batch is written down as done, the decision and the rows are removed.
+1. A batch whose number is not above the last complete one is in the log: nothing happens.
+2. Every byte of the attempts is verified.
+3. The decision is stored durably: which attempts, in which order, over how many partitions.
+4. The rows are appended with numbers of an idempotent producer that follow from the decision alone, and flushed.
+5. The batch is recorded as complete; the decision and the rows are removed.
 
-A crash before 3 leaves the log as it was. After 3 the same rows get the same numbers at every repetition, so what had
-been appended is recognised: the next commit of the query completes it, or `recover` of the next server; and where this one
-lives on, as with a disk that was full, it tries again by itself. Another try of the same batch, whose rows may come in
-another order, is then no more than a repetition that finds it done.
+A crash before step 3 leaves the log unchanged. After step 3 every repetition gives the same rows the same numbers, so the
+log recognises the rows that it has. The commit is completed by the next commit of the query, by `recover` of the next
+server, or by a retry of this server, for example after a full disk. If the driver tries the same batch again, perhaps with
+its rows in another order, the batch is already complete and nothing happens.
 
-Records of other appends may lie between those of a batch, and a reader may see some of a batch before the others.
+Records of other appends may lie between those of a batch, and a reader may see some rows of a batch before the others.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from .stage_file import Staged, StageFile, read_stage_file
 _log = logging.getLogger("tiered.staging")
 
 ROWS_SECONDS = 24 * 3600.0
-"""Rows that nobody committed or aborted are removed after this time."""
+"""Rows that are neither committed nor aborted are removed after this time."""
 DONE_SECONDS = 90 * 24 * 3600.0
-"""How long the last batch of a query is remembered at least; that of one that has no other, for `ROWS_SECONDS`."""
+"""The shortest time that the last batch of a query is remembered; for a query with one batch it is `ROWS_SECONDS`."""
 RETRY_SECONDS = 300.0
-"""How often a commit is tried again that was decided and could not be completed."""
+"""The time between two tries to complete a decided commit."""
 BATCH_MAX = 1 << 30
 _ROWS_MAX = 1 << 32
 _SWEEP_SECONDS = 3600.0
@@ -70,9 +70,9 @@ _PARTITION = SYSTEM_FIELDS[1]
 class Staging:
     """The stage of one open, writable store. Thread-safe.
 
-    Rows have the topic's columns, or some of them, and may have ``timestamp`` (of the record, where the topic has no
-    timestamp column of its own) and ``partition`` (where to append; null: by the key, as `Topic.append` does). Rows
-    without either go to one partition an attempt, another one for the next.
+    Rows have columns of the topic. They may also have ``timestamp`` (the record timestamp, if the topic has no timestamp
+    column) and ``partition`` (the partition of the row; null: the key chooses). Rows without a key and a partition go to
+    one partition an attempt, which changes from attempt to attempt.
     """
 
     def __init__(self, context: StoreContext, topics: OpenTopics) -> None:
@@ -85,7 +85,7 @@ class Staging:
         self._root = root
         self._fs = context.fs
         self._lock = threading.Lock()
-        # Each job has a name of its own: what nobody holds is forgotten.
+        # Weak, because each job has a new name: a lock that no thread holds is dropped.
         self._locks: WeakValueDictionary[Path, threading.Lock] = WeakValueDictionary()
         self._swept_us = 0
         self._retries: Ticker | None = None
@@ -93,7 +93,7 @@ class Staging:
     # -- staging -----------------------------------------------------------------------------------
 
     def stage(self, topic: str, query: str, attempt: str, batches: Iterable[pa.RecordBatch]) -> Staged:
-        """Write rows to the stage, durably; nothing of them is in the log yet.
+        """Write rows to the stage durably; the log does not have them yet.
 
         Parameters
         ----------
@@ -103,22 +103,22 @@ class Staging:
         Raises
         ------
         TopicNotFound, SchemaMismatch, RecordTooLarge
-            The rows could not be appended later; nothing is staged.
+            The topic cannot take the rows; nothing is staged.
         DiskFull, ConfigError
         """
         _check_attempt(attempt)
-        found = self._topics.topic(topic)
-        # One for all rows, also where the topic grows by a column meanwhile.
-        schema = found.schema
-        ledger = self._ledger(found.meta.topic_id, query)
+        target = self._topics.topic(topic)
+        # One schema for all rows, even if a column is added meanwhile.
+        schema = target.schema
+        ledger = self._ledger(target.meta.topic_id, query)
         self.sweep_if_due()
         file: StageFile | None = None
         try:
             for batch in batches:
-                for checked in self._checked(found, schema, batch):
+                for rows in self._encode(target, schema, batch):
                     if file is None:
-                        file = self._create(ledger, attempt, checked.schema)
-                    file.write(checked)
+                        file = self._create(ledger, attempt, rows.schema)
+                    file.write(rows)
             if file is None:
                 return Staged(attempt, 0, 0)
             file.finish()
@@ -131,24 +131,22 @@ class Staging:
         return Staged(attempt, file.rows, file.bytes)
 
     def _create(self, ledger: Ledger, attempt: str, schema: pa.Schema) -> StageFile:
-        # Under the lock, for a sweep beside may remove the empty directory.
+        # Under the lock, because a sweep on another thread may remove the empty directory.
         with self._lock_of(ledger):
             ledger.make()
             try:
                 return StageFile(self._fs, ledger.rows_path(attempt), schema)
             except FileExistsError:
                 raise ConfigError(
-                    f"attempt {attempt} is staged already; each has a name of its own"
+                    f"attempt {attempt} is staged already; give each attempt a new name"
                 ) from None
 
-    def _checked(
-        self, topic: OpenTopic, schema: pa.Schema, batch: pa.RecordBatch
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows as they will be appended, so that a commit meets nothing that the log refuses."""
+    def _encode(self, topic: OpenTopic, schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield rows in the form that a commit appends, so that the log cannot refuse them later."""
         at = batch.schema.get_field_index(_PARTITION.name)
-        places = None
+        partitions = None
         if at >= 0:
-            places = _partitions(topic, batch.column(at))
+            partitions = _named_partitions(topic, batch.column(at))
             batch = batch.remove_column(at)
         limit = topic.record_bytes_max
         first = 0
@@ -157,60 +155,61 @@ class Staging:
                 continue
             check_records(body, limit)
             staged = body_of(body, stamps, topic.meta.timestamp, self._context.clock())
-            if places is not None:
-                part = places.slice(first, body.num_rows)
+            if partitions is not None:
+                part = partitions.slice(first, body.num_rows)
                 staged = staged.append_column(_PARTITION, part)
             first += body.num_rows
-            # As a commit does; here a record that fits no block is refused.
+            # Split like a commit does, to refuse a record that fits into no block.
             yield from split_batch(staged, topic.block_bytes)
 
     # -- committing --------------------------------------------------------------------------------
 
     def commit(self, topic: str, query: str, batch: int, staged: Sequence[Staged]) -> bool:
-        """Put the rows of attempts into the log, durably, as one batch of a query; see the module.
+        """Append the rows of attempts durably as one batch of a query; see the module.
 
         Returns
         -------
         bool
-            False where the batch was there already; what is staged is let go then.
+            False if the log has the batch already; the staged rows are removed.
 
         Raises
         ------
         ConfigError
-            Rows that are to be committed are not there, or no longer. Nothing is appended.
+            Staged rows are missing. Nothing is appended.
         CorruptionError
         TieredError
-            Of the appends, such as `DiskFull`, or the disk's own: the decision stands, and is completed by a try every
-            `RETRY_SECONDS`, the next commit of the query or the next start of the server. Do not write the rows again under another name.
+            An append failed, for example by `DiskFull`, or the disk did. The decision stands: a retry every
+            `RETRY_SECONDS`, the next commit of the query or the next start of the server completes it. Do not write the
+            rows again under another name.
         """
         if not 0 <= batch < BATCH_MAX:
             raise ConfigError(f"the number of a batch is from 0 to {BATCH_MAX - 1}, not {batch}")
         for item in staged:
-            # It becomes the name of a file that is removed in the end.
+            # It becomes the name of a file that is removed later.
             _check_attempt(item.attempt)
         if len({item.attempt for item in staged}) < len(staged):
             raise ConfigError("an attempt is committed twice: its rows would be appended twice")
         if sum(item.rows for item in staged) > _ROWS_MAX:
-            # Their numbers would be those of the next batch.
+            # Otherwise their numbers would overlap those of the next batch.
             raise ConfigError(f"a batch has more than {_ROWS_MAX} rows; write it as several")
-        found = self._topics.topic(topic)
-        ledger = self._ledger(found.meta.topic_id, query)
+        target = self._topics.topic(topic)
+        ledger = self._ledger(target.meta.topic_id, query)
         with self._lock_of(ledger):
             self._complete(ledger)
-            if ledger.done() >= batch:
+            if ledger.last_batch() >= batch:
                 ledger.discard([item.attempt for item in staged])
                 _log.info("batch %d of %s is in topic %r already", batch, query, topic)
                 return False
             present = tuple(item for item in staged if item.rows)
             for item in present:
                 self._verify(ledger, item)
-            commit = Commit(topic, found.meta.topic_id, query, batch, found.partitions, present)
+            commit = Commit(topic, target.meta.topic_id, query, batch, target.partitions, present)
             ledger.make()
             try:
                 ledger.decide(commit)
                 self._complete(ledger)
             except (TieredError, OSError) as error:
-                if ledger.under_way() is None and ledger.done() < batch:
+                if ledger.decided_commit() is None and ledger.last_batch() < batch:
                     raise
                 self._retry_later()
                 message = (
@@ -228,21 +227,21 @@ class Staging:
                 pass
         except FileNotFoundError:
             raise ConfigError(
-                f"no rows are staged as {staged.attempt}: they were aborted, or nobody came back for them within "
+                f"no rows are staged as {staged.attempt}: they were aborted, or not committed within "
                 f"{ROWS_SECONDS / 3600:.0f} hours; write them again"
             ) from None
 
     def abort(self, topic: str, query: str, attempts: Sequence[str]) -> None:
-        """Let staged rows go. What a commit has decided on stays, and so will be in the log."""
+        """Remove staged rows, but not those of a decided commit, which will be in the log."""
         ledger = self._ledger(self._topics.topic(topic).meta.topic_id, query)
         with self._lock_of(ledger):
-            decided = ledger.under_way()
-            kept = () if decided is None else decided.staged
-            named = [attempt for attempt in attempts if _ATTEMPT.fullmatch(attempt)]
-            ledger.discard([attempt for attempt in named if attempt not in {item.attempt for item in kept}])
+            commit = ledger.decided_commit()
+            decided = () if commit is None else commit.staged
+            valid = [name for name in attempts if _ATTEMPT.fullmatch(name)]
+            ledger.discard([name for name in valid if name not in {item.attempt for item in decided}])
 
     def recover(self) -> None:
-        """Complete what an earlier process decided on, and sweep; what cannot be completed now is tried again later."""
+        """Complete the decided commits of earlier processes, and sweep; retry later those that fail now."""
         for ledger, error in self._complete_all():
             _log.error(
                 "a commit under %s waits for the next try: %s", ledger.directory, error, exc_info=error
@@ -251,10 +250,10 @@ class Staging:
         self.sweep()
 
     def retry(self) -> None:
-        """Complete what was decided on; raise what still stands in the way of one of them."""
+        """Complete the decided commits; raise the error of the first that fails."""
         try:
             self._context.lifecycle.check()
-        except (StoreClosed, ReferenceError):  # and by now perhaps let go
+        except (StoreClosed, ReferenceError):  # the store may be gone by now
             if self._retries is not None:
                 self._retries.stop()
             return
@@ -270,11 +269,11 @@ class Staging:
                 self._retries.start()
 
     def _complete_all(self) -> list[tuple[Ledger, Exception]]:
-        """Complete what can be; return what failed, and why."""
+        """Complete all decided commits; return the ledgers that failed, each with its error."""
         failed: list[tuple[Ledger, Exception]] = []
         for ledger in self._ledgers():
             lock = self._lock_of(ledger)
-            # Who holds it completes it.
+            # The thread that holds the lock completes this commit.
             if lock.acquire(blocking=False):
                 try:
                     self._complete(ledger)
@@ -285,7 +284,7 @@ class Staging:
         return failed
 
     def sweep_if_due(self) -> None:
-        """Sweep where that is some time ago."""
+        """Sweep if the last sweep was `_SWEEP_SECONDS` ago."""
         now_us = self._context.clock()
         with self._lock:
             due = now_us - self._swept_us >= _SWEEP_SECONDS * 1e6
@@ -295,11 +294,11 @@ class Staging:
             self.sweep()
 
     def sweep(self) -> None:
-        """Remove rows that nobody came back for in `ROWS_SECONDS`, and queries unheard of for `DONE_SECONDS`."""
+        """Remove rows older than `ROWS_SECONDS`, and queries without a batch for `DONE_SECONDS`."""
         now = self._context.clock() / 1e6
         for ledger in self._ledgers():
             lock = self._lock_of(ledger)
-            # It is done again in a while; nobody's rows are to wait for it, nor it for a commit that is under way.
+            # A busy ledger is left to the next sweep: neither waits for the other.
             if lock.acquire(blocking=False):
                 try:
                     ledger.sweep(now - ROWS_SECONDS, now - DONE_SECONDS)
@@ -311,21 +310,21 @@ class Staging:
     # -- one query ---------------------------------------------------------------------------------
 
     def _complete(self, ledger: Ledger) -> None:
-        """Carry out what was decided, if there is anything; it may have been carried out in part, or wholly."""
-        commit = ledger.under_way()
+        """Complete the decided commit of a ledger, if there is one; some or all of its rows may be in the log."""
+        commit = ledger.decided_commit()
         if commit is None:
             return
         producer, pinned = decision_producer(ledger.directory), self._context.pinned_producers
-        # A partition that forgot it meanwhile would append its rows once more.
+        # Pinned, because a partition that drops the producer would append its rows again.
         pinned.add(producer_number(producer))
-        if ledger.done() < commit.batch:
+        if ledger.last_batch() < commit.batch:
             try:
                 topic = self._topics.topic(commit.topic)
                 if topic.meta.topic_id != commit.topic_id:
-                    raise TopicNotFound(f"topic {commit.topic!r} is another one now")
-            except TopicNotFound as gone:
-                _log.warning("batch %d of %s is dropped: %s", commit.batch, commit.query, gone)
-                ledger.forget()
+                    raise TopicNotFound(f"topic {commit.topic!r} was deleted and created again")
+            except TopicNotFound as error:
+                _log.warning("batch %d of %s is dropped: %s", commit.batch, commit.query, error)
+                ledger.drop_commit()
                 pinned.discard(producer_number(producer))
                 return
             self._append(topic, commit, ledger, producer)
@@ -333,16 +332,16 @@ class Staging:
         pinned.discard(producer_number(producer))
 
     def _append(self, topic: OpenTopic, commit: Commit, ledger: Ledger, producer: str) -> None:
-        """Append the rows of a commit, each under a number that follows from the commit alone."""
-        # In the log, those who come again are remembered before those who do not.
-        epoch = PASSING_EPOCH if commit.once else 0
-        pending = _Pending(topic, producer, epoch, commit.batch * _ROWS_MAX)
-        for place, item in enumerate(commit.staged):
-            keyless = (commit.batch + place) % commit.partitions
+        """Append the rows of a commit, each with a number that follows from the commit alone."""
+        # A full table of producers drops those with the passing epoch first: their queries have no other batch.
+        epoch = PASSING_EPOCH if commit.is_job else 0
+        writer = _CommitWriter(topic, producer, epoch, commit.batch * _ROWS_MAX)
+        for index, item in enumerate(commit.staged):
+            keyless = (commit.batch + index) % commit.partitions
             for batch in read_stage_file(ledger.rows_path(item.attempt), item):
-                for partition, rows in _spread(topic, batch, commit.partitions, keyless):
-                    pending.add(partition, rows)
-        pending.finish()
+                for partition, rows in _by_partition(topic, batch, commit.partitions, keyless):
+                    writer.add(partition, rows)
+        writer.finish()
         topic.flush()
 
     def _ledger(self, topic_id: UUID, query: str) -> Ledger:
@@ -361,8 +360,8 @@ class Staging:
             return self._locks.setdefault(ledger.directory, threading.Lock())
 
 
-class _Pending:
-    """Rows of a commit on their way into the log: gathered to blocks, numbered by their place in the partition."""
+class _CommitWriter:
+    """Appends the rows of a commit in blocks, with numbers by their position in the partition."""
 
     def __init__(self, topic: OpenTopic, producer: str, epoch: int, first: int) -> None:
         self._topic = topic
@@ -373,10 +372,10 @@ class _Pending:
         self._numbers: dict[int, int] = {}
 
     def add(self, partition: int, rows: pa.RecordBatch) -> None:
-        """Take rows for a partition; append what is enough for a block."""
+        """Take rows for a partition; append them when they fill a block."""
         waiting = self._rows.setdefault(partition, [])
         if waiting and waiting[0].schema != rows.schema:
-            # The topic grew by a column while the tasks ran.
+            # A column was added while the tasks ran.
             self._append(partition)
             waiting = self._rows[partition]
         waiting.append(rows)
@@ -393,7 +392,7 @@ class _Pending:
         if waiting:
             self._rows[partition] = []
             table, number = pa.Table.from_batches(waiting), self._numbers.get(partition, 0)
-            # Whatever the sync mode: the flush after the last block waits for all of them.
+            # Without a wait in any sync mode: the flush after the last block waits for all of them.
             append_idempotent(
                 self._topic, table, partition, self._producer, self._epoch, self._first + number, sync=False
             )
@@ -405,35 +404,35 @@ def _check_attempt(attempt: str) -> None:
         raise ConfigError(f"an attempt is named by 32 hexadecimal digits, not {attempt!r}")
 
 
-def _partitions(topic: OpenTopic, column: pa.Array) -> pa.Array:
-    """Return the partitions that rows name.
+def _named_partitions(topic: OpenTopic, column: pa.Array) -> pa.Array:
+    """Return the partitions in the column ``partition`` of staged rows.
 
     Raises
     ------
     SchemaMismatch, TopicNotFound
     """
     try:
-        found = column.cast(_PARTITION.type)
+        partitions = column.cast(_PARTITION.type)
     except pa.ArrowException as error:
         raise SchemaMismatch(f"column 'partition' holds no partitions ({error})") from None
-    bounds: Mapping[str, Any] = pc.min_max(found).as_py()
-    for wanted in (bounds["min"], bounds["max"]):
-        if wanted is not None:
-            topic.check_partition(wanted)
-    return found
+    bounds: Mapping[str, Any] = pc.min_max(partitions).as_py()
+    for partition in (bounds["min"], bounds["max"]):
+        if partition is not None:
+            topic.check_partition(partition)
+    return partitions
 
 
-def _spread(
+def _by_partition(
     topic: OpenTopic, batch: pa.RecordBatch, partitions: int, keyless: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield rows by partition: the one they name, else that of their key, else `keyless`."""
+    """Yield rows by partition: their own column ``partition``, else by their key, else `keyless`."""
     at = batch.schema.get_field_index(_PARTITION.name)
     if at >= 0:
-        places = batch.column(at)
+        named = batch.column(at)
         batch = batch.remove_column(at)
-        for place in sorted(set(pc.unique(places).to_pylist()) - {None}):
-            yield place, batch.filter(pc.equal(places, place))
-        batch = batch.filter(pc.is_null(places))
+        for partition in sorted(set(pc.unique(named).to_pylist()) - {None}):
+            yield partition, batch.filter(pc.equal(named, partition))
+        batch = batch.filter(pc.is_null(named))
     if batch.num_rows == 0:
         return
     key = topic.meta.key if topic.typed else "key"
@@ -442,5 +441,5 @@ def _spread(
         return
     if batch.schema.get_field_index(key) < 0:
         raise CorruptionError(f"staged rows have no column {key!r}")
-    for placed, rows in by_partition(batch, batch.column(key), partitions):
-        yield keyless if placed is None else placed, rows
+    for chosen, rows in by_partition(batch, batch.column(key), partitions):
+        yield keyless if chosen is None else chosen, rows

@@ -1,12 +1,12 @@
-"""The file of one attempt's rows: written once, synced, read back in order, every byte verified first.
+"""The file of one attempt's rows: written once, synced, and read in order with every byte verified.
 
 ::
 
     header   8 bytes   magic ``TIERSTG1``
-    frame    8 bytes   u32 length, u32 CRC32C of what follows; little-endian, as everywhere
-             length    an Arrow IPC message: of the first frame the schema, of the others a record batch
+    frame    8 bytes   u32 length and u32 CRC32C of the message; little-endian
+             length    an Arrow IPC message: a schema in the first frame, a record batch in the others
 
-The file has no end mark: whoever commits it says how many rows and bytes it has.
+The file has no end mark; the commit holds its number of rows and bytes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FRAME = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One attempt's rows, whole and durable.
+    """The complete and durable rows of one attempt.
 
     Attributes
     ----------
     attempt
-        Its name, 32 hexadecimal digits.
+        The attempt's name, 32 hexadecimal digits.
     rows, bytes
-        Rows in the file, and its length.
+        The number of rows in the file, and the length of the file.
     """
 
     attempt: str
@@ -50,7 +50,7 @@ class Staged:
 
 
 class StageFile:
-    """A stage file that is being written; `close` it in any case."""
+    """A stage file that is being written; the caller must `close` it."""
 
     def __init__(self, fs: FileSystem, path: Path, schema: pa.Schema) -> None:
         self._fs = fs
@@ -74,7 +74,7 @@ class StageFile:
         Raises
         ------
         SchemaMismatch
-            They have other columns than those before: nobody could read them.
+            The rows have other columns than the rows before, so the file could not be read.
         DiskFull
         """
         if not batch.schema.equals(self._schema):
@@ -94,7 +94,7 @@ class StageFile:
         self._fs.sync_directory(self.path.parent)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._open:
             self._open = False
             self._fs.close(self._fd)
@@ -107,13 +107,13 @@ def read_stage_file(path: Path, staged: Staged) -> Iterator[pa.RecordBatch]:
     ------
     FileNotFoundError
     CorruptionError
-        Bytes that do not verify, or another number of rows or bytes than were staged.
+        Bytes fail verification, or the file has another number of rows or bytes than were staged.
     """
     where = str(path)
     rows, position = 0, len(_MAGIC)
     with path.open("rb", buffering=0) as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise CorruptionError("no stage file", where=where, position=0)
+            raise CorruptionError("this is no stage file", where=where, position=0)
         schema: pa.Schema | None = None
         while position < staged.bytes:
             message = _next(file, where, position, staged.bytes)
@@ -141,7 +141,7 @@ def _next(file: Any, where: str, position: int, end: int) -> pa.Buffer:
 
 def _read(file: Any, length: int) -> bytearray:
     data = bytearray(length)
-    view, have = memoryview(data), 0
-    while have < length and (count := file.readinto(view[have:])):
-        have += count
-    return data[:have]
+    view, received = memoryview(data), 0
+    while received < length and (count := file.readinto(view[received:])):
+        received += count
+    return data[:received]

@@ -1,4 +1,4 @@
-"""What each tier holds of one partition.
+"""The survey of one partition: the records, files and objects of each tier.
 
 Other packages import `lag`, `local_segments`, `partition_survey`, `plan_facts`, `published`, `scrub_state` and `tier_extent`.
 """

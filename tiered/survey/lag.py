@@ -1,4 +1,4 @@
-"""How far the bucket is behind one partition."""
+"""`Lag`: the durable records of a partition that the bucket does not have."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Lag:
     Attributes
     ----------
     published_offset
-        End of what the bucket has, or where the log begins, if that is later.
+        The end of the published records, or the start offset if that is higher.
     end_offset
-        End of what is durable here.
+        The durable offset.
     oldest_append_us
-        When the first of these records was appended; None where there is none, or none can be read.
+        The append time of the oldest of these records; None if there is none, or if it cannot be read.
     bytes, segments
-        Size of these records in local segments, and the number of those segments.
+        The size of these records in local segments, and the number of those segments.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class Lag:
         return self.end_offset - self.published_offset
 
     def seconds(self, now_us: int) -> float:
-        """Age of the oldest record; 0 where there is none."""
+        """Age of the oldest record; 0 if there is none."""
         return 0.0 if self.oldest_append_us is None else max(0.0, (now_us - self.oldest_append_us) / 1e6)
 
     def to_json(self, now_us: int) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def lag_of(
     end_offset: int,
     oldest_append_us: int | None,
 ) -> Lag:
-    """Return the lag of a partition with these files; a file in part behind counts in proportion to its records."""
+    """Return the lag of a partition with these files; a file that is partly published counts in proportion."""
     behind = files_behind(files, published_offset)
     size = sum(
         file.bytes

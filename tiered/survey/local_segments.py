@@ -1,4 +1,4 @@
-"""The segments of one partition that are on this disk."""
+"""The segments of one partition on this disk."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class LocalFile(NamedTuple):
 def local_segments(
     access: Tiers, meta: TopicMeta, directory: Path, writer: PartitionWriter | None
 ) -> LocalSegments:
-    """Open every segment of a partition; the active one as its writer in this process knows it.
+    """Open every segment of a partition; for the active one, use the state of its writer in this process.
 
     Raises
     ------
     CorruptionError
-        A file cannot be read, or holds a segment of another partition, which would be published as one of this.
+        A file is damaged, or holds a segment of another partition, which must not be published as one of this.
     UnsupportedFormat
     """
     segments = open_segments(access, directory, writer, lambda *_: True)
@@ -89,9 +89,9 @@ def open_segments(
 
 
 def list_files(access: Tiers, directory: Path, writer: PartitionWriter | None) -> Iterator[LocalFile]:
-    """Yield the segment files of a partition in offset order; open the newest only, and only where no writer has it.
+    """Yield the segment files of a partition in offset order; open only the newest, and only if no writer has it.
 
-    Waits for no lock of the writer.
+    The call waits for no lock of the writer.
     """
     names = list_segments(directory).segments
     for name, after in pairwise(names):
@@ -114,14 +114,14 @@ def list_files(access: Tiers, directory: Path, writer: PartitionWriter | None) -
 def open_file(
     access: Tiers, directory: Path, writer: PartitionWriter | None, file: LocalFile
 ) -> SegmentFile | None:
-    """Open a listed file, the active one as its writer knows it; None where it was evicted or expired since."""
+    """Open a listed file, the active one from its writer's state; return None if it was evicted or expired meanwhile."""
     if writer is not None and writer.fault is None and writer.active_file[1] == file.base_offset:
         return active_segment(access, writer.view(flush=False))
     return open_listed(access, directory, file.name)
 
 
 def active_segment(access: Tiers, view: HotView) -> SegmentFile:
-    """Return the active segment as its writer knows it."""
+    """Return the active segment from its writer's state."""
     return SegmentFile.of_writer(
         view.active, view.active_header, view.active_index, view.end_offset, view.producers,
         use_mmap=access.locations.use_mmap,
@@ -129,18 +129,18 @@ def active_segment(access: Tiers, view: HotView) -> SegmentFile:
 
 
 def append_time_us(segment: SegmentFile, offset: int) -> int | None:
-    """Return when the first record at or after `offset` was appended; None where the segment has none."""
+    """Return the append time of the first record at or after `offset`; None if the segment has none."""
     for block in segment.blocks(max(offset, segment.header.base_offset), segment.end_offset):
         return block.header.append_us
     return None
 
 
 def oldest_append_us(segments: Iterable[SegmentFile], offset: int) -> int | None:
-    """Return when the first record at or after `offset` was appended; None where no segment has one."""
+    """Return the append time of the first record at or after `offset`; None if no segment has one."""
     for segment in segments:
-        appended_us = append_time_us(segment, offset) if segment.end_offset > offset else None
-        if appended_us is not None:
-            return appended_us
+        append_us = append_time_us(segment, offset) if segment.end_offset > offset else None
+        if append_us is not None:
+            return append_us
     return None
 
 

@@ -25,7 +25,7 @@ from .tier_extent import TierExtent, hot_extent
 
 
 class KnownHeads(Protocol):
-    """What this process knows of the bucket without a request; see `tiering.claims.Claims`."""
+    """The state of the bucket that this process knows without a request; see `tiering.claims.Claims`."""
 
     def known_head(self, meta: TopicMeta, partition: int) -> Head | None: ...
 
@@ -34,34 +34,34 @@ class KnownHeads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSurvey:
-    """One partition.
+    """The survey of one partition.
 
     Attributes
     ----------
     directory
-        None where there is no local tier, and nothing of it was surveyed.
+        The partition's directory; None without a local tier.
     fence
-        Why nothing of the partition may be published.
+        The reason why the partition is fenced; None if it is not.
     lineage
-        Epoch of the lineage that this disk belongs to; None before the first claim.
+        The epoch of the lineage that this disk belongs to; None before the first claim.
     scrub
         Progress of the scrub, and the damaged objects.
     local
-        The start offset on disk, and the segments, open. A survey that does not ask the bucket opens none.
+        The start offset on disk, and the open segments. A survey that does not ask the bucket opens none.
     files
         The segment files by a listing, in a survey that does not ask the bucket.
     hot
-        The records that a writer in this process has in memory; not surveyed for a plan.
+        The records in the memory of a writer in this process; not surveyed for a plan.
     fault
-        Why this writer takes no appends.
+        The error for which this writer refuses appends.
     copies
         Copies of objects on the local disk, and counts of fetches; see `with_copies`.
     published
-        The manifest; None where it is not known.
+        The manifest; None if it is unknown.
     known_end
-        End of what the bucket has, as this process learned it by publishing; None where it did not.
+        The end of the published records, if this process published them; otherwise None.
     disk_error, bucket_error
-        Why the local tier, or the bucket, could not be surveyed. What was read before the error is in the survey.
+        The error that ended the survey of the local tier, or of the bucket. The survey holds the values read before it.
     """
 
     meta: TopicMeta
@@ -82,12 +82,12 @@ class PartitionSurvey:
 
     @property
     def head(self) -> Head | None:
-        """The head of the manifest; None where nothing is published, or that is not known."""
+        """The head of the manifest; None if nothing is published, or if it is unknown."""
         return None if self.published is None else self.published.head
 
     @property
     def lineage_end(self) -> int:
-        """End of what the bucket has of the lineage of this disk; 0 without a head."""
+        """The end of the published records of this disk's lineage; 0 without a head."""
         if self.head is None:
             return 0
         if self.directory is None:
@@ -119,22 +119,22 @@ def survey_partition(
     for_plan: bool = False,
     away: TieredError | OSError | None = None,
 ) -> PartitionSurvey:
-    """Survey a partition; an error is part of the survey.
+    """Survey a partition; an error becomes part of the survey.
 
     Parameters
     ----------
     writer
-        The one in this process, if there is one.
+        The partition's writer in this process, if there is one.
     ask_bucket
-        Whether to read the manifest, and to open the local segments. Otherwise the survey costs no request, opens no
-        sealed segment and waits for no lock of the writer: the manifest is as this process knows it.
+        Read the manifest, and open the local segments. Without this the survey sends no request, opens no sealed segment
+        and waits for no lock of the writer; it uses the manifest that this process knows.
     for_plan
-        Whether to read, of a large manifest, the pages that the next pass may change. Where the partition is fenced or
-        cannot be read, no plan is made, and the rest of the survey is left out.
+        Of a large manifest, read only the pages that the next pass may change. If the partition is fenced or cannot be
+        read, there is no plan, and the survey ends early.
     away
-        The error of the bucket, where it is known not to answer and is not asked.
+        The error of a bucket that is known not to answer; it is not asked again.
     """
-    # The disk comes before the bucket: what is evicted meanwhile is in the manifest that is read then.
+    # The disk comes before the bucket: a segment that is evicted meanwhile is in the manifest, which is read later.
     survey = _survey_disk(access, meta, partition, writer, ask_bucket=ask_bucket, for_plan=for_plan)
     if for_plan and (survey.fence is not None or survey.disk_error is not None):
         return survey
@@ -202,7 +202,7 @@ def _with_known_head(access: Tiers, heads: KnownHeads, survey: PartitionSurvey) 
 
 
 def with_copies(access: Tiers, survey: PartitionSurvey) -> PartitionSurvey:
-    """Return the survey with the copies of objects on the local disk, which only a plan needs."""
+    """Return the survey with the local copies of objects, which only a plan needs."""
     if access.copies is None:
         return survey
     meta = survey.meta

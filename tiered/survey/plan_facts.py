@@ -1,4 +1,4 @@
-"""The facts of a partition that a plan is made from, by a survey."""
+"""The facts that a plan needs, derived from a survey of a partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .published import NOTHING_PUBLISHED, Published
 
 
 def partition_facts(survey: PartitionSurvey) -> PartitionFacts:
-    """Return the facts of a partition whose segments are open. Pure, but for one block header of each file."""
+    """Return the facts of a partition with open segments. Pure, except that it reads one block header of each file."""
     meta, local, head = survey.meta, survey.local, survey.head
     published = survey.published or NOTHING_PUBLISHED
     entries = _by_segment(published.entries)
@@ -143,7 +143,7 @@ def _segment_fact(
     sealed = facts is not None and not newest
     codec = _codec(item)
     size = item.bytes
-    # A tail that holds all of a segment is no whole: it would never be merged, scrubbed or moved.
+    # A tail does not count, even with all records of the segment: a tail is never merged, scrubbed or moved.
     wholes = [entry for entry in own if entry.sealed]
     last_append_us = facts.last_append_us if facts else append_time_us(item, item.end_offset - 1)
     # An open segment may have been empty for a long time. No rule needs the first append of a sealed one.
@@ -162,7 +162,7 @@ def _segment_fact(
         sealed=sealed,
         newest=newest,
         in_manifest=sealed
-        and covers(_possible(wholes, item), segment_id, header.base_offset, item.end_offset),
+        and covers(_own_objects(wholes, item), segment_id, header.base_offset, item.end_offset),
         created_us=header.created_us if first_append_us is None else first_append_us,
         last_append_us=header.created_us if last_append_us is None else last_append_us,
         max_timestamp_us=max(index.max_timestamps_us[i] for i in range(len(index))) if len(index) else 0,
@@ -172,8 +172,8 @@ def _segment_fact(
     )
 
 
-def _possible(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEntry]:
-    """Return the objects that this disk may have published, not another copy of it; see `reader.same_log`."""
+def _own_objects(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEntry]:
+    """Return the objects that this disk, and no copy of it, may have published; see `reader.same_log`."""
     origin = item.facts.origin_hash if item.facts else ""
     # An object of several segments has the hash of the last one.
     return [
@@ -186,7 +186,7 @@ def _possible(wholes: Iterable[ObjectEntry], item: SegmentFile) -> list[ObjectEn
 
 
 def _share(entry: ObjectEntry, base_offset: int, end_offset: int) -> int:
-    """Return the part of an object's size that these offsets have; a merged object holds several segments."""
+    """Return the share of these offsets in the size of an object; a merged object holds several segments."""
     low, high = max(entry.base_offset, base_offset), min(entry.end_offset, end_offset)
     return entry.bytes * max(0, high - low) // (entry.end_offset - entry.base_offset)
 

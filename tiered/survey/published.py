@@ -21,9 +21,9 @@ class Published:
     Attributes
     ----------
     head
-        None where nothing was ever published.
+        None if nothing was ever published.
     entries
-        The live entries of the pages that were read, and of the head itself, in offset order.
+        The live entries of the read pages and of the head itself, in offset order.
     unread
         The other pages. Of a large manifest, the next pass can only expire them whole.
     """
@@ -76,7 +76,7 @@ def read_published(
     Parameters
     ----------
     local_offset
-        Base offset of the first local segment; None where there is none.
+        Base offset of the first local segment; None if there is none.
     scrub_offset
         Offset at which the scrub continues.
 
@@ -103,9 +103,9 @@ def read_published(
 def pages_in_question(head: Head, local_offset: int | None, scrub_offset: int) -> set[str]:
     """Return the names of the pages whose objects the next pass may change. Pure.
 
-    These are the two oldest pages, as an object that expires in part is there once the pages before it have expired;
-    the two newest; the pages of local segments, which may be evicted; the pages at which the scrub continues; the
-    pages with the smallest objects, which may be merged; and the pages for which the head has no sums.
+    These are the two oldest pages, which may expire in part; the two newest; the pages of local segments, which may be
+    evicted; the pages where the scrub continues; the pages with the smallest objects, which may be merged; and the pages
+    for which the head has no sums.
     """
     refs = head.pages
     if len(refs) <= SMALL_MANIFEST_PAGES:

@@ -23,7 +23,7 @@ _TURN_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The damage of an object; ``position`` is None where the object is missing."""
+    """The damage of an object; ``position`` is None if the object is missing."""
 
     name: str
     reason: str
@@ -56,7 +56,7 @@ class ScrubState:
         return ScrubFact(self.round, self.started_us, self.finished_us, self.next_offset)
 
     def among(self, names: Collection[str]) -> ScrubState:
-        """Return the state as far as its damaged objects are among `names`."""
+        """Return the state with only those damaged objects that are in `names`."""
         return replace(self, damaged=tuple(item for item in self.damaged if item.name in names))
 
     def with_damage(self, damage: Damage) -> ScrubState:
@@ -65,7 +65,7 @@ class ScrubState:
 
 
 def read_scrub_state(directory: Path) -> ScrubState:
-    """Return the state of a partition; the initial one where there is no file, or it does not verify."""
+    """Return the state of a partition; the initial state if the file is missing or fails its checksum."""
     path = directory / SCRUB_FILE
     try:
         values = decode_document(read_whole(path), where=str(path))
@@ -79,7 +79,7 @@ def read_scrub_state(directory: Path) -> ScrubState:
 def change_scrub_state(
     fs: FileSystem, directory: Path, change: Callable[[ScrubState], ScrubState]
 ) -> ScrubState:
-    """Replace the state durably by what `change` returns for it, and return that; callers take turns by a file lock.
+    """Replace the state durably by the result of `change`, and return it; a file lock excludes other callers.
 
     Raises
     ------

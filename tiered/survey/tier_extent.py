@@ -16,7 +16,7 @@ class TierExtent:
     tier
         ``hot``, ``warm`` or ``cold``.
     segments, records, bytes
-        Number of blocks, files or objects, number of records, and size; None where a head does not say.
+        Number of blocks, files or objects, number of records, and size; None if the head does not hold it.
     """
 
     tier: str
@@ -28,7 +28,7 @@ class TierExtent:
 
 
 def hot_extent(writer: PartitionWriter | None, end_offset: int) -> TierExtent | None:
-    """Return the records before `end_offset` that a writer in this process has in memory; None where it has none."""
+    """Return the records before `end_offset` in the memory of a writer in this process; None if there are none."""
     blocks = writer.recent.between(0, end_offset) if writer is not None else ()
     if not blocks:
         return None

@@ -99,7 +99,7 @@ class PassHistory:
         """The totals so far."""
         with self._lock:
             return PassCounts(
-                {kind: seconds.counted for kind, seconds in self._seconds.items()},
+                {kind: seconds.distribution for kind, seconds in self._seconds.items()},
                 dict(self._failures),
                 dict(self._last_success_us),
                 dict(self._actions),

@@ -96,8 +96,8 @@ def _writing(watched: Watched) -> Iterator[Sample]:
     for topic, partition, counts in counters.partitions():
         yield Sample("tiered_appended_records_total", counts.records, (topic, str(partition)))
         yield Sample("tiered_appended_bytes_total", counts.bytes, (topic, str(partition)))
-    yield Sample("tiered_flush_seconds", counters.flushes.counted)
-    yield Sample("tiered_fsync_seconds", counters.syncs.counted)
+    yield Sample("tiered_flush_seconds", counters.flushes.distribution)
+    yield Sample("tiered_fsync_seconds", counters.syncs.distribution)
 
 
 def _reading(watched: Watched) -> Iterator[Sample]:

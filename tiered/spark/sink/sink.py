@@ -28,7 +28,7 @@ from ...flight.wire.options import connect_options
 from ...format.schema import SYSTEM_FIELDS
 from ...format.topic_meta import TopicMeta
 from ...settings.settings import Settings
-from ...staging.ledger import ONCE
+from ...staging.ledger import JOB_PREFIX
 from ...staging.stage_file import Staged
 from ..errors import TerseTracebacks
 from .options import SinkColumns, SinkOptions, choose_columns
@@ -143,7 +143,7 @@ class TieredWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._sink = _Sink(options, schema)
-        self._query = f"app:{options.app_id}" if options.app_id is not None else f"{ONCE}{uuid4().hex}"
+        self._query = f"app:{options.app_id}" if options.app_id is not None else f"{JOB_PREFIX}{uuid4().hex}"
         self._batch = options.version or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
