@@ -18,18 +18,18 @@ def test_health_knows_slow_from_stuck() -> None:
     with health.busy("full") as progress, health.busy("tails"):
         for minute in range(1, 5):  # an upload that takes long: the counters move
             now = minute * 50.0
-            health.look([], traffic=minute)
+            health.heartbeat([], traffic=minute)
         assert health.problems() == []
         now += 50
         progress()
-        health.look([], traffic=4)
+        health.heartbeat([], traffic=4)
         now += 20
-        health.look([], traffic=4)
+        health.heartbeat([], traffic=4)
         assert health.problems() == ["tails pass: no progress for 70 s"]
     assert health.problems() == []
-    health.look(["tiered-full"], traffic=4)
+    health.heartbeat(["tiered-full"], traffic=4)
     assert health.problems() == ["thread tiered-full is gone"]
-    health.look([], traffic=4)
+    health.heartbeat([], traffic=4)
     now += 61
     assert health.problems() == ["main loop: no progress for 61 s"]
 
@@ -58,8 +58,8 @@ def test_an_upload_that_a_low_limit_slows_down_is_no_pass_that_hangs(tmp_path: P
         for _ in range(5):
             now += 50
             body.read(10)
-            daemon._look([])
+            daemon._heartbeat([])
         assert daemon._health.problems() == []
         now += 61
-        daemon._look([])
+        daemon._heartbeat([])
         assert daemon._health.problems() == ["full pass: no progress for 61 s"]

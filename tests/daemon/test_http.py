@@ -123,7 +123,7 @@ def test_a_token_is_asked_for_where_data_is_shown() -> None:
             ):
                 assert ask(server, path, Authorization=shown)[0] == 401
         assert ask(server, "/healthz")[0] == ask(server, "/readyz")[0] == 200, "probes have no token"
-        server.use_token("other")
+        server.set_token("other")
         assert ask(server, "/metrics", Authorization="Bearer s3cret")[0] == 401
         assert ask(server, "/metrics", Authorization="Bearer other")[0] == 200
 
@@ -238,7 +238,7 @@ def test_other_hosts_hear_why_with_a_token_alone() -> None:
         shown = ask(server, "/readyz", Authorization="Bearer s3cret")
         assert shown[:2] == (503, "s3://secret does not answer\n")
         with pytest.raises(tiered.ConfigError, match="no token is asked of them"):
-            server.use_token(None)
+            server.set_token(None)
         assert ask(server, "/metrics")[0] == 401
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.daemon.logs import Repeats, log_outcome, set_up_logging, take_down_logging
+from tiered.daemon.logs import RepeatFilter, log_outcome, set_up_logging, take_down_logging
 from tiered.policies.actions import WHOLE_STORE, Offload, Sweep
 from tiered.policies.executor import Outcome
 
@@ -92,7 +92,7 @@ def test_an_action_is_one_json_object(lines: Any) -> None:
 def test_a_warning_that_repeats_is_said_seldom_and_never_lost(events: list[tuple[int, int]]) -> None:
     """Each is said at once where it was not said for a minute, and what was held back is counted."""
     now = 0
-    repeats = Repeats(60, lambda: now)
+    repeats = RepeatFilter(60, lambda: now)
     said: dict[int, int] = {}
     held: dict[int, int] = {}
     for kind, passed in events:
@@ -110,7 +110,7 @@ def test_a_warning_that_repeats_is_said_seldom_and_never_lost(events: list[tuple
 
 
 def test_an_upload_that_is_tried_again_under_another_name_fails_the_same_way() -> None:
-    repeats, name = Repeats(60, lambda: 0), "orders/0/data/{}.parquet: answered 403"
+    repeats, name = RepeatFilter(60, lambda: 0), "orders/0/data/{}.parquet: answered 403"
     records = [
         logging.LogRecord("tiered.x", logging.WARNING, "", 0, "%s", (name.format(uuid4()),), None)
         for _ in range(2)

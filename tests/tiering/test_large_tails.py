@@ -261,12 +261,12 @@ def test_a_tail_that_hangs_is_no_progress_whatever_passes_begin(tmp_path: Path, 
             now = 50.0
             tails()
             now = 70.0
-            health.look([], traffic=None)
+            health.heartbeat([], traffic=None)
             assert health.problems() == ["tails pass: no progress for 70 s"]
         tails(None)
         assert health.problems() == []
         topic.append(b"2", sync=True)
         now = 200.0
-        health.look([], traffic=None)
+        health.heartbeat([], traffic=None)
         tails(None)
         assert health.problems() == []

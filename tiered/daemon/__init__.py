@@ -1,12 +1,12 @@
-"""The process that runs passes beside a writer: `service.Daemon` holds it together.
+"""The daemon: a process that runs passes beside a writer; see `service.Daemon`.
 
 ::
 
-    signals ─▶ service ─▶ Passes ─▶ the store's tierer        one thread each for full passes and tails
+    signals ─▶ service ─▶ PassLoop ─▶ the store's tierer      one thread each for full passes and tails
                  │          │
-                 │          └─▶ watched ─▶ health             what was begun, what made progress, who answered
-                 ├─▶ logs, notify                             lines on stderr, words for systemd
-                 └─▶ web ◀─ health, metrics                   /healthz /readyz /metrics and the page
+                 │          └─▶ pass_watch ─▶ health          progress of passes, answers of the bucket
+                 ├─▶ logs, notify                             lines on stderr, messages to systemd
+                 └─▶ http ◀─ health, metrics                  /healthz /readyz /metrics and the page
 
 Other packages import `logs`, `notify` and `service`.
 """

@@ -1,4 +1,4 @@
-"""Whether the daemon lives and makes progress (``/healthz``), and whether it can do its work (``/readyz``)."""
+"""The health of the daemon: whether it makes progress (``/healthz``), and whether it can work (``/readyz``)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 VAIN_PASSES, VAIN_SECONDS = 3, 30.0
-"""So many passes of a kind in vain, for so long, make the daemon unready: one alone may be another process's pass."""
+"""The number of consecutive passes in vain, and their duration, that make the daemon unready.
+
+A single pass in vain is normal while another process runs a pass.
+"""
 
 
 class Health:
-    """What is known of the loops; thread-safe.
+    """The state of the pass loop and of the main loop. Thread-safe.
 
-    Alive is not the same as able: a bucket that is away makes the daemon unready, and a restart would not help. What
-    a restart may help is a thread that is gone, or one that hangs: a pass that begins no action, and no request to the
-    bucket, for `stuck_seconds`.
+    A bucket that does not answer makes the daemon unready, but not unhealthy: a restart would not help. The daemon is
+    unhealthy if a thread ended, or if one hangs: a pass that begins no action and sends no request for `stuck_seconds`.
     """
 
     def __init__(self, stuck_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -25,16 +27,16 @@ class Health:
         self._lock = threading.Lock()
         self._busy: dict[str, float] = {}
         self._traffic: Hashable = None
-        self._looked_at = monotonic()
+        self._heartbeat = monotonic()
         self._unready = "starting"
-        self._gone: tuple[str, ...] = ()
+        self._dead_threads: tuple[str, ...] = ()
         self._bucket = ""
-        # By kind of pass: how many were in vain, since when, and why the last one was.
+        # By kind of pass: the number of consecutive passes in vain, the time of the first, the reason of the last.
         self._vain: dict[str, tuple[int, float, str]] = {}
 
     @contextmanager
     def busy(self, kind: str) -> Iterator[Callable[[], None]]:
-        """Note that a pass runs until the block ends; call what is given whenever it made progress."""
+        """Mark a pass as running until the block ends; the pass calls the yielded function when it makes progress."""
 
         def progress() -> None:
             with self._lock:
@@ -49,34 +51,34 @@ class Health:
             with self._lock:
                 self._busy.pop(kind, None)
 
-    def look(self, gone: list[str], traffic: Hashable) -> None:
-        """Take note of the threads that are gone, and of the bucket's counters; the main loop's own sign of life.
+    def heartbeat(self, dead_threads: list[str], traffic: Hashable) -> None:
+        """Record a sign of life of the main loop, the dead threads of passes, and the counters of the bucket.
 
         Parameters
         ----------
         traffic
-            Another value than at the last look is progress of whatever is under way: one upload can take long.
+            Counters of requests. A change is progress of the running passes, because one upload can take long.
         """
         with self._lock:
             now = self._monotonic()
-            self._looked_at = now
-            self._gone = tuple(gone)
+            self._heartbeat = now
+            self._dead_threads = tuple(dead_threads)
             if traffic != self._traffic:
                 self._traffic = traffic
                 self._busy = dict.fromkeys(self._busy, now)
 
     def set_unready(self, why: str) -> None:
-        """Say why no passes run; empty once they do."""
+        """Set the reason why no passes run; empty while they run."""
         with self._lock:
             self._unready = why
 
     def set_bucket(self, problem: str) -> None:
-        """Say why the bucket did not answer the last time; empty where it did."""
+        """Set the problem of the bucket; empty if it answered the last time."""
         with self._lock:
             self._bucket = problem
 
     def set_vain(self, kind: str, why: str) -> None:
-        """Say why a pass could do nothing at all; empty where it could."""
+        """Set the reason why a pass was in vain; empty if it was not."""
         with self._lock:
             if not why:
                 self._vain.pop(kind, None)
@@ -85,23 +87,23 @@ class Health:
                 self._vain[kind] = count + 1, since, why
 
     def problems(self) -> list[str]:
-        """Return why this process should be restarted; empty where it should not."""
+        """Return the reasons to restart this process; empty if it is healthy."""
         with self._lock:
             now = self._monotonic()
-            found = [f"thread {name} is gone" for name in self._gone]
+            reasons = [f"thread {name} is gone" for name in self._dead_threads]
             for kind, since in self._busy.items():
                 if now - since > self.stuck_seconds:
-                    found.append(f"{kind} pass: no progress for {now - since:.0f} s")
-            if now - self._looked_at > self.stuck_seconds:
-                found.append(f"main loop: no progress for {now - self._looked_at:.0f} s")
-            return found
+                    reasons.append(f"{kind} pass: no progress for {now - since:.0f} s")
+            if now - self._heartbeat > self.stuck_seconds:
+                reasons.append(f"main loop: no progress for {now - self._heartbeat:.0f} s")
+            return reasons
 
     def unready(self) -> list[str]:
-        """Return why no data moves; empty where it does."""
+        """Return the reasons why no data moves; empty if it moves."""
         with self._lock:
-            found = [text for text in (self._unready, self._bucket) if text]
+            reasons = [text for text in (self._unready, self._bucket) if text]
             for kind, (count, since, why) in self._vain.items():
                 seconds = self._monotonic() - since
                 if count >= VAIN_PASSES and seconds >= VAIN_SECONDS:
-                    found.append(f"{count} {kind} passes did nothing for {seconds:.0f} s: {why}")
-            return found
+                    reasons.append(f"{count} {kind} passes did nothing for {seconds:.0f} s: {why}")
+            return reasons

@@ -1,4 +1,4 @@
-"""What the daemon writes to its log: a line an action, for people or as JSON; what repeats itself, seldom."""
+"""The log of the daemon: one line for each action, for people or as JSON; repeated warnings are rare."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..base.units import approximate_size, printable, printable_json
 from ..policies.executor import Outcome
 
 REPEAT_SECONDS = 300.0
-_REPEATS_KEPT_MAX = 1000
+_REPEATS_MAX = 1000
 _ROOT = "tiered"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 actions_log = logging.getLogger("tiered.daemon.actions")
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """The daemon's own, so that it can be found and replaced; it knows the level that its set-up changed."""
+    """The daemon's handler; it keeps the level that its set-up replaced. A class of its own, to find it again."""
 
     level_before = logging.NOTSET
 
 
 def set_up_logging(kind: str, stream: TextIO) -> Handler:
-    """Send what this package logs to `stream`, a line each; warnings of libraries too.
+    """Send the log records of this package, and warnings of libraries, to `stream`, one line each.
 
     Parameters
     ----------
@@ -38,14 +38,14 @@ def set_up_logging(kind: str, stream: TextIO) -> Handler:
     """
     handler = Handler(stream)
     handler.setFormatter(JsonLine() if kind == "json" else HumanLine())
-    handler.addFilter(Repeats())
+    handler.addFilter(RepeatFilter())
     root, ours = logging.getLogger(), logging.getLogger(_ROOT)
     for old in [item for item in root.handlers if isinstance(item, Handler)]:
         take_down_logging(old)
     root.addHandler(handler)
     handler.level_before = ours.level
     ours.setLevel(logging.INFO)
-    # It names each failed action in a line of its own, and so does `log_outcome`; what has a traceback stays.
+    # The executor logs each failed action, and so does `log_outcome`: keep only those of the executor with a traceback.
     logging.getLogger("tiered.policies.executor").addFilter(_has_traceback)
     return handler
 
@@ -62,7 +62,7 @@ def _has_traceback(record: logging.LogRecord) -> bool:
 
 
 def log_outcome(outcome: Outcome) -> None:
-    """Log what became of one action."""
+    """Log the outcome of one action."""
     action = outcome.action
     topic, partition, offsets = action.location()
     fields: dict[str, Any] = {
@@ -85,15 +85,15 @@ def log_outcome(outcome: Outcome) -> None:
     fields["error" if outcome.result == "failed" else "why"] = outcome.message
     level = logging.WARNING if outcome.result == "failed" else logging.INFO
     text += f": {outcome.message} ({action.reason})"
-    # What a pass says of the same error afterwards is the same news.
+    # A pass logs the same error again later; the filter counts both as one.
     actions_log.log(level, text, extra={"fields": fields, "repeats": outcome.message})
 
 
-class Repeats(logging.Filter):
-    """Lets a warning through once in `seconds`, and says how often it was held back.
+class RepeatFilter(logging.Filter):
+    """A filter that passes the same warning once in `seconds`, with the number of repeats it held back.
 
-    Two are the same if they say the same about the same thing; names of objects, which are new at each try, do not
-    count. Lines about what was done all go through.
+    Two warnings are the same if their texts are; names of objects are ignored, because each try makes new ones. Lines
+    below the level of a warning always pass.
     """
 
     def __init__(
@@ -103,38 +103,38 @@ class Repeats(logging.Filter):
         self._seconds = seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[float, int]] = {}
+        self._repeats: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Decide about a record, and note in it how often it was held back."""
+        """Decide whether a record passes, and set its number of held back repeats."""
         key = self._key(record)
         if key is None:
             return True
         now = self._monotonic()
         with self._lock:
-            since, held = self._known.get(key, (float("-inf"), 0))
+            since, held = self._repeats.get(key, (float("-inf"), 0))
             if now - since < self._seconds:
-                self._known[key] = since, held + 1
+                self._repeats[key] = since, held + 1
                 return False
-            self._known.pop(key, None)
-            self._known[key] = now, 0  # the newest last
-            while len(self._known) > _REPEATS_KEPT_MAX:
-                del self._known[next(iter(self._known))]
+            self._repeats.pop(key, None)
+            self._repeats[key] = now, 0  # the newest last
+            while len(self._repeats) > _REPEATS_MAX:
+                del self._repeats[next(iter(self._repeats))]
         record.held_back = held
         return True
 
     def _key(self, record: logging.LogRecord) -> str | None:
-        text = self._said(record)
+        text = self._repeat_text(record)
         return None if text is None else _UUID.sub("", text)
 
-    def _said(self, record: logging.LogRecord) -> str | None:
-        said = getattr(record, "repeats", None)
-        if said is not None:
-            return str(said)
+    def _repeat_text(self, record: logging.LogRecord) -> str | None:
+        text = getattr(record, "repeats", None)
+        if text is not None:
+            return str(text)
         if record.levelno < logging.WARNING:
             return None
         if record.name == "tiered.passes" and isinstance(record.args, tuple) and len(record.args) == 2:
-            return str(record.args[1])  # the error without the kind of pass that met it
+            return str(record.args[1])  # the error without the kind of pass
         return f"{record.name}: {record.getMessage()}"
 
 
@@ -146,13 +146,13 @@ class HumanLine(logging.Formatter):
         text = f"{_time(record)} {record.levelname.lower()} {_one_line(record.getMessage())}"
         if record.exc_info:
             last = traceback.extract_tb(record.exc_info[2])[-1:]
-            place = "".join(f" at {item.filename}:{item.lineno}" for item in last)
-            text += _one_line(f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}{place}")
-        return printable(text) + _held(record)
+            where = "".join(f" at {item.filename}:{item.lineno}" for item in last)
+            text += _one_line(f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}{where}")
+        return printable(text) + _repeat_note(record)
 
 
 class JsonLine(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and an action's own fields."""
+    """One JSON object a line: time, level, logger, message, and the fields of an action."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -179,6 +179,6 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _held(record: logging.LogRecord) -> str:
+def _repeat_note(record: logging.LogRecord) -> str:
     held = getattr(record, "held_back", 0)
     return f" (and {held} times more since it was last said)" if held else ""

@@ -1,4 +1,4 @@
-"""The store's tierer as `PassLoop` drives it, with health looking on."""
+"""`WatchedWork`: the work of passes, which reports its progress to the daemon's health."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .health import Health
 
 
 class WatchedWork:
-    """Does what `work` does, and notes progress and whether the bucket answered."""
+    """Delegates to `work`, and reports progress and the answers of the bucket to `health`."""
 
     def __init__(self, work: PassWork, health: Health) -> None:
         self._work = work
@@ -29,11 +29,11 @@ class WatchedWork:
         """See `Tierer.full_pass`."""
         with self._health.busy("full") as progress, self._vain("full"):
             report, problems = self._work.full_pass(
-                now, leave_out=leave_out, should_stop=_noting(progress, should_stop)
+                now, leave_out=leave_out, should_stop=_with_progress(progress, should_stop)
             )
         self._health.set_vain("full", locked_out(report))
-        # A full pass reads the head of every partition.
-        self._judge(problems, report, asked=True)
+        # A full pass has read the head of every partition.
+        self._check_bucket(problems, report, read_heads=True)
         return report, problems
 
     def tail_pass(
@@ -44,20 +44,20 @@ class WatchedWork:
         wait_seconds: float | None,
     ) -> TailReport:
         """See `Tierer.tail_pass`."""
-        # Tails that are under way when it ends must make progress too: the next pass goes on with the same wait.
+        # Tails that still run at the end of a pass must make progress, too: the next pass continues the same wait.
         busy = self._tails.pop_all()
         if self._progress is None:
             self._progress = busy.enter_context(self._health.busy("tails"))
-            busy.callback(self._forget)
+            busy.callback(self._clear_progress)
         with busy, self._vain("tails"):
-            found = self._work.tail_pass(
-                wanted, should_stop=_noting(self._progress, should_stop), wait_seconds=wait_seconds
+            tails = self._work.tail_pass(
+                wanted, should_stop=_with_progress(self._progress, should_stop), wait_seconds=wait_seconds
             )
-            if found.under_way:
+            if tails.under_way:
                 self._tails = busy.pop_all()
-        self._health.set_vain("tails", locked_out(found.report))
-        self._judge(found.problems.values(), found.report, asked=False)
-        return found
+        self._health.set_vain("tails", locked_out(tails.report))
+        self._check_bucket(tails.problems.values(), tails.report, read_heads=False)
+        return tails
 
     @contextmanager
     def _vain(self, kind: str) -> Iterator[None]:
@@ -67,7 +67,7 @@ class WatchedWork:
             self._health.set_vain(kind, f"{type(error).__name__}: {error}")
             raise
 
-    def _forget(self) -> None:
+    def _clear_progress(self) -> None:
         self._progress = None
 
     def lags(self) -> list[Lag]:
@@ -75,26 +75,26 @@ class WatchedWork:
         return self._work.lags()
 
     def bucket_answers(self) -> bool:
-        """Ask the bucket, and note what came of it."""
+        """Ask the bucket; report the result to `health`."""
         answers = self._work.bucket_answers()
         self._health.set_bucket("" if answers else "the bucket does not answer")
         return answers
 
-    def _judge(self, problems: Iterable[TieredError], report: TierReport, *, asked: bool) -> None:
-        """Where something of the bucket failed, ask whether it was one object's matter or all of it."""
+    def _check_bucket(self, problems: Iterable[TieredError], report: TierReport, *, read_heads: bool) -> None:
+        """Report the state of the bucket; after an error of the bucket, ask whether it answers at all."""
         name = ColdStorageError.__name__
         failed = any(isinstance(item, ColdStorageError) for item in problems)
         if failed or any(text.startswith(name) for _, text in report.failed):
             self.bucket_answers()
-        elif asked or any(action.publishes for action, _ in report.done):
+        elif read_heads or any(action.publishes for action, _ in report.done):
             self._health.set_bucket("")
 
 
-def _noting(progress: Callable[[], None], should_stop: Callable[[], bool]) -> Callable[[], bool]:
-    """Return `should_stop`, which is asked before each action and so tells of progress."""
+def _with_progress(progress: Callable[[], None], should_stop: Callable[[], bool]) -> Callable[[], bool]:
+    """Return `should_stop` with a report of progress, as passes call it before each action."""
 
-    def asked() -> bool:
+    def should_stop_now() -> bool:
         progress()
         return should_stop()
 
-    return asked
+    return should_stop_now

@@ -1,4 +1,4 @@
-"""A configuration that is read again while the daemon runs: what may change."""
+"""The check which settings may change while the daemon runs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,14 @@ _FIXED_KEYS = (("daemon", "metrics"), ("daemon", "log"))
 
 
 def check_can_change(old: Settings, new: Settings) -> None:
-    """Refuse what needs a restart.
-
-    Raises
-    ------
-    ConfigError
-        It names the keys.
-    """
+    """Raise `ConfigError` if a setting changed that needs a restart; the message names the keys."""
     keys = [
         (section, name) for section in _FIXED_SECTIONS for name in type(getattr(old, section)).model_fields
     ]
-    found = [
+    changed = [
         f"{section}.{name}"
         for section, name in (*keys, *_FIXED_KEYS)
         if getattr(getattr(old, section), name) != getattr(getattr(new, section), name)
     ]
-    if found:
-        raise ConfigError(f"{', '.join(found)} cannot change while the daemon runs; restart it")
+    if changed:
+        raise ConfigError(f"{', '.join(changed)} cannot change while the daemon runs; restart it")

@@ -1,10 +1,10 @@
-"""The daemon: opens the store beside its writer, runs passes, obeys signals, outlives errors (promise P11).
+"""The daemon: opens the store beside its writer, runs passes, handles signals, outlives errors (promise P11).
 
 ::
 
-    waiting ──▶ running ──▶ stopping ──▶ 0
-       │ ▲         │             ▲        a second one: at once, 128 and its number
-       │ └─────────┘ the store is gone, or another one is in its place
+    waiting ──▶ running ──▶ stopping ──▶ exit code 0
+       │ ▲         │             ▲        a second signal exits at once with 128 and its number
+       │ └─────────┘ the store was removed or replaced
        └──── SIGTERM, SIGINT ────┘
 """
 
@@ -49,12 +49,12 @@ DEFAULT_ADDRESS = "127.0.0.1:9464"
 _TICK_SECONDS = 1.0
 _STATUS_SECONDS = 10.0
 _CLOCK_STEP_SECONDS = 1.0
-_Opened = TypeVar("_Opened")
+_T = TypeVar("_T")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class _NotYet(TieredError):
-    """Nothing to work with so far."""
+class _StoreMissing(TieredError):
+    """There is no store at the path yet."""
 
 
 class Daemon:
@@ -63,15 +63,15 @@ class Daemon:
     Parameters
     ----------
     load
-        Reads the settings; asked again at SIGHUP.
+        Reads the settings; called again at SIGHUP.
     settings
-        What was read already; by default it is read now.
+        The settings, if the caller has read them already.
     notifier
-        Tells the service manager.
+        Reports to the service manager.
     clock
         Microseconds since the epoch.
-    leave
-        Ends the process at once, with an exit code: what is not done is left behind.
+    exit_process
+        Ends the process at once with an exit code; running actions are abandoned.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class Daemon:
         settings: Settings | None = None,
         notifier: Notifier | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
-        leave: Callable[[int], Any] = os._exit,
+        exit_process: Callable[[int], Any] = os._exit,
     ) -> None:
         self._load = load
         self._notify = notifier or Notifier()
         self._clock = clock
-        self._leave = leave
+        self._exit_process = exit_process
         self._settings = settings or load()
         self._health = Health(self._settings.daemon.stuck_after.total_seconds())
-        # `put` may be called by a signal handler at any time; an Event's lock would not survive that.
+        # A signal handler may call `put` at any time; with an Event it could deadlock on the Event's lock.
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._ending = False
         self._store: LocalStore | None = None
@@ -97,7 +97,7 @@ class Daemon:
         self._registry: Any = None
         self._no_metrics: ConfigError | None = None
         self._web: Web | None = None
-        self._place = (0, 0)
+        self._lock_identity = (0, 0)
         self._status_due = 0.0
         self._clock_drift = 0.0
 
@@ -109,16 +109,16 @@ class Daemon:
         Raises
         ------
         ConfigError, UnsupportedFormat
-            Nothing that waiting would cure.
+            The daemon cannot start, and waiting would not help.
         """
-        with self._signals_taken():
+        with self._handle_signals():
             self._web = self._listen()
             try:
-                # Before the store is there: whoever starts first must not fail for it.
+                # Ready before the store exists: the daemon may start before the writer.
                 self._notify.ready()
                 while not self._ending:
-                    with self._only_daemon() as goes_on:
-                        if goes_on:
+                    with self._only_daemon() as has_lock:
+                        if has_lock:
                             self._run_passes()
                 return 0
             finally:
@@ -126,8 +126,8 @@ class Daemon:
                     self._web.close()
 
     def _run_passes(self) -> None:
-        """Open the store, and run passes over it until a signal ends that."""
-        store = self._opened()
+        """Open the store and run passes until a signal."""
+        store = self._open_store()
         if store is None:
             return
         self._store = store
@@ -156,73 +156,73 @@ class Daemon:
         log.info(
             "tiering %s to %s, %s", store.url, store.context.tiers.locations.cold_url or "no bucket", when
         )
-        while self._is_in_place() and not self._ended(_TICK_SECONDS):
+        while self._is_same_store() and not self._wait_for_signal(_TICK_SECONDS):
             self._tick()
         self._stop(store, self._passes)
         self._store = self._passes = self._registry = None
 
     def _policy(self, topic: str) -> Policy:
-        return self._settings.policy_for(topic)  # the newest, after a reload
+        return self._settings.policy_for(topic)  # from the newest settings after a reload
 
     def _stop(self, store: LocalStore, passes: PassLoop) -> None:
-        """End what is under way, or leave it: any action may be killed at any instruction (promise P6)."""
+        """Wait for the running actions until the deadline, then abandon them, which is always safe (promise P6)."""
         if not self._ending:
             log.warning("the store at %s is gone, or another one is in its place", store.url)
         deadline = self._settings.daemon.stop_deadline.total_seconds()
-        log.info("stopping: what is under way has %g s", deadline)
+        log.info("stopping: running actions have %g s to end", deadline)
         if passes.stop(deadline):
             store.close()
             log.info("stopped")
             return
         running = (
             ", ".join(str(action) for action, _ in store.tierer.executors.running.now())
-            or "a look at the store"
+            or "a survey of the store"
         )
         log.warning("stopped by the deadline, leaving behind: %s", running)
         logging.shutdown()
-        # The interpreter would wait for the threads of the executor.
-        self._leave(0 if self._ending else 1)
+        # A normal exit would wait for the threads of the executor.
+        self._exit_process(0 if self._ending else 1)
 
     # -- before passes can run -------------------------------------------------------------------
 
     @contextmanager
     def _only_daemon(self) -> Iterator[bool]:
-        """Wait until the store is there and no other daemon runs for it; yield False where a signal ended that."""
+        """Wait until the store exists and take the daemon's lock; yield False if a signal ends the wait."""
         path = Path(self._settings.store.path).absolute()
         if "://" in self._settings.store.path:
             raise ConfigError("store.path: a daemon needs the local store, not the URL of a bucket")
 
         def lock() -> FileLock:
             if not (path / STORE_FILE).is_file():
-                raise _NotYet(f"there is no store at {path} yet; its writer makes one")
+                raise _StoreMissing(f"there is no store at {path} yet; its writer makes one")
             return FileLock.acquire(path / DAEMON_LOCK, f"the daemon of the store {path}", nameless=True)
 
-        held = self._patiently(lock)
+        daemon_lock = self._retry(lock)
         try:
-            self._place = (0, 0)
-            with suppress(OSError):  # gone again already: it is not in place
-                self._place = _identity(path / DAEMON_LOCK)
-            yield held is not None
+            self._lock_identity = (0, 0)
+            with suppress(OSError):  # the store was removed again: `_is_same_store` is false
+                self._lock_identity = _identity(path / DAEMON_LOCK)
+            yield daemon_lock is not None
         finally:
-            if held is not None:
-                held.release()
+            if daemon_lock is not None:
+                daemon_lock.release()
 
-    def _is_in_place(self) -> bool:
-        """Whether the store at its path is still the one whose lock is held: nobody else is kept from another one."""
+    def _is_same_store(self) -> bool:
+        """Whether the store at the path is still the one whose lock this daemon holds."""
         try:
-            return self._place == _identity(Path(self._settings.store.path).absolute() / DAEMON_LOCK)
+            return self._lock_identity == _identity(Path(self._settings.store.path).absolute() / DAEMON_LOCK)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
-            return True  # unreadable is not absent; the passes tell of it (promise P10)
+            return True  # unreadable is not absent; the passes report the error (promise P10)
 
-    def _opened(self) -> LocalStore | None:
-        return self._patiently(
+    def _open_store(self) -> LocalStore | None:
+        return self._retry(
             lambda: open_local_store(self._settings.store.path, settings=self._settings, tierer=True)
         )
 
-    def _patiently(self, work: Callable[[], _Opened]) -> _Opened | None:
-        """Try until it works; None where a signal came first."""
+    def _retry(self, work: Callable[[], _T]) -> _T | None:
+        """Try until `work` succeeds and return its result; return None after a signal."""
         backoff = Backoff(lambda: 1.0, 5.0)
         while True:
             try:
@@ -230,14 +230,14 @@ class Daemon:
             except (ConfigError, UnsupportedFormat):
                 raise
             except (TieredError, OSError) as error:
-                self._wait_for(error)
+                self._report_waiting(error)
                 backoff.fail("", time.monotonic())
             while (left := backoff.until("") - time.monotonic()) > 0:
-                if self._ended(min(left, _TICK_SECONDS)):
+                if self._wait_for_signal(min(left, _TICK_SECONDS)):
                     return None
-                self._look([])
+                self._heartbeat([])
 
-    def _wait_for(self, error: Exception) -> None:
+    def _report_waiting(self, error: Exception) -> None:
         text = f"waiting: {error}"
         if isinstance(error, StoreLocked):
             text = f"waiting, ready to take over: {error}"
@@ -250,26 +250,26 @@ class Daemon:
     def _tick(self) -> None:
         assert self._store is not None
         assert self._passes is not None
-        self._look(self._passes.dead_threads())
+        self._heartbeat(self._passes.dead_threads())
         drift = self._drift()
         if abs(drift - self._clock_drift) > _CLOCK_STEP_SECONDS:
             self._clock_drift = drift
             if self._settings.daemon.cron is not None:
-                # The clock was set, or the machine slept: the passes wait by another clock.
+                # The clock was set, or the machine slept: the passes wait by the monotonic clock.
                 self._passes.reschedule(pass_schedule(self._settings.daemon, self._clock))
         now = time.monotonic()
         if now >= self._status_due:
             self._status_due = now + _STATUS_SECONDS
             self._notify.status(self._summary(self._passes))
 
-    def _look(self, gone: list[str]) -> None:
-        """See to health and the watchdog; the main loop's sign of life."""
+    def _heartbeat(self, dead_threads: list[str]) -> None:
+        """Report a sign of life of the main loop to health, and to the watchdog if the daemon is healthy."""
         traffic: object = None
         if self._store is not None and self._store.context.tiers.has_cold:
-            # A request is counted as it begins, and under a low limit one part takes long.
+            # Requests are counted when they begin. With a low limit one part takes long, so bytes count, too.
             counts = getattr(self._store.context.tiers.object_store, "counts", None)
             traffic = f"{counts!r} {Throttle.bytes_taken()}"
-        self._health.look(gone, str(traffic))
+        self._health.heartbeat(dead_threads, str(traffic))
         if not self._health.problems():
             self._notify.alive()
 
@@ -291,7 +291,7 @@ class Daemon:
     # -- signals ---------------------------------------------------------------------------------
 
     @contextmanager
-    def _signals_taken(self) -> Iterator[None]:
+    def _handle_signals(self) -> Iterator[None]:
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         try:
             yield
@@ -301,11 +301,11 @@ class Daemon:
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._ending and number != signal.SIGHUP:
-            self._leave(128 + number)
+            self._exit_process(128 + number)
         self._signals.put(number)
 
-    def _ended(self, seconds: float) -> bool:
-        """Wait for a signal, for so long at most; return whether one ends the daemon."""
+    def _wait_for_signal(self, seconds: float) -> bool:
+        """Wait up to `seconds` for a signal; return whether one ends the daemon."""
         if self._notify.watchdog_seconds is not None:
             seconds = min(seconds, self._notify.watchdog_seconds / 3)
         try:
@@ -337,8 +337,8 @@ class Daemon:
             before, self._settings = self._settings.daemon, new
             self._health.stuck_seconds = new.daemon.stuck_after.total_seconds()
             if self._web is not None:
-                self._web.use_token(token)
-            # Only then: each time begins the wait for the next pass anew.
+                self._web.set_token(token)
+            # Only after a change, because it restarts the wait for the next pass.
             if self._passes is not None and (before.cron, before.interval, before.jitter) != (
                 new.daemon.cron, new.daemon.interval, new.daemon.jitter,
             ):  # fmt: skip
@@ -346,20 +346,20 @@ class Daemon:
             log.info("the configuration was read again")
         self._notify.ready()
 
-    # -- what is answered ------------------------------------------------------------------------
+    # -- HTTP ------------------------------------------------------------------------------------
 
     def _listen(self) -> Web | None:
-        chosen = self._settings.daemon.metrics
-        if chosen == "off":
+        address = self._settings.daemon.metrics
+        if address == "off":
             return None
         token = read_token(self._settings.daemon.token_file)
-        views = Views(self._health.problems, self._health.unready, self._metrics, page, self._state)
+        views = Views(self._health.problems, self._health.unready, self._metrics, page, self._page_state)
         try:
-            web = Web.open(chosen or DEFAULT_ADDRESS, views, token)
+            web = Web.open(address or DEFAULT_ADDRESS, views, token)
         except ConfigError as error:
-            if chosen is not None:
+            if address is not None:
                 raise
-            # Nobody asked for it: a second store's daemon on this host must not fail for the first one's port.
+            # The default address may belong to the daemon of another store on this host; that is no error.
             log.warning("no health and metrics over HTTP: %s", error)
             return None
         log.info("http://%s answers /healthz, /readyz and /metrics", web.address)
@@ -370,12 +370,12 @@ class Daemon:
             raise self._no_metrics
         return None if self._registry is None else exposition(self._registry)
 
-    def _state(self) -> dict[str, Any] | None:
+    def _page_state(self) -> dict[str, Any] | None:
         if self._store is None or self._passes is None:
             return None
         return page_state(self._store.watched(self._passes))
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -1,4 +1,4 @@
-"""What an operator sees of a store: status, figures, explanations, a page, metrics.
+"""The operator's views of a store: status, figures, explanations, a page, metrics.
 
 Other packages import `explain`, `http`, `metrics`, `status`, `status_page`, `status_survey`, `views` and `watched`.
 """

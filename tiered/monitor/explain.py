@@ -20,9 +20,9 @@ class TopicExplanation:
     Attributes
     ----------
     paused
-        Since when, by whom and why the topic is paused, so that no pass does any of this; or empty.
+        Time, user and reason of the topic's pause, during which no pass acts on it; empty without a pause.
     problems
-        Errors of the survey, one line each. Their partitions are left out, or explained without the bucket.
+        Errors of the survey, one line each. Their partitions are missing, or explained without the bucket.
     """
 
     topic: str
@@ -49,7 +49,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
     ------
     TopicNotFound
     ReadOnly
-        There is no local store, and so nothing that plans.
+        The store has no local tier, so there are no plans.
     """
     watched.topics.topic(topic)
     root = watched.context.tiers.locations.root
@@ -58,7 +58,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
             f"{watched.context.url} is a bucket, for which nothing is planned; name the local store"
         )
     now_us, disk = watched.context.clock(), watched.context.host.disk_usage(root)
-    # On a full disk passes evict the oldest file of the whole store first: then every topic has to be surveyed.
+    # On a full disk passes evict the oldest file of the whole store first, so every topic must be surveyed.
     policies = [watched.context.settings.policy_for(name) for name in watched.topics.topic_names()]
     is_full = any(disk.free < floor_bytes(policy, disk.total) for policy in policies)
     problems: list[TieredError] = []
@@ -66,11 +66,14 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
         problems, fence=False, wanted=lambda name: is_full or name == topic
     )
 
-    def explained(partitions: list[PartitionFacts], has_cold: bool) -> list[Explanation]:
+    def explain_partitions(partitions: list[PartitionFacts], has_cold: bool) -> list[Explanation]:
         facts = replace(watched.survey.store_facts(partitions, now_us), has_cold=has_cold)
         return explain(facts, watched.context.settings.policy_for)
 
-    explanations = [*explained(known, watched.context.tiers.has_cold), *explained(unknown, False)]
+    explanations = [
+        *explain_partitions(known, watched.context.tiers.has_cold),
+        *explain_partitions(unknown, False),
+    ]
     return TopicExplanation(
         topic,
         now_us,
@@ -85,7 +88,7 @@ def explain_topic(watched: Watched, topic: str, partition: int | None = None) ->
 
 
 def _with_memory(watched: Watched, item: Explanation) -> Explanation:
-    """Name the records that a writer in this process has in memory as hot."""
+    """Add the tier ``hot`` to the records that a writer in this process has in memory."""
     hot = hot_extent(watched.topics.writer(item.topic, item.partition), item.end_offset)
     if hot is None:
         return item

@@ -22,25 +22,25 @@ from .watched import Watched
 
 @dataclass(frozen=True, slots=True)
 class PartitionFigures:
-    """One partition.
+    """The figures of one partition.
 
     Attributes
     ----------
     end_offset
-        End of what is durable.
+        The durable offset.
     published_offset, lag
-        End of what the bucket has, and how far that is behind; None where this process did not learn it by
-        publishing: a head that a scan read does not say what another process has published since.
+        The end of the published records, and the lag; None unless this process publishes the partition: another process
+        may have published more than a head that a scan read.
     lag_unknown
         Whether there are records to publish, and no `lag`.
     scrubbed_us, damaged
-        When a scrub last completed, or 0; and the damaged objects that are still published.
+        The time of the last complete scrub, or 0; and the damaged objects that are still published.
     fault
-        Why its writer in this process takes no appends (``Fenced``, ``PartitionPoisoned``), or empty.
+        The error for which the writer in this process refuses appends (``Fenced``, ``PartitionPoisoned``); or empty.
     fenced, paused, problem
-        Why nothing of it is published; why passes leave its topic alone; why it could not be surveyed; or empty.
+        The reason of the fence, of the pause, and the error of the survey; each may be empty.
     survey
-        The source of the figures; None where there is a problem.
+        The source of the figures; None if there is a problem.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class PartitionFigures:
     survey: PartitionSurvey | None = None
 
     def bytes_in(self, tier: str) -> int | None:
-        """Return the bytes of one tier; None where that is not known."""
+        """Return the bytes of one tier; None if they are unknown."""
         return _sum(extent.bytes for extent in self.extents if extent.tier == tier)
 
 
@@ -110,9 +110,9 @@ def _figures(watched: Watched, survey: PartitionSurvey) -> PartitionFigures:
 
 
 def _published_offset(watched: Watched, survey: PartitionSurvey) -> int | None:
-    """Return the end of what the bucket has; None where this process does not know it."""
+    """Return the end of the published records; None if this process does not know it."""
     passes = watched.passes
-    # A full pass has read the head of every partition: where none is known now, nothing was published.
+    # A full pass has read the head of every partition; if there is none now, nothing was published.
     settled = passes is not None and "full" in passes.history.counts.last_success_us
     if survey.known_end is None and survey.head is None and settled and _offloads(watched, survey):
         return 0
@@ -163,7 +163,7 @@ def _extent(run: list[LocalFile]) -> TierExtent:
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """Return the sum; None where a value is not known."""
+    """Return the sum; None if a value is None."""
     total = 0
     for value in values:
         if value is None:

@@ -7,10 +7,10 @@
 ``/``, ``/state.json``  a page with the same figures, and the JSON document that it shows
 ======================  =====================================================================================
 
-Probes need no token for the first two paths; a caller from another host that shows no token gets the status without
-the reasons. The server speaks plain HTTP: where other hosts can reach it, it needs a token, and should stand behind a
-proxy. A web site can make its own name resolve to this host (DNS rebinding); the Host header of its requests gives it
-away, and they are refused.
+Probes need no token for the first two paths; a caller from another host without the token gets the status without the
+reasons. The server speaks plain HTTP. If other hosts can reach it, it needs a token, and should stand behind a proxy. A
+web site can make its own name resolve to this host (DNS rebinding). The server refuses such requests by their Host
+header.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Views:
     Attributes
     ----------
     problems, unready
-        Return why the process should be restarted, and why no data moves.
+        Return the reasons to restart the process, and the reasons why no data moves.
     metrics
-        Returns Prometheus text and its content type, or None as long as no store is open.
+        Returns Prometheus text and its content type, or None while no store is open.
     page, state
-        Return the page, and the JSON document that it shows, or None as long as no store is open.
+        Return the page, and the JSON document that it shows, or None while no store is open.
     """
 
     problems: Callable[[], list[str]]
@@ -70,14 +70,14 @@ class Views:
 
 @dataclass(slots=True)
 class Access:
-    """Access control: callers must show ``token``, unless it is None; another may take its place at any time."""
+    """Access control: callers must send ``token``, unless it is None; it may change at any time."""
 
     token: str | None = None
     loopback: bool = True
     setting: str = "daemon.metrics"
 
     def check(self, token: str | None, address: str) -> None:
-        """Raise `ConfigError` where other hosts could reach the server and need no token."""
+        """Raise `ConfigError` if other hosts could reach the server without a token."""
         if token is None and not self.loopback:
             raise ConfigError(
                 f"{self.setting}: {address} can be reached from other hosts, and no token is asked of them: set "
@@ -98,7 +98,7 @@ class Connections:
         self._busy: dict[socket.socket, float] = {}
 
     def admit(self, request: socket.socket) -> bool:
-        """Accept a connection; False where the limit is reached and every connection has sent its request."""
+        """Accept a connection; return False if the limit is reached and every connection has sent its request."""
         with self._lock:
             crowded = len(self._silent) + len(self._busy) >= CONNECTIONS_MAX
             oldest = next(iter(self._silent), None) if crowded else None
@@ -184,22 +184,24 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         views, access = self.server.views, self.server.access
         if access.loopback and not all(_is_local(host) for host in self.headers.get_all("Host", [])):
-            self._say(421, "this server does not answer for that host name")
+            self._answer_text(421, "this server does not answer for that host name")
         elif path == "/healthz":
-            self._say_problems(views.problems())
+            self._answer_problems(views.problems())
         elif path == "/readyz":
-            self._say_problems([*views.unready(), *views.problems()])
+            self._answer_problems([*views.unready(), *views.problems()])
         elif path not in ("/metrics", "/", "/state.json"):
-            self._say(404, "not found; the paths are /healthz, /readyz, /metrics, /state.json and /")
-        elif not self._may_see():
+            self._answer_text(404, "not found; the paths are /healthz, /readyz, /metrics, /state.json and /")
+        elif not self._is_authorized():
             schemes = {"WWW-Authenticate": 'Basic realm="tiered", Bearer realm="tiered"'}
-            self._say(401, "send the token as Bearer, or as the password of any user", headers=schemes)
+            self._answer_text(
+                401, "send the token as Bearer, or as the password of any user", headers=schemes
+            )
         else:
-            self._show(path)
+            self._answer_view(path)
 
     do_HEAD = do_GET
 
-    def _show(self, path: str) -> None:
+    def _answer_view(self, path: str) -> None:
         views = self.server.views
         kind = _TEXT
         try:
@@ -212,30 +214,30 @@ class _Handler(BaseHTTPRequestHandler):
                 body = None if state is None else json.dumps(state, default=str).encode()
                 kind = "application/json"
         except TieredError as error:
-            self._say(503, str(error))
+            self._answer_text(503, str(error))
             return
         except Exception:
             # A view can fail in many ways; the server must go on.
             log.exception("%s failed", path)
-            self._say(500, "this failed; see the log of the daemon")
+            self._answer_text(500, "this failed; see the log of the daemon")
             return
         if body is None:
-            self._say(503, "no store is open yet; see /readyz")
+            self._answer_text(503, "no store is open yet; see /readyz")
         else:
             self._answer(200, body, kind, _PAGE_HEADERS)
 
-    def _may_see(self) -> bool:
-        return _shows_token(self.headers.get("Authorization", ""), self.server.access.token)
+    def _is_authorized(self) -> bool:
+        return _has_token(self.headers.get("Authorization", ""), self.server.access.token)
 
-    def _say_problems(self, problems: list[str]) -> None:
+    def _answer_problems(self, problems: list[str]) -> None:
         if not problems:
-            self._say(200, "ok")
-        elif self.server.access.loopback or self._may_see():
-            self._say(503, "\n".join(problems))
+            self._answer_text(200, "ok")
+        elif self.server.access.loopback or self._is_authorized():
+            self._answer_text(503, "\n".join(problems))
         else:
-            self._say(503, "send the token to see the reasons")
+            self._answer_text(503, "send the token to see the reasons")
 
-    def _say(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
+    def _answer_text(self, status: int, text: str, headers: dict[str, str] | None = None) -> None:
         self._answer(status, f"{text}\n".encode(), _TEXT, headers or {})
 
     def _answer(self, status: int, body: bytes, kind: str, headers: dict[str, str]) -> None:
@@ -256,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug(format, *args)
 
 
-def _shows_token(authorization: str, token: str | None) -> bool:
+def _has_token(authorization: str, token: str | None) -> bool:
     """Whether an Authorization header has the token, if there is one; compared in constant time."""
     if token is None:
         return True
@@ -287,7 +289,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def read_token(path: str | None) -> str | None:
-    """Return the token that callers must show, from ``daemon.token_file``; None where the setting is off.
+    """Return the token that callers must send, from ``daemon.token_file``; None if the setting is off.
 
     Raises
     ------
@@ -321,7 +323,7 @@ class Web:
     def open(
         cls, address: str, views: Views, token: str | None = None, *, setting: str = "daemon.metrics"
     ) -> Web:
-        """Listen at ``host:port``, as `setting` says; port 0 is any that is free.
+        """Listen at ``host:port``, the value of `setting`; port 0 takes any free port.
 
         Raises
         ------
@@ -344,22 +346,22 @@ class Web:
         return web
 
     def check_token(self, token: str | None) -> None:
-        """Raise `ConfigError` where `use_token` could not be called with this token."""
+        """Raise `ConfigError` if `set_token` would refuse this token."""
         self._server.access.check(token, self.address)
 
-    def use_token(self, token: str | None) -> None:
-        """Demand another token from now on.
+    def set_token(self, token: str | None) -> None:
+        """Require another token from now on.
 
         Raises
         ------
         ConfigError
-            Other hosts can reach this address, and would need no token.
+            Other hosts could reach this address without a token.
         """
         self.check_token(token)
         self._server.access.token = token
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's socket."""
+        """Close the parent's socket in a forked child."""
         self._server.socket.close()
 
     def close(self) -> None:

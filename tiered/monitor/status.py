@@ -1,4 +1,4 @@
-"""The status of a store: what each tier holds, and how far the bucket is behind."""
+"""The status of a store: the holdings of each tier, and the lag of the bucket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TierHoldings:
-    """What one tier holds of a partition; a record can be in several tiers at a time."""
+    """The holdings of one tier of a partition; a record can be in several tiers at a time."""
 
     segments: int = 0
     records: int = 0
@@ -18,23 +18,23 @@ class TierHoldings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition.
+    """The status of one partition.
 
     Attributes
     ----------
     published_offset
-        End of what the bucket has; None where there is no bucket, or it cannot be read.
+        The end of the published records; None without a bucket, or if the bucket cannot be read.
     lag_records, lag_seconds
-        Number of durable records that the bucket does not have, and the age of the oldest; None where
-        `published_offset` is.
+        Number of durable records that the bucket does not have, and the age of the oldest; None if `published_offset`
+        is None.
     problem
-        Why something is not known, or what is wrong; or empty.
+        The error of the survey, or a problem of the partition; or empty.
     scrubbed_us
-        When the last round of the scrub ended, which checks every object; None before the first.
+        The time at which the last round of the scrub ended, which checks every object; None before the first.
     damaged
-        Objects that are missing or damaged, and that the manifest names: one line each.
+        The missing or damaged objects that the manifest names, one line each.
     paused
-        Since when, by whom and why the topic is paused; or empty.
+        Time, user and reason of the topic's pause; or empty.
     """
 
     topic: str
@@ -55,12 +55,12 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """Every partition of a store.
+    """The status of every partition of a store.
 
     Attributes
     ----------
     deletions
-        Names of topics that were deleted here and not in the bucket yet; the next pass finishes their deletion.
+        Names of the topics that are deleted on this disk and not in the bucket; the next pass finishes their deletion.
     """
 
     url: str

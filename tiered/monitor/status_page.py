@@ -32,9 +32,9 @@ def page() -> bytes:
 
 
 def page_state(watched: Watched) -> dict[str, Any]:
-    """Return what the page shows, as plain JSON values; times in microseconds since the epoch.
+    """Return the content of the page as plain JSON values; times are microseconds since the epoch.
 
-    It costs no request to the bucket; see `store_figures`.
+    The call sends no request to the bucket; see `store_figures`.
 
     Raises
     ------
@@ -65,12 +65,12 @@ def _disk(watched: Watched) -> dict[str, int] | None:
     try:
         disk = shutil.disk_usage(root) if root is not None else None
     except OSError:
-        return None  # moved or deleted under an open store
+        return None  # the directory of the open store was moved or deleted
     return None if disk is None else {"free": disk.free, "size": disk.total}
 
 
 def _lag(figures: list[PartitionFigures], now_us: int) -> dict[str, Any]:
-    """Sum up how far the bucket is behind; ``unknown`` partitions are not in the sums."""
+    """Return the lag of the store; the sums do not include the ``unknown`` partitions."""
     lags = [item.lag for item in figures if item.lag is not None]
     return {
         "records": sum(lag.records for lag in lags),
@@ -132,12 +132,12 @@ def _partition(item: PartitionFigures, step: Step | None, now_us: int) -> dict[s
 
 
 def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple[str, int], Step]:
-    """Return the next action of each partition that passes do not leave alone."""
+    """Return the next action of each partition that is neither paused nor fenced."""
     context = watched.context
     root, has_cold = context.tiers.locations.root, context.tiers.has_cold
     if root is None:
         return {}
-    # Where the manifest is not known, the plan is made as if there were no bucket.
+    # With an unknown manifest, the plan is made as if there were no bucket.
     known: list[PartitionFacts] = []
     unknown: list[PartitionFacts] = []
     for item in figures:
@@ -148,7 +148,7 @@ def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple
         try:
             facts = partition_facts(watched.survey.open_segments(survey))
         except (TieredError, OSError):
-            continue  # a topic that was deleted, or a file that passes cannot read either
+            continue  # the topic was deleted, or passes cannot read the file either
         (known if is_known else unknown).append(correct_append_times(facts, context.clock()))
     disk = shutil.disk_usage(root)
     steps: dict[tuple[str, int], Step] = {}
@@ -164,7 +164,7 @@ def _next_steps(watched: Watched, figures: list[PartitionFigures]) -> dict[tuple
 
 
 def _knows_manifest(figures: PartitionFigures, survey: PartitionSurvey) -> bool:
-    """Whether this process has all of the manifest in memory, or knows that there is none."""
+    """Whether this process has the whole manifest in memory, or knows that there is none."""
     if survey.published is None:
         return figures.lag is not None
     return not survey.published.unread

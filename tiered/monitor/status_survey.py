@@ -18,7 +18,7 @@ from .watched import Watched
 
 
 def store_status(watched: Watched) -> StoreStatus:
-    """Return what each tier holds; an error becomes the problem of its partition."""
+    """Return the status of a store; an error becomes the problem of its partition."""
     context = watched.context
     root = context.tiers.locations.root
     rows: list[PartitionStatus] = []
@@ -72,7 +72,7 @@ def _partition_status(watched: Watched, survey: PartitionSurvey) -> PartitionSta
 
 
 def _lag(survey: PartitionSurvey, facts: PartitionFacts) -> tuple[Lag, str]:
-    """Return how far the bucket is behind, and why the age of that cannot be read, or empty."""
+    """Return the lag, and the error of reading its age, or empty."""
     cursor = max(survey.lineage_end, facts.start_offset)
     lag = Lag(facts.topic, facts.partition, cursor, max(cursor, facts.end_offset))
     try:
@@ -87,7 +87,7 @@ def _error(survey: PartitionSurvey) -> str:
 
 
 def _fence(survey: PartitionSurvey, lag: Lag, known: bool) -> str:
-    """Return why a partition is fenced, and which records of it are in danger; or empty."""
+    """Return the reason of a fence, and the records that only this disk has; or empty."""
     if survey.fence is None:
         return ""
     only = f"offsets {survey.lineage_end} to {lag.end_offset} are on this disk only"
@@ -95,7 +95,7 @@ def _fence(survey: PartitionSurvey, lag: Lag, known: bool) -> str:
 
 
 def _missing(local: LocalSegments, cursor: int) -> str:
-    """Return which offsets from `cursor`, the end of what the bucket has, are in no local file; or empty."""
+    """Return the offsets after `cursor`, the end of the published records, that no local file has; or empty."""
     for segment in local.segments:
         if segment.header.base_offset > cursor:
             return (
@@ -107,7 +107,7 @@ def _missing(local: LocalSegments, cursor: int) -> str:
 
 
 def _lost(watched: Watched, survey: PartitionSurvey) -> str:
-    """Return that the manifest was lost; or empty."""
+    """Return the error of a lost manifest; or empty."""
     try:
         watched.survey.check_not_lost(survey)
     except TieredError as error:

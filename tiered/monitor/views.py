@@ -11,7 +11,7 @@ from .watched import Watched
 
 
 def listen(watched: Watched, setting: str, address: str | None) -> Web | None:
-    """Serve the views of an open store, and of its passes where it runs some; None where no address is set.
+    """Serve the views of an open store and of its passes; return None if no address is set.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The parts of an open store that status, figures, explanations, metrics and the page are made from."""
+"""`Watched`: the parts of an open store that status, figures, explanations, metrics and the page need."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Watched:
     Attributes
     ----------
     running
-        The actions that are under way.
+        The running actions.
     passes
-        The passes that this process runs; None where it runs none.
+        The pass loop of this process; None if it runs no passes.
     """
 
     context: StoreContext

@@ -1,7 +1,7 @@
-"""The catalogue of metrics: name, kind, labels and meaning. The documentation of the metrics is generated from it.
+"""The catalogue of metrics: name, kind, labels and meaning. The page docs/metrics.md is generated from it.
 
-Names follow the conventions of Prometheus: base units (seconds, bytes), and ``_total`` for counters. The partition is
-a label of few metrics, so that a thousand partitions do not make a hundred thousand series.
+Names follow the conventions of Prometheus: base units (seconds, bytes), and ``_total`` for counters. Few metrics have
+the partition as a label, so that a thousand partitions do not make a hundred thousand series.
 """
 
 from __future__ import annotations
@@ -47,14 +47,19 @@ def _group(group: str, *metrics: tuple[str, str, str] | tuple[str, str, str, str
 
 _STORE = _group(
     "Store",
-    ("info", GAUGE, "Always 1; which release has which store open.", "version store"),
+    ("info", GAUGE, "Always 1; the labels are the release and the open store.", "version store"),
     ("partitions", GAUGE, "Partitions of the topic.", "topic"),
-    ("tier_bytes", GAUGE, "Bytes in each tier; of the cold one as last seen by this process.", "tier topic"),
-    ("tier_records", GAUGE, "Records in each tier; one can be in several at a time.", "tier topic"),
+    (
+        "tier_bytes",
+        GAUGE,
+        "Bytes in each tier; those of the cold tier as this process last read them.",
+        "tier topic",
+    ),
+    ("tier_records", GAUGE, "Records in each tier; a record can be in several tiers.", "tier topic"),
     ("tier_segments", GAUGE, "Hot blocks, local segments and cold objects.", "tier topic"),
     ("disk_free_bytes", GAUGE, "Free bytes of the file system that holds the local store."),
     ("disk_size_bytes", GAUGE, "Size of the file system that holds the local store."),
-    ("unreadable_partitions", GAUGE, "Partitions whose local files could not be looked at.", "topic"),
+    ("unreadable_partitions", GAUGE, "Partitions whose local files cannot be read.", "topic"),
 )
 _WRITING = _group(
     "Appending",
@@ -62,18 +67,18 @@ _WRITING = _group(
     ("appended_bytes_total", COUNTER, "Bytes of the blocks written to segments.", "topic partition"),
     ("flush_seconds", HISTOGRAM, "Duration of group commits: pending records written, and synced."),
     ("fsync_seconds", HISTOGRAM, "Duration of the syncs of active segments."),
-    ("writers_failed", GAUGE, "Writers that take no appends, by the error that they raise.", "topic error"),
-    ("fenced_partitions", GAUGE, "Partitions whose log went on elsewhere; nothing is published.", "topic"),
+    ("writers_failed", GAUGE, "Writers that refuse appends, by the error that they raise.", "topic error"),
+    ("fenced_partitions", GAUGE, "Partitions whose log another host owns; nothing is published.", "topic"),
 )
 _READING = _group(
     "Reading",
     ("read_splits_total", COUNTER, "Splits read, by the tier that they were read from.", "tier"),
-    ("cache_hits_total", COUNTER, "Pieces of cold objects that a cache had.", "cache"),
-    ("cache_misses_total", COUNTER, "Pieces of cold objects that had to be fetched."),
+    ("cache_hits_total", COUNTER, "Ranges of cold objects that a cache had.", "cache"),
+    ("cache_misses_total", COUNTER, "Ranges of cold objects that were fetched."),
     ("cache_hit_bytes_total", COUNTER, "Bytes that a cache had."),
-    ("cache_miss_bytes_total", COUNTER, "Bytes that had to be fetched."),
-    ("cache_evictions_total", COUNTER, "Files that left the disk cache to make room."),
-    ("cache_damaged_total", COUNTER, "Cached pieces that failed their checksum and were fetched again."),
+    ("cache_miss_bytes_total", COUNTER, "Bytes that were fetched."),
+    ("cache_evictions_total", COUNTER, "Files that the disk cache removed to make room."),
+    ("cache_damaged_total", COUNTER, "Cached ranges that failed their checksum and were fetched again."),
 )
 _LAG = _group(
     "Copying to the bucket",
@@ -95,13 +100,13 @@ _COLD = _group(
     (
         "cold_errors_total",
         COUNTER,
-        "Requests that failed, by S3's or the SDK's name for it; NoSuchKey and the like are answers, too.",
+        "Requests that failed, by the error code of S3 or the SDK; answers such as NoSuchKey are included.",
         "operation kind",
     ),
-    ("cold_throttles_total", COUNTER, "Requests that the bucket refused as too many."),
+    ("cold_throttles_total", COUNTER, "Requests that the bucket refused because there were too many."),
     ("cold_sent_bytes_total", COUNTER, "Bytes of bodies sent to the bucket, repetitions included."),
     ("cold_received_bytes_total", COUNTER, "Bytes of objects received from the bucket."),
-    ("cold_away", GAUGE, "1 while passes find no bucket that answers, else 0."),
+    ("cold_away", GAUGE, "1 while the bucket does not answer passes, else 0."),
     (
         "cost_dollars_estimate_total",
         COUNTER,
@@ -110,31 +115,31 @@ _COLD = _group(
     (
         "storage_dollars_per_month_estimate",
         GAUGE,
-        "Estimated cost of a month of what the bucket holds in US dollars, by public list prices.",
+        "Estimated cost of storing the bucket's data for a month in US dollars, by public list prices.",
     ),
 )
 _PASSES = _group(
     "Passes",
     ("pass_seconds", HISTOGRAM, f"Duration of passes ({' and '.join(KINDS)}).", "pass"),
-    ("pass_failures_total", COUNTER, "Passes that met an error.", "pass"),
+    ("pass_failures_total", COUNTER, "Passes with an error.", "pass"),
     (
         "pass_last_success_timestamp_seconds",
         GAUGE,
-        "When the last pass ended that met no error; 0 before.",
+        "Time at which the last pass without an error ended; 0 before.",
         "pass",
     ),
     ("pass_running", GAUGE, "1 while the pass runs, else 0.", "pass"),
-    ("pass_threads_gone", GAUGE, "Threads of passes that should run and do not."),
-    ("pass_waiting", GAUGE, "What failed last and is not due again yet.", "pass"),
+    ("pass_threads_gone", GAUGE, "Threads of passes that ended although they should run."),
+    ("pass_waiting", GAUGE, "Topics or partitions that failed last and wait for their next try.", "pass"),
     (
         "passes_in_vain",
         GAUGE,
-        "How many of the last passes, one after the other, could not begin, or had no turn beside another process.",
+        "Number of the last consecutive passes that could not begin, or that another process kept from working.",
         "pass",
     ),
     ("actions_total", COUNTER, f"Actions of passes by outcome: {', '.join(OUTCOMES)}.", "action outcome"),
-    ("action_bytes_total", COUNTER, "Bytes that done actions moved or freed.", "action"),
-    ("paused_topics", GAUGE, "Topics that passes leave alone until an operator resumes them."),
+    ("action_bytes_total", COUNTER, "Bytes that completed actions moved or freed.", "action"),
+    ("paused_topics", GAUGE, "Topics that are paused until an operator resumes them."),
 )
 _SCRUB = _group(
     "Scrub",
@@ -142,7 +147,7 @@ _SCRUB = _group(
     (
         "scrub_last_completed_timestamp_seconds",
         GAUGE,
-        "When all objects of the topic had last been looked at; 0 before the first time.",
+        "Time at which a scrub had last checked all objects of the topic; 0 before the first time.",
         "topic",
     ),
 )

@@ -29,7 +29,7 @@ class Sample:
 
 
 def samples(watched: Watched) -> Iterator[Sample]:
-    """Yield every value that is known; of a store that was closed meanwhile, only the counters."""
+    """Yield all known values; for a store that was closed meanwhile, only the counters."""
     try:
         partitions = store_figures(watched)
     except TieredError:
@@ -86,7 +86,7 @@ def _disk(watched: Watched) -> Iterator[Sample]:
         try:
             disk = shutil.disk_usage(root)
         except OSError:
-            return  # moved or deleted under an open store
+            return  # the directory of the open store was moved or deleted
         yield Sample("tiered_disk_free_bytes", disk.free)
         yield Sample("tiered_disk_size_bytes", disk.total)
 
@@ -125,8 +125,8 @@ def _bucket(watched: Watched, partitions: Iterable[PartitionFigures]) -> Iterato
     yield Sample("tiered_cold_sent_bytes_total", counts.bytes_up)
     yield Sample("tiered_cold_received_bytes_total", counts.bytes_down)
     storage_class = watched.context.settings.cold.storage_class
-    held = sum(item.bytes_in("cold") or 0 for item in partitions)
-    cost = estimate(Requests.of(counts.requests), held, storage_class)
+    stored_bytes = sum(item.bytes_in("cold") or 0 for item in partitions)
+    cost = estimate(Requests.of(counts.requests), stored_bytes, storage_class)
     retrieved = S3_PRICES.get(storage_class, S3_STANDARD).retrieved_gib_usd * counts.bytes_down / _GIB
     yield Sample("tiered_cost_dollars_estimate_total", cost.one_off_usd + retrieved)
     yield Sample("tiered_storage_dollars_per_month_estimate", cost.monthly_usd)
