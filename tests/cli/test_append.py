@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import tiered
 from tests.cli.commands import one_error
 from tests.support.waiting import wait_until
-from tiered.cli.sources import PIECE_BYTES, find_source, read_csv, read_lines
+from tiered.cli.sources import READ_BYTES, find_source, read_csv, read_lines
 from tiered.demo.flights_file import flights_path
 from tiered.errors import RecordTooLarge
 from tiered.format.record import partition_of
@@ -69,7 +69,7 @@ def test_lines_are_read_as_they_are_needed() -> None:
     """A file of any size is never in memory whole."""
     stream = io.BytesIO(b"0123456789\n" * 1_000_000)
     next(read_lines(stream, "big", 1 << 20))
-    assert stream.tell() <= PIECE_BYTES
+    assert stream.tell() <= READ_BYTES
 
 
 def test_a_line_without_end_is_not_read_to_its_end() -> None:

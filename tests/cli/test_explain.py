@@ -124,7 +124,7 @@ def test_a_plan_for_later_shows_what_each_tier_holds_then(tiered_: Run, config: 
     assert "local_retention.age" in text, "what happens on the way there is shown too"
     assert "--in '7 parsecs'" in one_error(run("--in", "7 parsecs"))
     assert "has no time zone" in one_error(run("--at", "2027-01-01T10:00:00"))
-    assert "is past" in one_error(run("--at", "2020-01-01"))
+    assert "is in the past" in one_error(run("--at", "2020-01-01"))
     assert "for a duration write --in" in one_error(run("--at", "3h"))
     assert "beyond the year 9999" in one_error(run("--in", "9999999d"))
     assert run("--at", "2027-01-01", "--in", "1d").exit_code == 2

@@ -71,9 +71,7 @@ def test_a_lease_keeps_what_it_covers_and_is_said(tiered_: Run, config: Path, bu
     tiered_("sweep", "--config", config)
     before = files(bucket)
     preview = tiered_("sweep", "--dry-run", "--config", config).stdout
-    assert re.search(
-        r"a reader's lease keeps what nothing names since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", preview
-    )
+    assert re.search(r"a reader's lease keeps the orphans since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", preview)
     with tiered.open(config.parent / "data", settings=config) as store:
         store.delete_topic("orders")
     tiered_("sweep", "--config", config)

@@ -24,7 +24,7 @@ from tests.support import fork_server
 from tests.support.clock import Clock
 from tests.support.paths import ROOT
 from tests.support.stores import COMPRESS_US, OFFLOAD_US, open_store, stepwise, tier, values
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.engine.append_numbered import append_idempotent, last_sequence
 from tiered.format import producers as remembered
 from tiered.format.producers import UNKNOWN_OFFSET
@@ -365,7 +365,7 @@ def test_a_footer_made_again_names_the_producers(tmp_path: Path) -> None:
         before[name.base_offset] = SegmentFile.open(path).producers
         path.write_bytes(path.read_bytes()[:-40])
     options = tiered.Settings.model_validate({"store": {"path": str(tmp_path)}})
-    assert repair_store(_access(options), deep=True).problems == ()
+    assert repair_store(open_tiers(options), deep=True).problems == ()
     after = {
         name.base_offset: SegmentFile.open(directory / str(name)).producers
         for name in list_segments(directory).segments[1:3]
@@ -395,7 +395,7 @@ def test_the_producers_are_found_where_the_next_header_is_damaged_too(
     sealed.write_bytes(sealed.read_bytes()[:-40])
     active.write_bytes(bytes(8) + active.read_bytes()[8:])
     options = tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}})
-    done = [item for item in repair_store(_access(options), deep=True).repairs if item.result == "done"]
+    done = [item for item in repair_store(open_tiers(options), deep=True).repairs if item.result == "done"]
     assert [item.action.startswith(repair) for item in done] == [True]
     (made,) = (name for name in list_segments(directory).segments if name.base_offset == 1)
     assert SegmentFile.open(directory / str(made)).producers == before
@@ -456,7 +456,7 @@ def test_a_tail_that_is_uploaded_again_names_the_producers(tmp_path: Path) -> No
     (tail,) = (tmp_path / "bucket").rglob("*.parquet")
     tail.write_bytes(tail.read_bytes()[:-7])
     options = tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}})
-    assert repair_store(_access(options)).problems == ()
+    assert repair_store(open_tiers(options)).problems == ()
     with tiered.restore(cold, tmp_path / "new", settings=stepwise()) as store:
         producer = store.topic("log").producer("p")
         producer.append(b"x", sequence=0)

@@ -56,7 +56,7 @@ elif step == "appended in part":
 elif step == "flushed":
     killed_before(Ledger, "finish")
 elif step == "done":
-    killed_before(Ledger, "forget")
+    killed_before(Ledger, "drop_commit")
 store = tiered.open(sys.argv[1])
 print(store.serve("127.0.0.1:0").location, flush=True)
 sys.stdin.read()

@@ -10,7 +10,7 @@ from tests.support.damage import Damage
 from tests.support.stores import stepwise
 from tests.support.tally import tally
 from tests.support.verified_store import Place, read
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.errors import TieredError
 from tiered.repair.repair import repair_store
 from tiered.settings.settings import Settings
@@ -20,7 +20,7 @@ from tiered.verify.verifier import verify_store
 
 def access_of(place: Place, **cold: str) -> Any:
     values: dict[str, Any] = {"store": {"path": str(place.data)}}
-    return _access(Settings.model_validate({**values, "cold": cold} if cold else values))
+    return open_tiers(Settings.model_validate({**values, "cold": cold} if cold else values))
 
 
 def repair(place: Place, *, rebuild_manifest: bool = False, **cold: str) -> VerifyReport:

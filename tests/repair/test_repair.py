@@ -18,7 +18,7 @@ from tests.support.damage import Damage, cut, flipped, grown, missing, swapped, 
 from tests.support.disks import Killed
 from tests.support.stores import evict_all, open_store, stepwise
 from tests.support.verified_store import PARTITIONS, Place, segment_parts
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.cold.manifest.restores import IntentHolder
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.file_store import FileStore
@@ -265,7 +265,7 @@ def test_an_older_head_is_told_of_and_made_again_once_it_is_put_aside(tmp_path: 
             head = next((tmp_path / "bucket").glob("t/*/0/head.json"))
             heads.append(head.read_bytes())
     head.write_bytes(heads[0])
-    access = _access(Settings.model_validate({"store": {"path": str(data)}}))
+    access = open_tiers(Settings.model_validate({"store": {"path": str(data)}}))
     (problem,) = verify_store(access).problems
     assert (problem.item, problem.offsets) == (Item.LOG, (1, 2))
     assert "does not name: that may be an older one; put it aside" in problem.reason

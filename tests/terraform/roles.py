@@ -22,7 +22,7 @@ import tiered
 from tests.support.clock import Clock
 from tests.support.s3_server import S3, s3_thread
 from tests.support.stores import HOUR_US
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.cold.manifest.keys import ObjectName
 from tiered.cold.manifest.leases import Lease
 from tiered.cold.object_store import probe
@@ -182,7 +182,7 @@ class Deployment:
 
     def repair(self) -> None:
         """Put right what was damaged, from what the disk and the objects have."""
-        report = repair_store(_access(settings(self.path)), deep=True, rebuild_manifest=True)
+        report = repair_store(open_tiers(settings(self.path)), deep=True, rebuild_manifest=True)
         assert report.problems == (), report
 
     def read(self) -> None:

@@ -26,7 +26,7 @@ from tests.tiering.merged_store import (
     names_in,
     offload_all,
 )
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import read_facts, read_facts_of_entry
 from tiered.cold.upkeep.merge import merge_objects
@@ -305,7 +305,7 @@ def test_a_repair_takes_one_copy_from_the_other(tmp_path: Path, url: str, clock:
     content[len(content) // 3] ^= 1
     path.write_bytes(content)
     report = repair_store(
-        _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}})), deep=True
+        open_tiers(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}})), deep=True
     )
     assert [item.result for item in report.repairs] == ["done"]
     assert report.problems == ()

@@ -16,7 +16,7 @@ from tests.support.disks import Killed
 from tests.support.s3_server import s3_process
 from tests.support.stores import open_store, values
 from tests.support.watched_bucket import WatchedBucket, away, host
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.cold.fetch.local_copies import LocalCopies
 from tiered.cold.object_store.options import ColdOptions
 from tiered.policies.policy import Policy
@@ -228,7 +228,9 @@ def test_a_rebuilt_manifest_knows_in_which_class_an_object_is(tmp_path: Path, cl
             assert kinds(store.tier(now_ms)) == ["evict_local", "change_class"]
             partition = store.context.tiers.cold(topic.opened.meta, 0)
             partition.store.delete([partition.keys.head])
-        assert [item.result for item in repair_store(_access(its), rebuild_manifest=True).repairs] == ["done"]
+        assert [item.result for item in repair_store(open_tiers(its), rebuild_manifest=True).repairs] == [
+            "done"
+        ]
         with open_store(tmp_path / "s", None, clock, settings=its) as store:
             assert kinds(store.tier(now_ms)) == []
             loaded = store.context.tiers.cold(store.topic("t").opened.meta, 0).load()
@@ -253,7 +255,7 @@ def test_a_damaged_object_is_uploaded_again_from_its_copy(tmp_path: Path, clock:
         content = bytearray(path.read_bytes())
         content[100] ^= 1
         path.write_bytes(content)
-    report = repair_store(_access(its), deep=True)
+    report = repair_store(open_tiers(its), deep=True)
     with open_store(tmp_path / "s", None, clock, settings=its) as store:
         if sound:
             assert "from its local copy" in report.repairs[0].action

@@ -12,7 +12,7 @@ from tests.support.clock import Clock
 from tests.support.s3_server import s3_process
 from tests.support.stores import HOUR_US, committer_of, handle_of, local_segments, open_store, tier
 from tests.tiering.merged_store import entries_of, fill, head_of, kinds, merging, names_in, offload_all
-from tiered.cli.verify import _access
+from tiered.cli.verify import open_tiers
 from tiered.cold.manifest.partition_manifest import PartitionManifest
 from tiered.errors import ColdStorageError
 from tiered.policies.actions import Scrub
@@ -188,7 +188,7 @@ def test_a_segment_whose_object_is_damaged_is_not_evicted_before_it_is_repaired(
         failed(store, clock, 9 * HOUR_US)
         assert len(local_segments(tmp_path / "data", "t")) == 3
         assert topic.scan().to_arrow().num_rows == 150
-    access = _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
+    access = open_tiers(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
     assert repair_store(access, deep=True).problems == ()
     with open_store(tmp_path / "data", url, clock, settings=rules) as store:
         assert failed(store, clock, 10 * HOUR_US) == []
@@ -228,7 +228,7 @@ def test_what_a_verification_finds_keeps_the_local_copy_until_it_is_repaired(
         report = store.tierer.executors.executor(lambda: False).execute(plan)
         (message,) = (text for _, text in report.failed)
         assert f" stays: a scrub found {path.name} damaged" in message
-    access = _access(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
+    access = open_tiers(tiered.Settings.model_validate({"store": {"path": str(tmp_path / "data")}}))
     assert repair_store(access).problems == ()
     with open_store(tmp_path / "data", url, clock, settings=rules) as store:
         assert [row.damaged for row in store.status()] == [()]

@@ -282,11 +282,11 @@ def document(place: Place, name: str) -> Path:
 
 def verify_anyhow(place: Place) -> VerifyReport:
     """As the command does, which needs no store that can be opened."""
-    from tiered.cli.verify import _access
+    from tiered.cli.verify import open_tiers
     from tiered.settings.settings import Settings
     from tiered.verify.verifier import verify_store
 
-    return verify_store(_access(Settings.model_validate({"store": {"path": str(place.data)}})))
+    return verify_store(open_tiers(Settings.model_validate({"store": {"path": str(place.data)}})))
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

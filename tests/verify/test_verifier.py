@@ -350,7 +350,7 @@ def test_the_command_ends_with_1_where_it_could_not_look(
     result = command()
     assert result.exit_code == 1
     assert "0 problems, 1 unknown" in result.stdout
-    assert result.stderr.startswith("error: not everything could be looked at: file://")
+    assert result.stderr.startswith("error: not everything could be checked: file://")
 
 
 def test_the_command_repairs_and_says_what_it_did(command: Callable[..., Any], place: Place) -> None:

@@ -2,17 +2,17 @@
 
 ===============  ==========================================================
 `app`            the application: its commands, exit codes, signals
-`options`        options that commands share, and the store they name
+`options`        options that commands share, and opening the store that they name
 `output`         tables, JSON, sizes and times for people
 `topics`         ``create``, ``topics``
-`append`         ``append``; what it reads is the business of `sources`
-`read`           ``read``; what it prints is the business of `records`
+`append`         ``append``; `sources` reads its inputs
+`read`           ``read``; `records` prints records
 `tiering`        ``status``, ``plan``, ``tier``
 `explain`        ``explain``
 `pause`          ``pause``, ``resume``
 `config`         ``config``
-`bench`          ``bench``; what it measures is the business of `quick_bench`
-`inspection`     ``inspect``; what it finds is the business of `describe`
+`bench`          ``bench``; `quick_bench` measures
+`inspection`     ``inspect``; `describe` and `describe_object` describe files and objects
 `demo`           ``demo``
 ===============  ==========================================================
 """

@@ -1,7 +1,7 @@
-"""The application: its commands, its exit codes, its signals.
+"""The application: its commands, exit codes and signals.
 
-Exit codes: 0; 1 for what failed or a problem that was found; 2 for wrong usage; 130 after Ctrl-C; 141 (as of a
-program that SIGPIPE ended) where the reader of a pipe went away; 128 and the signal's number for others.
+Exit codes: 0 for success; 1 for a failure, or a problem that a check found; 2 for wrong usage; 130 after Ctrl-C; 141 if
+the reader of a pipe ended, like after SIGPIPE; 128 plus the number for other signals.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
             return result
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return list(self.commands)  # in the order in which a newcomer meets them
+        return list(self.commands)  # in the order in which a new user needs them
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _errors_as_exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except BrokenPipeError:
-        # Whatever Python still flushes at exit must not fail again.
+        # Python flushes stdout at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_PIPE_CLOSED) from None
     except (TieredError, OSError) as error:
@@ -101,7 +101,7 @@ def _options(
 
 def _add(command: Callable[..., None], *examples: str) -> None:
     title = "Example" if len(examples) == 1 else "Examples"
-    # Typer joins lines and parts paragraphs: one a line.
+    # Typer joins lines and separates paragraphs, so each example is a paragraph.
     app.command(epilog="\n\n".join([f"{title}:", *examples]))(command)
 
 
@@ -175,23 +175,23 @@ def _end(number: int, _frame: FrameType | None) -> Never:
 
 
 def _open_standard_streams() -> None:
-    """Stand in for standard streams that the caller closed: the next file that is opened would be one of them."""
+    """Replace standard streams that the caller closed: otherwise the next open file would become one of them."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As on stderr: a name that the encoding lacks is printed escaped, instead of ending the command.
+        # As on stderr: a character that the encoding lacks is escaped and does not end the command.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def main() -> None:
     """Run the command line; the entry point of the script ``tiered``."""
-    # What was imported stays: no collection need look at it, least of all the one at the end of a short command.
+    # Imported modules live until exit, so the garbage collector can skip them. This shortens the end of short commands.
     gc.freeze()
     _open_standard_streams()
-    # gRPC tells of each failed handshake by itself, in lines of its own beside ours.
+    # By default gRPC prints each failed handshake.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    # As an exception, so that stores are flushed and closed, and child processes ended.
+    # A signal becomes an exception, so that stores are flushed and closed, and child processes end.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)

@@ -37,32 +37,32 @@ from .sources import (
     Lines,
     Source,
     find_source,
-    numbered,
-    opened,
+    numbered_lines,
+    open_source,
     parse_object,
     read_csv,
     read_lines,
     read_parquet,
 )
 
-# Fewer records than this are joined with their neighbours in the store's buffer, not made a block of their own.
+# Fewer records than this go through the store's buffer, where they share a block with other records.
 _BATCH_RECORDS_MIN = 256
 
-Piece = tuple[int, int]
-"""Records appended, and bytes of the input read since the piece before."""
+AppendedPart = tuple[int, int]
+"""The number of appended records, and the bytes of the input that they took."""
 
 
 def append(
     topic: TopicName,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE", help="Input; - or none is stdin.", show_default=False),
+        typer.Argument(metavar="FILE", help="Input; - or no FILE is stdin.", show_default=False),
     ] = None,
     input_format: Annotated[
         InputFormat | None,
         typer.Option(
             "--format",
-            help="How the input is laid out. Default: by extension (.jsonl .ndjson .json .csv .parquet .pq), else lines.",
+            help="Format of the input. Default: by extension (.jsonl .ndjson .json .csv .parquet .pq), else lines.",
             show_default=False,
         ),
     ] = None,
@@ -81,9 +81,7 @@ def append(
     ] = None,
     sync: Annotated[
         bool,
-        typer.Option(
-            "--sync", help="Wait for the disk after each piece of about 1 MiB, not only at the end."
-        ),
+        typer.Option("--sync", help="Wait for the disk after each MiB of input, not only at the end."),
     ] = False,
     config: ConfigFile = None,
     path: StorePath = None,
@@ -93,13 +91,13 @@ def append(
 ) -> None:
     """Append lines, JSON lines, CSV or Parquet to a topic.
 
-    In a topic of records each line is a value. In a typed topic JSON fields, CSV and Parquet columns are its columns.
-    Input is read as it comes, never whole; when the command ends, all of it is durable.
+    In a record topic each line is a value. In a typed topic JSON fields, and columns of CSV and Parquet, are its columns.
+    The input is read in parts as it arrives; when the command ends, all records are durable.
     """
     settings = load_settings(config, path, cold)
     sources = [find_source(file, input_format) for file in files or ["-"]]
     with open_for_reading(settings) as store:
-        # So that a mistyped path or topic leaves nothing behind.
+        # First, so that a wrong path or topic name creates nothing.
         store.topic(topic)
     with open_for_appending(settings) as store:
         appender = _Appender(store.topic(topic), key, timestamp, partition, settings.store.max_record_bytes)
@@ -171,25 +169,20 @@ class _Appender:
         self._timestamp = timestamp
         self._partition = partition
         self._record_bytes_max = record_bytes_max
-        self._never_missing = {field for field in (key, timestamp) if field}
+        self._expected_fields = {field for field in (key, timestamp) if field}
 
     def check(self, input_format: InputFormat) -> None:
-        """Refuse a format, or options, that the topic cannot take.
-
-        Raises
-        ------
-        ConfigError
-        """
+        """Raise `ConfigError` if the topic cannot take this format, or these options."""
         if self._typed and input_format is InputFormat.LINES:
             raise ConfigError(f"topic {self.topic.name!r} has columns; write --format jsonl, csv or parquet")
         if (self._key or self._timestamp) and (self._typed or input_format is not InputFormat.JSONL):
             raise ConfigError(
-                "--key and --timestamp name fields of JSON lines that go into a topic of records; a typed topic has "
-                "its own key and timestamp columns, of other formats the columns key and timestamp are used"
+                "--key and --timestamp name fields of JSON lines for a record topic; a typed topic has its own key and "
+                "timestamp columns, and other formats use the columns key and timestamp"
             )
 
-    def append(self, source: Source) -> Iterator[Piece]:
-        """Append one input, piece by piece.
+    def append(self, source: Source) -> Iterator[AppendedPart]:
+        """Append one input part by part; yield the size of each part.
 
         Raises
         ------
@@ -201,7 +194,7 @@ class _Appender:
                 yield self._rows(batch, source), done - before
                 before = done
             return
-        with opened(source) as stream:
+        with open_source(source) as stream:
             if source.format is InputFormat.CSV:
                 for table, read in read_csv(stream, source.name, self.topic.schema, self._record_bytes_max):
                     yield self._rows(table, source), read
@@ -226,21 +219,21 @@ class _Appender:
         return int(data.num_rows)
 
     def _json_records(self, lines: Lines, name: str) -> Iterator[dict[str, Any]]:
-        for number, line in numbered(lines):
+        for number, line in numbered_lines(lines):
             fields = parse_object(line, name, number)
-            for field in self._never_missing - fields.keys():
+            for field in self._expected_fields - fields.keys():
                 log.warning("%s line %d has no field %r, as --key or --timestamp says", name, number, field)
-                self._never_missing.discard(field)  # once is enough where it is meant
+                self._expected_fields.discard(field)  # warn once: the field may be optional
             try:
                 yield {
                     "value": line,
                     "key": key_bytes(fields.get(self._key)) if self._key else None,
-                    "timestamp": self._moment(fields),
+                    "timestamp": self._timestamp_of(fields),
                 }
             except SchemaMismatch as error:
                 raise SchemaMismatch(f"{name} line {number}: {error}") from None
 
-    def _moment(self, fields: dict[str, Any]) -> object:
+    def _timestamp_of(self, fields: dict[str, Any]) -> object:
         value = fields.get(self._timestamp) if self._timestamp else None
         if isinstance(value, str):
             try:
@@ -256,10 +249,10 @@ class _Appender:
         return value
 
     def _records(self, records: list[dict[str, Any]]) -> int:
-        """Append records; many at once as Arrow data, few through the store's buffer."""
+        """Append records: many as Arrow data, few through the store's buffer."""
         if len(records) < _BATCH_RECORDS_MIN:
-            place = {} if self._partition is None else {"partition": self._partition}
-            self.topic.append_many([{**record, **place} for record in records])
+            chosen = {} if self._partition is None else {"partition": self._partition}
+            self.topic.append_many([{**record, **chosen} for record in records])
             return len(records)
         columns = {"value": pa.array([record["value"] for record in records], pa.binary())}
         if "key" in records[0]:

@@ -15,7 +15,7 @@ from .quick_bench import VALUE_BYTES, Figure, measure, scratch
 
 def bench(
     seconds: Annotated[
-        float, typer.Option(metavar="N", help="How long it takes, about.", min=0.1, max=3600)
+        float, typer.Option(metavar="N", help="Approximate duration of all measurements.", min=0.1, max=3600)
     ] = 6.0,
     path: Annotated[
         Path,
@@ -30,10 +30,10 @@ def bench(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Measure what this machine and disk can do, each figure beside its limit in the same run.
+    """Measure appends, scans and reads on this machine and disk, each with its limit in the same run.
 
-    Works in a new directory below --path, with a store of its own, and removes it afterwards. Less than 1 GiB is
-    written. Figures of a busy machine say little.
+    The command works in a new directory below --path and removes it afterwards. It writes less than 1 GiB. Figures of a
+    busy machine are not reliable.
     """
     figures = []
     with scratch(path) as folder, spinner() as progress:

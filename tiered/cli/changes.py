@@ -1,4 +1,4 @@
-"""``tiered delete``, ``delete-before``, ``add-columns``, ``add-partitions`` and ``roll``: what is done to a topic on its host."""
+"""``tiered delete``, ``delete-before``, ``add-columns``, ``add-partitions`` and ``roll``: changes of a topic, on its host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .options import (
 from .output import count, print_json, say
 from .topics import read_schema
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")]
 
 
 def delete(
@@ -43,16 +43,16 @@ def delete(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Delete a topic, its records in every tier, for good.
+    """Delete a topic and its records in every tier, for good.
 
-    Its objects stay in the bucket for the sweep's grace; until then tiered restore --at brings them back.
+    The objects stay in the bucket for sweep.grace; until then tiered restore --at can bring the records back.
     """
-    with _opened(config, path, cold) as store:
+    with _open_on_host(config, path, cold) as store:
         found = store.topic(topic)
         records = sum(ends.end - ends.start for ends in found.offsets().values())
         _confirm(f"delete topic {topic} with {count(records, 'record')} from {store.url}", yes)
         store.delete_topic(topic)
-        _done(
+        _report(
             {"topic": topic, "deleted_records": records},
             store,
             f"deleted {count(records, 'record')}",
@@ -63,7 +63,7 @@ def delete(
 def delete_before(
     topic: TopicName,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The first offset that stays.")],
-    partition: Annotated[int, typer.Option(metavar="N", min=0, help="Of this partition.")] = 0,
+    partition: Annotated[int, typer.Option(metavar="N", min=0, help="The partition.")] = 0,
     yes: Yes = False,
     config: ConfigFile = None,
     path: StorePath = None,
@@ -71,8 +71,8 @@ def delete_before(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Delete the records of a partition before an offset, for good; the next pass removes files and objects."""
-    with _opened(config, path, cold) as store:
+    """Delete the records of a partition before an offset, for good; later passes delete files and objects."""
+    with _open_on_host(config, path, cold) as store:
         found = store.topic(topic)
         ends = _ends(found, partition)
         if offset > ends.end:
@@ -91,7 +91,7 @@ def delete_before(
             "start": max(offset, ends.start),
             "deleted_records": lost,
         }
-        _done(facts, store, f"deleted {count(lost, 'record')}; it begins at {facts['start']}", as_json)
+        _report(facts, store, f"deleted {count(lost, 'record')}; it begins at {facts['start']}", as_json)
 
 
 def add_columns(
@@ -100,7 +100,7 @@ def add_columns(
         Path,
         typer.Argument(
             metavar="FILE",
-            help='The new columns: those of a Parquet file, or of a JSON file such as {"gate": "string"}.',
+            help='The new columns: from a Parquet file, or from a JSON file such as {"gate": "string"}.',
         ),
     ],
     config: ConfigFile = None,
@@ -109,29 +109,29 @@ def add_columns(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Add columns at the end of a typed topic; older records have null there."""
+    """Add columns at the end of a typed topic; older records read them as null."""
     columns = read_schema(schema)
-    with _opened(config, path, cold) as store:
+    with _open_on_host(config, path, cold) as store:
         found = store.topic(topic)
         found.add_columns(columns)
         names = store.topic(topic).schema.names
-        _done({"topic": topic, "columns": names}, store, f"columns are {', '.join(names)}", as_json)
+        _report({"topic": topic, "columns": names}, store, f"columns are {', '.join(names)}", as_json)
 
 
 def add_partitions(
     topic: TopicName,
-    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="How many there are afterwards.")],
+    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, help="The new number of partitions.")],
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Raise the number of a topic's partitions; keys spread over all of them from then on."""
-    with _opened(config, path, cold) as store:
+    """Raise the number of a topic's partitions; keys of later appends spread over all of them."""
+    with _open_on_host(config, path, cold) as store:
         store.topic(topic).add_partitions(total)
         partitions = store.topic(topic).partitions
-        _done(
+        _report(
             {"topic": topic, "partitions": partitions},
             store,
             f"has {count(partitions, 'partition')}",
@@ -148,26 +148,28 @@ def roll(
     _verbose: Verbose = False,
 ) -> None:
     """Seal the active segments of a topic that hold records, and begin new ones."""
-    with _opened(config, path, cold) as store:
+    with _open_on_host(config, path, cold) as store:
         store.topic(topic).roll()
-        _done({"topic": topic, "rolled": True}, store, "is sealed up to its end", as_json)
+        _report({"topic": topic, "rolled": True}, store, "is sealed up to its end", as_json)
 
 
 @contextmanager
-def _opened(config: Path | None, path: str | None, cold: str | None) -> Iterator[Store]:
-    """Open the store on its host, as its writer; it is not made where there is none."""
+def _open_on_host(config: Path | None, path: str | None, cold: str | None) -> Iterator[Store]:
+    """Open an existing store as its writer, on its host."""
     settings = load_settings(config, path, cold)
-    _check_here(settings)
+    _check_local(settings)
     with open_for_writing(settings) as store:
         yield store
 
 
-def _check_here(settings: Settings) -> None:
-    place = settings.store.path
-    if names_server(place) or "://" in place:
-        raise ConfigError(f"{place} lies elsewhere: this is done on the host of the store, by its path")
-    if not (Path(place) / STORE_FILE).exists():
-        raise ConfigError(f"there is no store at {place}; check the path")
+def _check_local(settings: Settings) -> None:
+    path = settings.store.path
+    if names_server(path) or "://" in path:
+        raise ConfigError(
+            f"{path} lies elsewhere: run this on the host of the store, with the path of its directory"
+        )
+    if not (Path(path) / STORE_FILE).exists():
+        raise ConfigError(f"there is no store at {path}; check the path")
 
 
 def _ends(topic: Topic, partition: int) -> Any:
@@ -179,12 +181,12 @@ def _confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"to {what} needs --yes where nobody can be asked; nothing was done")
+        raise ConfigError(f"to {what} needs --yes without a terminal; nothing was done")
     if not typer.confirm(printable(f"{what}?"), err=True):
         raise typer.Exit(1)
 
 
-def _done(facts: dict[str, Any], store: Store, text: str, as_json: bool) -> None:
+def _report(facts: dict[str, Any], store: Store, text: str, as_json: bool) -> None:
     if as_json:
         print_json({**facts, "store": store.url})
     else:

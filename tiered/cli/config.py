@@ -19,7 +19,7 @@ from ..warm.bucket_binding import COLD_FILE, BucketBinding, read_binding
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, complete_topic, overrides_of
 from .output import count, print_json, print_table, say
 
-# Where nothing is set, each command listens where it does by itself.
+# The addresses where commands listen by default.
 _COMMANDS = {
     "daemon.metrics": (DEFAULT_ADDRESS, "default of tiered daemon"),
     "flight.listen": (DEFAULT_LISTEN, "default of tiered serve"),
@@ -39,7 +39,7 @@ def config(
         Task,
         typer.Argument(
             metavar="check|show",
-            help="check: look for mistakes. show: print every value in effect, and where it comes from.",
+            help="check: find mistakes. show: print every value in effect and its source.",
             show_default=False,
         ),
     ],
@@ -55,53 +55,53 @@ def config(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Check a tiered.toml and the environment, or show what is in effect; open no store.
+    """Check a tiered.toml and the environment, or show the settings in effect; open no store.
 
-    A mistake is one line: source, key, what to write instead; the exit code is 1. What is allowed and hardly meant,
-    such as rules of two tables that contradict each other, is a warning on stderr. The bucket that a store remembers
-    is shown where nothing else names one.
+    A mistake is one line: source, key, what to write instead; the exit code is 1. Valid settings that have no effect or
+    contradict each other, such as rules of two tables, are warnings on stderr. If no source names a bucket, the one that
+    the store remembers is shown.
     """
     if topic is not None:
         check_topic_name(topic)
     sources = Sources.read(config_file, overrides_of(path, cold))
     settings = Settings.from_sources(sources)
-    place = read_binding(Path(settings.store.path))
-    warnings = [*config_warnings(settings, sources, os.environ), *_other_bucket(settings, place)]
+    binding = read_binding(Path(settings.store.path))
+    warnings = [*config_warnings(settings, sources, os.environ), *_other_bucket(settings, binding)]
     if task is Task.CHECK:
         _print_check(sources, settings, warnings, as_json)
         return
     pattern = None if topic is None else matching_pattern(settings, topic)
-    found = (
-        [_in_effect(item, settings, place) for item in provenance(settings, sources)]
+    values = (
+        [_in_effect(item, settings, binding) for item in provenance(settings, sources)]
         if pattern is None
         else list(policy_provenance(settings, sources, pattern))
     )
-    _print_settings(found, topic, pattern, as_json)
+    _print_settings(values, topic, pattern, as_json)
 
 
-def _in_effect(item: Setting, settings: Settings, place: BucketBinding) -> Setting:
-    """Return a setting as it is in effect: what a command does by itself, or the store remembers, where nothing is set."""
+def _in_effect(item: Setting, settings: Settings, binding: BucketBinding) -> Setting:
+    """Return a setting with its value in effect: without a value, a command's default, or the store's binding."""
     if item.value is None and item.key in _COMMANDS:
         return Setting(item.key, *_COMMANDS[item.key])
     name = item.key.removeprefix("cold.")
     if item.value is not None or name not in ("url", "endpoint_url", "region"):
         return item
-    value = getattr(place, name)
+    value = getattr(binding, name)
     if value is None:
         return item
     return Setting(item.key, value, f"remembered in {Path(settings.store.path) / COLD_FILE}")
 
 
-def _other_bucket(settings: Settings, place: BucketBinding) -> Iterator[str]:
+def _other_bucket(settings: Settings, binding: BucketBinding) -> Iterator[str]:
     url = settings.cold.url
     if (
         url is not None
-        and place.claimed
-        and place.url is not None
-        and place.url.rstrip("/") != url.rstrip("/")
+        and binding.claimed
+        and binding.url is not None
+        and binding.url.rstrip("/") != url.rstrip("/")
     ):
         yield (
-            f"cold.url is {url}, and the store {settings.store.path} has its cold tier at {place.url}: it will refuse "
+            f"cold.url is {url}, and the store {settings.store.path} has its cold tier at {binding.url}: it will refuse "
             "to open; a store keeps its bucket"
         )
 
@@ -116,8 +116,8 @@ def _print_check(sources: Sources, settings: Settings, warnings: list[str], as_j
     say(f"{sources.path or 'environment'}: no mistake found; {tables}, {count(len(warnings), 'warning')}")
 
 
-def _print_settings(found: list[Setting], topic: str | None, pattern: str | None, as_json: bool) -> None:
-    rows = [(item.key, item.value, _OPTIONS.get(item.source, item.source)) for item in found]
+def _print_settings(settings: list[Setting], topic: str | None, pattern: str | None, as_json: bool) -> None:
+    rows = [(item.key, item.value, _OPTIONS.get(item.source, item.source)) for item in settings]
     if as_json:
         values: dict[str, Any] = {
             "settings": [{"key": key, "value": value, "source": source} for key, value, source in rows]

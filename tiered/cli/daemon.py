@@ -18,7 +18,7 @@ from .options import ColdUrl, ConfigFile, StorePath, overrides_of
 
 
 class LogKind(Enum):
-    """How lines of the log are written."""
+    """The format of the log."""
 
     human = "human"
     json = "json"
@@ -31,16 +31,16 @@ def daemon(
     log: Annotated[
         LogKind | None,
         typer.Option(
-            "--log", help="Write lines for people, or JSON. Default: daemon.log", show_default=False
+            "--log", help="Format of the log: for people, or JSON. Default: daemon.log", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Run passes beside the writer until SIGTERM: full ones by the schedule, tails every offload.tail_interval.
+    """Run passes beside the writer until SIGTERM: full passes by schedule, tail passes every offload.tail_interval.
 
-    It waits for a store that is not there yet, and for another daemon of the same store to end. SIGTERM and SIGINT
-    let what is under way end within daemon.stop_deadline; a second one ends it at once. SIGHUP reads the
-    configuration again. The log goes to stderr; daemon.metrics answers /healthz, /readyz and /metrics, by default on
-    127.0.0.1:9464.
+    The daemon waits until the store exists, and until another daemon of the store ends. After SIGTERM or SIGINT, running
+    actions may end within daemon.stop_deadline; a second signal ends the daemon at once. SIGHUP reads the configuration
+    again. The log goes to stderr. The address daemon.metrics, by default 127.0.0.1:9464, serves /healthz, /readyz and
+    /metrics.
     """
     overrides: dict[str, Any] = overrides_of(path, cold)
     if log is not None:

@@ -13,18 +13,20 @@ from .output import stdout
 
 
 def demo(
-    fast: Annotated[bool, typer.Option("--fast", help="Leave Spark out: some seconds in all.")] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Skip Spark; the demo then takes some seconds.")
+    ] = False,
     keep: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Leave store and bucket in this new directory, to look around afterwards."
+            metavar="DIR", help="Keep store and bucket in this new directory, to explore them afterwards."
         ),
     ] = None,
     _verbose: Verbose = False,
 ) -> None:
-    """See a year of real flights move through the tiers, then query them, in one minute.
+    """Move a year of real flights through the tiers and query them, in one minute.
 
-    Starts an S3 server of its own, needs no account and no setting, and checks every answer; the exit code is 1 if
+    The demo starts its own S3 server and needs no account and no setting. It checks every answer; the exit code is 1 if
     one is wrong.
     """
     if not run_demo(stdout(), spark=not fast, keep=keep):

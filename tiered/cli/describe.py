@@ -1,4 +1,4 @@
-"""What a file or object of a store says of itself, as plain values that print as tables or as JSON."""
+"""Descriptions of a store's files, manifests and documents, as plain values for tables and JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What was found.
+    """The description of one file or object.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Description:
 
 
 def describe_segment(path: Path, record_count: int) -> Description:
-    """Describe a segment file; everything that is shown was verified.
+    """Describe a segment file; all values are verified.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def describe_segment(path: Path, record_count: int) -> Description:
 
 
 def segment_facts(facts: SegmentFacts) -> Row:
-    """Return what a sealed segment says of its records and its history."""
+    """Return the facts of a sealed segment about its records and history."""
     return {
         "records": facts.record_count,
         "min_timestamp_us": facts.min_timestamp_us,
@@ -237,7 +237,7 @@ def describe_document(data: bytes, where: str) -> Description:
 
 
 def sibling_head(store: ObjectStore, key: str) -> Head | None:
-    """Return the head of the partition that a page belongs to, by its place; None where there is none."""
+    """Return the head beside a page's folder; None if there is none."""
     folder, separator, _ = key.rpartition("pages/")
     if not separator:
         return None
@@ -253,8 +253,8 @@ def columns_of(schema: pa.Schema) -> list[Row]:
     return [{"column": item.name, "type": str(item.type)} for item in schema]
 
 
-def not_ours(where: str) -> ConfigError:
-    """Return the error for what no store wrote."""
+def unknown_format(where: str) -> ConfigError:
+    """Return the error for a file that no store wrote."""
     return ConfigError(
         f"{where} is no segment, Parquet object, manifest or document of a store; see tiered inspect --help"
     )

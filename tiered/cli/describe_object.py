@@ -1,4 +1,4 @@
-"""What a Parquet object of the cold tier says of itself, read by ranges."""
+"""Descriptions of Parquet objects of the cold tier, read by ranges."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .describe import Description, Row, columns_of, segment_facts
 
 
 def describe_object(store: ObjectStore, key: str, record_count: int) -> Description:
-    """Describe a Parquet object from itself alone, without a manifest.
+    """Describe a Parquet object without a manifest.
 
     Raises
     ------
     ConfigError
-        It is Parquet that no store wrote.
+        The Parquet file was not written by a store.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     where = f"{store.url.rstrip('/')}/{key}"
@@ -37,11 +37,7 @@ def describe_object(store: ObjectStore, key: str, record_count: int) -> Descript
             )
         footer = parse_footer(memoryview(tail), where=where, position=info.size - len(tail))
         records = _first_records(store, key, info.size, footer, record_count)
-    except (
-        pa.ArrowException,
-        ValueError,
-        OSError,
-    ) as error:  # the last of them for pages that fail their checksum
+    except (pa.ArrowException, ValueError, OSError) as error:  # pages that fail their checksum raise OSError
         raise CorruptionError(f"Parquet does not decode ({error})", where=where) from None
     return _describe(footer.metadata, where, info.size, records)
 

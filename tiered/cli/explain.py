@@ -34,25 +34,25 @@ def explain(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Show where each piece of a topic is, what becomes of it next and when; do nothing.
+    """Show the tiers of each range of a topic, its next action and the time of it; change nothing.
 
-    Next is what the first pass from that time on does, if nothing is appended until then; what comes after it is an
-    estimate. The exit code is 1 if something could not be looked at.
+    The column next is the action of the first pass at or after its time, if nothing is appended until then; the column
+    then is an estimate. The exit code is 1 if something cannot be read.
     """
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
-        progress.add_task("looking at segments and manifests")
+        progress.add_task("reading segments and manifests")
         if partition is not None:
             plain_partition(store.topic(topic).meta, partition)
-        found = explain_topic(store.watched(), topic, partition)
+        explanation = explain_topic(store.watched(), topic, partition)
     if as_json:
-        print_json(found.to_json())
+        print_json(explanation.to_json())
     else:
-        for item in found.partitions:
+        for item in explanation.partitions:
             _print_partition(item)
-        if found.paused:
-            say(f"{topic} is {found.paused}; until tiered resume, passes do none of this")
-    if found.problems:
-        error_line(found.problems[0])
+        if explanation.paused:
+            say(f"{topic} is {explanation.paused}; until tiered resume, passes do none of this")
+    if explanation.problems:
+        error_line(explanation.problems[0])
         raise typer.Exit(1)
 
 

@@ -32,12 +32,13 @@ Table = Annotated[
     typer.Option(
         "--iceberg",
         metavar="TABLE",
-        help="Bring this Iceberg table up to date: namespace.name.",
+        help="Update this Iceberg table: namespace.name.",
         show_default=False,
     ),
 ]
 CatalogName = Annotated[
-    str, typer.Option("--catalog", metavar="NAME", help="The catalog, as pyiceberg is configured.")
+    str,
+    typer.Option("--catalog", metavar="NAME", help="Name of the catalog in the configuration of pyiceberg."),
 ]
 
 
@@ -51,15 +52,15 @@ def export(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """List the Parquet objects that hold a topic in its bucket, or register them in an Iceberg table; copy nothing.
+    """List the Parquet objects of a topic, or register them in an Iceberg table; copy nothing.
 
-    Without --iceberg: one URL a line, for DuckDB, Polars, Spark and their like. With it, a table names exactly these
-    objects afterwards: run it again to follow the topic.
+    Without --iceberg, the command prints one URL a line, for DuckDB, Polars, Spark and other readers. With --iceberg, the
+    table names exactly these objects afterwards; run the command again to follow the topic.
     """
     with _bucket(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("reading manifests")
         if iceberg is not None:
-            done = export_iceberg(store.topic(topic), iceberg, catalog)
+            exported = export_iceberg(store.topic(topic), iceberg, catalog)
         else:
             scan = store.topic(topic).scan()
             objects = scan.objects()
@@ -71,32 +72,34 @@ def export(
                 say(item.url)
         return
     if as_json:
-        print_json(done.to_json())
+        print_json(exported.to_json())
         return
     say(
-        f"{done.table} names {count(done.objects, 'object')} with {count(done.records, 'record')}: {done.added:,} added, "
-        f"{done.removed:,} removed; metadata at {done.metadata}"
+        f"{exported.table} names {count(exported.objects, 'object')} with {count(exported.records, 'record')}: {exported.added:,} added, "
+        f"{exported.removed:,} removed; metadata at {exported.metadata}"
     )
 
 
 def _bucket(settings: Settings) -> Store:
-    """Open the bucket of a store, whose place may be given or remembered by a local store."""
+    """Open the bucket of a store, by its URL or by the binding of a local store."""
     if names_server(settings.store.path):
         raise ConfigError(
-            f"{settings.store.path} is a server; export where its store lies, or by the URL of its bucket"
+            f"{settings.store.path} is a server; export on the host of its store, or with the URL of its bucket"
         )
     if "://" in settings.store.path:
         return open_for_reading(settings)
     with open_local_store(settings.store.path, settings=settings, read_only=True) as local:
-        place = local.tiers.locations
-    if place.cold_url is None:
+        locations = local.tiers.locations
+    if locations.cold_url is None:
         raise ConfigError(f"the store {settings.store.path} has no bucket, so there is nothing to export")
-    endpoint = {"endpoint_url": place.cold_options.endpoint_url, "region": place.cold_options.region}
+    endpoint = {"endpoint_url": locations.cold_options.endpoint_url, "region": locations.cold_options.region}
     cold = settings.cold.model_copy(
         update={name: text for name, text in endpoint.items() if text is not None}
     )
     try:
-        return open_store(place.cold_url, settings=settings.model_copy(update={"cold": cold}), read_only=True)
+        return open_store(
+            locations.cold_url, settings=settings.model_copy(update={"cold": cold}), read_only=True
+        )
     except ConfigError as error:
         if read_binding(Path(settings.store.path)).claimed:
             raise

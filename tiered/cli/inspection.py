@@ -23,8 +23,8 @@ from .describe import (
     describe_document,
     describe_page,
     describe_segment,
-    not_ours,
     sibling_head,
+    unknown_format,
 )
 from .describe_object import describe_object
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings
@@ -32,7 +32,7 @@ from .output import count, json_line, print_facts, print_json, print_table, say,
 
 _PARQUET_MAGIC = b"PAR1"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# Longer tables are shown by their two ends; JSON has all.
+# Of longer tables only the first and last rows are shown; JSON has all.
 _ROWS_SHOWN_MAX = 20
 
 
@@ -45,40 +45,40 @@ def inspect(
             show_default=False,
         ),
     ],
-    records: Annotated[int, typer.Option(metavar="N", help="Show so many of the first records.", min=0)] = 5,
+    records: Annotated[int, typer.Option(metavar="N", help="Show the first N records.", min=0)] = 5,
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Show what a segment file, a cold object, a manifest or a document says of itself.
+    """Show the content of a segment file, a cold object, a manifest or a document.
 
-    Needs no store around it: header, facts, index and first records are read from the file or object alone.
+    The command needs no store: it reads header, facts, index and first records from the file or object alone.
     """
-    found = _describe(target, records, load_settings(config, path, cold))
+    description = _describe(target, records, load_settings(config, path, cold))
     if as_json:
-        print_json(_to_json(found))
+        print_json(_to_json(description))
     else:
-        _print(found)
+        _print(description)
 
 
 def _describe(target: str, records: int, settings: Settings) -> Description:
     local = Path(urlsplit(target).path if target.startswith("file://") else target)
     if ("://" not in target or target.startswith("file://")) and local.exists():
-        # A pipe's name in /dev/fd leads to none that could be looked at.
+        # Not resolved for a pipe: its name in /dev/fd leads to no path.
         return _describe_file(local.resolve() if local.is_file() else local, records)
     if "://" in target:
         check_url(target)
         folder, _, name = target.rpartition("/")
-        parts = 2 if folder.endswith("/pages") else 1  # so that a page's head is within reach
+        parts = 2 if folder.endswith("/pages") else 1  # so that the head of a page is below `folder`
         folder, name = target.rsplit("/", parts)[0], "/".join(target.rsplit("/", parts)[1:])
         return _describe_object(open_object_store(folder, _options(settings)), name, records)
-    place = read_binding(Path(settings.store.path))
-    url = settings.cold.url or place.url
+    binding = read_binding(Path(settings.store.path))
+    url = settings.cold.url or binding.url
     if url is None:
         raise ConfigError(f"there is no file {target}; for an object give its URL, or --cold and its key")
-    options = _options(settings, place.endpoint_url, place.region)
+    options = _options(settings, binding.endpoint_url, binding.region)
     return _describe_object(open_object_store(url, options), target, records)
 
 
@@ -115,29 +115,29 @@ def _describe_object(store: ObjectStore, key: str, records: int) -> Description:
         return describe_page(store.get(key).data, where, sibling_head(store, key))
     if magic.startswith(b"{"):
         return describe_document(store.get(key).data, where)
-    raise not_ours(where)
+    raise unknown_format(where)
 
 
-def _to_json(found: Description) -> Row:
+def _to_json(description: Description) -> Row:
     return {
-        "kind": found.kind,
-        "where": found.where,
-        **found.facts,
-        **{title.replace(" ", "_"): list(rows) for title, rows in found.tables.items()},
-        "records_shown": list(found.records),
+        "kind": description.kind,
+        "where": description.where,
+        **description.facts,
+        **{title.replace(" ", "_"): list(rows) for title, rows in description.tables.items()},
+        "records_shown": list(description.records),
     }
 
 
-def _print(found: Description) -> None:
-    say(f"{found.kind} {found.where}\n")
-    print_facts(found.facts)
-    for title, rows in found.tables.items():
+def _print(description: Description) -> None:
+    say(f"{description.kind} {description.where}\n")
+    print_facts(description.facts)
+    for title, rows in description.tables.items():
         if rows:
             say()
             _print_rows(title, rows)
-    if found.records:
-        say(f"\nfirst {count(len(found.records), 'record')}")
-        for row in found.records:
+    if description.records:
+        say(f"\nfirst {count(len(description.records), 'record')}")
+        for row in description.records:
             say(f"  {printable_json(json_line(row))}")
 
 

@@ -1,4 +1,4 @@
-"""Options that commands share, and the store that they name."""
+"""Options that commands share, and opening the store that they name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS_FILE = "tiered.toml"
 
 
 def _set_up_logging(verbose: bool) -> None:
-    """Show warnings of this package, a line each; with ``--verbose`` everything, of libraries too."""
+    """Show warnings of this package, one line each; with ``--verbose`` all log records, also of libraries."""
     root = logging.getLogger()
     for logger in (log, root):
         for old in [item for item in logger.handlers if isinstance(item, (_Handler, logging.NullHandler))]:
@@ -42,7 +42,7 @@ def _set_up_logging(verbose: bool) -> None:
         handler.setLevel(logging.WARNING)
         handler.setFormatter(_OneLine())
         log.addHandler(handler)
-        root.addHandler(logging.NullHandler())  # or Python prints warnings of libraries by itself
+        root.addHandler(logging.NullHandler())  # without a handler, Python prints warnings of libraries
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -55,8 +55,8 @@ class _OneLine(logging.Formatter):
 
 
 def _settings_file(ctx: typer.Context, file: Path | None) -> Path | None:
-    """Return what was given, and say so where nothing names the store, and a file of the usual name is not read."""
-    # Click has what was given before what was not.
+    """Return the given file; print a note if no option names the store and a file of the usual name is not read."""
+    # Click handles options in the order of the command line, and missing options last.
     named = ctx.resilient_parsing or any(ctx.params.get(name) is not None for name in ("path", "target"))
     if file is None and not named and Path(SETTINGS_FILE).is_file():
         say(f"note: {SETTINGS_FILE} is here and not read; add --config {SETTINGS_FILE}", err=True)
@@ -68,7 +68,7 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take settings from this tiered.toml; none is read by itself.",
+        help="Read settings from this tiered.toml; by default no file is read.",
         callback=_settings_file,
     ),
 ]
@@ -81,24 +81,24 @@ StorePath = Annotated[
 ColdUrl = Annotated[
     str | None,
     typer.Option(
-        "--cold", metavar="URL", help="Its cold tier, such as s3://bucket/prefix; a store remembers it."
+        "--cold",
+        metavar="URL",
+        help="Cold tier of the store, such as s3://bucket/prefix; the store remembers it.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", help="Show what is logged, on stderr.", callback=_set_up_logging)
-]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show the log on stderr.", callback=_set_up_logging)]
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics that begin so, for a shell; of a bucket none, as a key press is not to wait for requests."""
+    """Return the topics that begin with `incomplete`, for a shell; none of a bucket, so that a key press sends no request."""
     try:
         config, path = ctx.params.get("config") or ctx.params.get("config_file"), ctx.params.get("path")
         root = load_settings(None if config is None else Path(config), path, None).store.path
         if "://" in root:
             return []
         names = Catalog(OsFileSystem(), Path(root)).topics()
-    except Exception:  # noqa: BLE001 (whatever it is, a completion has nowhere to say so)
+    except Exception:  # noqa: BLE001 (a completion has no place for an error message)
         return []
     return [name for name in names if name.startswith(incomplete)]
 
@@ -112,7 +112,7 @@ TopicName = Annotated[
 
 
 def overrides_of(path: str | None, cold: str | None) -> dict[str, Any]:
-    """Return what the options set, as sections."""
+    """Return the settings that the options give, as sections."""
     overrides: dict[str, Any] = {}
     if path is not None:
         overrides["store"] = {"path": path}
@@ -132,22 +132,22 @@ def load_settings(config: Path | None, path: str | None, cold: str | None) -> Se
 
 
 def names_server(path: str) -> bool:
-    """Whether a store's path is the URL of a server, or was meant to be."""
+    """Whether a store's path is the URL of a server, perhaps with a mistake."""
     return path.startswith(("grpc:", "grpc+"))
 
 
 def open_for_reading(settings: Settings) -> Store:
-    """Open the store beside whoever writes to it; create nothing."""
+    """Open the store for reading, beside its writer; create nothing."""
     return open_store(settings.store.path, settings=settings, read_only=True)
 
 
 def open_for_writing(settings: Settings, *, daemon: bool = False) -> Store:
-    """Open the store as its one writer, here and through no server; create it where there is none.
+    """Open the store as its writer, not through a server; create it if there is none.
 
     Raises
     ------
     StoreLocked
-        Names the process that writes it, and where that serves it.
+        Another process is the writer; the message names it, and its address if it serves the store.
     """
     try:
         return open_store(settings.store.path, settings=settings, daemon=daemon)
@@ -156,7 +156,7 @@ def open_for_writing(settings: Settings, *, daemon: bool = False) -> Store:
 
 
 def open_for_appending(settings: Settings) -> Store:
-    """Open the store as its one writer, or through the server that is; create it where there is none."""
+    """Open the store as its writer, or through the server that is its writer; create it if there is none."""
     try:
         return open_store(settings.store.path, settings=settings)
     except StoreLocked as locked:
@@ -188,5 +188,5 @@ def _root(settings: Settings) -> Path:
 
 
 def open_for_tiering(settings: Settings) -> LocalStore:
-    """Open the store to plan and to tier, beside its writer."""
+    """Open the store for plans and passes, beside its writer."""
     return open_local_store(settings.store.path, settings=settings, tierer=True)

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, sizes and times for people. Data go to stdout, the rest to stderr."""
+"""The output of commands: tables, JSON, sizes and times for people. Data go to stdout, all else to stderr."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rich.text import Text
 from ..base.units import approximate_size, printable, printable_json
 from ..format.timestamps import to_datetime
 
-# Wide enough that a table in a pipe or a file keeps its lines whole.
+# Wide enough that a table in a pipe or a file has no broken lines.
 _PIPE_WIDTH = 240
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        # Rich would end the program with 1, as if something had failed.
+        # Rich would exit with 1; `app` has another exit code for this.
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
@@ -46,62 +46,62 @@ def stderr() -> Console:
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print a line of text, escaped; the one way from a command to people, beside tables and JSON."""
+    """Print a line of text, escaped. Commands print text only by this function, tables and JSON."""
     typer.echo(printable(text), err=err)
 
 
 def text_of_error(error: BaseException) -> str:
-    """Return what went wrong, without the number that the system has for it."""
+    """Return the message of an error, without the error number of the system."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
 def error_line(error: BaseException | str) -> None:
-    """Say in one line on stderr what went wrong."""
+    """Print an error in one line on stderr."""
     text = error if isinstance(error, str) else text_of_error(error)
     sys.stderr.write(f"error: {printable(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON document; in ASCII, which every encoding of a terminal or pipe has. Values are those of `json_line`."""
-    sys.stdout.write(json.dumps(_told(value), indent=2, default=plain) + "\n")
+    """Print a JSON document in ASCII, which every encoding has. Values are those of `json_line`."""
+    sys.stdout.write(json.dumps(_json_values(value), indent=2, default=plain) + "\n")
 
 
-class Escaping(io.RawIOBase):
-    """A terminal, which gets what is written to it as `shown` has it, or JSON as `shown_json` has it."""
+class EscapedTerminal(io.RawIOBase):
+    """A terminal that gets its text through `printable`, or its JSON through `printable_json`."""
 
     def __init__(self, terminal: IO[bytes], *, json: bool) -> None:
         self._terminal = terminal
-        self._shown = printable_json if json else printable
+        self._escape = printable_json if json else printable
 
     def write(self, data: Any) -> int:
         """Write whole lines."""
         text = bytes(data).decode("utf-8", "backslashreplace")
-        self._terminal.write(self._shown(text).encode())
+        self._terminal.write(self._escape(text).encode())
         return len(data)
 
     def flush(self) -> None:
-        """Pass it on."""
+        """Flush the terminal."""
         self._terminal.flush()
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    """Return a row as one line of JSON, in which each name has values of one kind.
+    """Return a row as one line of JSON, in which the values of a name have one type.
 
-    Bytes are text. Where those below a name are not all UTF-8, it is null, and a name of its own, such as
-    ``value_base64``, has them in base64. Times are ISO 8601; decimals are text, and so are the numbers that JSON does
-    not have (``"NaN"``, ``"Infinity"``).
+    Bytes are text. If the bytes under a name are not all UTF-8, its value is null, and another name, such as
+    ``value_base64``, has them in base64. Times are ISO 8601. Decimals are text, and so are numbers that JSON does not
+    have (``"NaN"``, ``"Infinity"``).
     """
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
-    except ValueError:  # a number that JSON does not have, or bytes that are no text
-        return json.dumps(_told(row), ensure_ascii=False, allow_nan=False, default=plain)
+    except ValueError:  # a number that JSON does not have, or bytes that are not UTF-8
+        return json.dumps(_json_values(row), ensure_ascii=False, allow_nan=False, default=plain)
 
 
 def json_text(value: object) -> str:
-    """Return a nested value as JSON within a line of text, where bytes are what they are (``surrogateescape``)."""
+    """Return a nested value as JSON for a line of text; bytes stay as they are (``surrogateescape``)."""
 
     def raw(item: object) -> object:
         return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else plain(item)
@@ -110,7 +110,7 @@ def json_text(value: object) -> str:
 
 
 def plain(value: object) -> object:
-    """Return what stands in JSON for a value that it does not have; raise `UnicodeDecodeError` for bytes that are no text."""
+    """Return the JSON form of a value of another type; raise `UnicodeDecodeError` for bytes that are not UTF-8."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, datetime):
@@ -122,24 +122,24 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def _told(value: Any) -> Any:
-    """Return a document with its numbers finite, and with bytes that are no text under names of their own."""
+def _json_values(value: Any) -> Any:
+    """Return a document without infinite numbers; bytes that are not UTF-8 move to names for base64."""
     if isinstance(value, Mapping):
-        told: dict[Any, Any] = {}
+        values: dict[Any, Any] = {}
         for name, item in value.items():
             if _is_text(item):
-                told[name] = _told(item)
+                values[name] = _json_values(item)
             else:
-                told[name] = None
-                told[_name_beside(value, name)] = _in_base64(item)
-        return told
+                values[name] = None
+                values[_name_beside(value, name)] = _in_base64(item)
+        return values
     if isinstance(value, (list, tuple)):
-        return [_told(item) for item in value]
+        return [_json_values(item) for item in value]
     return _finite(value)
 
 
 def _is_text(value: Any) -> bool:
-    """Whether all bytes in a value are text, but for those in an object of its own, which sees to them itself."""
+    """Whether all bytes in a value are UTF-8; bytes in a nested object do not count, because it has its own names."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_text, value))
     if isinstance(value, bytes):
@@ -151,10 +151,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _name_beside(names: Mapping[Any, Any], name: object) -> str:
-    found = f"{name}_base64"
-    while found in names:
-        found += "_"
-    return found
+    new_name = f"{name}_base64"
+    while new_name in names:
+        new_name += "_"
+    return new_name
 
 
 def _in_base64(value: Any) -> Any:
@@ -225,7 +225,7 @@ def text_of(name: str, value: Any) -> str:
 
 
 def moment(microseconds: int) -> str:
-    """Return a time in ISO 8601, UTC; the number itself where no calendar has it."""
+    """Return a time in ISO 8601, UTC; the number itself if it is beyond the calendar."""
     try:
         return iso(to_datetime(microseconds))
     except OverflowError:
@@ -233,7 +233,7 @@ def moment(microseconds: int) -> str:
 
 
 def iso(when: datetime) -> str:
-    """Return a time in ISO 8601, with a Z where it is UTC."""
+    """Return a time in ISO 8601, with a Z for UTC."""
     return when.isoformat().replace("+00:00", "Z")
 
 
@@ -248,7 +248,7 @@ def size(number: int) -> str:
 
 
 def spinner() -> Progress:
-    """Return a line with a spinner and a clock on stderr; nothing where that is no terminal."""
+    """Return a line with a spinner and a clock on stderr; it shows nothing if stderr is no terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -31,7 +31,7 @@ def pause(
     topic: OneTopic = None,
     whole_store: Annotated[bool, typer.Option("--all", help="The whole store.")] = False,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; status and plan show it.", show_default=False)
+        str, typer.Option(metavar="TEXT", help="The reason; status and plan show it.", show_default=False)
     ] = "",
     config: ConfigFile = None,
     path: StorePath = None,
@@ -39,18 +39,18 @@ def pause(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Let passes leave a topic alone: nothing of it is moved or deleted, by any process, until it is resumed.
+    """Stop the passes of a topic, or of the store, in every process until tiered resume: nothing is moved or deleted.
 
-    It is remembered in the store and takes effect with the next action. Appends and reads go on. Local files are not
-    evicted meanwhile, so watch the disk.
+    The pause is stored, and takes effect before the next action. Appends and reads go on. Local files are not evicted
+    during a pause, so watch the disk.
     """
     _check_one(topic, whole_store)
     with open_for_tiering(load_settings(config, path, cold)) as store:
-        made = store.pause(topic, reason=reason)
+        pause_made = store.pause(topic, reason=reason)
     if as_json:
-        print_json({"topic": topic, "store": store.url, "paused": str(made)})
+        print_json({"topic": topic, "store": store.url, "paused": str(pause_made)})
     else:
-        say(f"{topic or store.url} is {made}")
+        say(f"{topic or store.url} is {pause_made}")
 
 
 def resume(
@@ -64,14 +64,14 @@ def resume(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """End a pause: the next pass goes on with all that is due."""
+    """End a pause; the next pass does everything that is due."""
     _check_one(topic, whole_store)
     with open_for_tiering(load_settings(config, path, cold)) as store:
-        found, still = store.resume(topic), _still_paused(store, topic)
+        was_paused, still = store.resume(topic), _still_paused(store, topic)
     if as_json:
-        print_json({"topic": topic, "store": store.url, "was_paused": bool(found), "still_paused": still})
+        print_json({"topic": topic, "store": store.url, "was_paused": was_paused, "still_paused": still})
         return
-    say(f"{topic or store.url} {'goes on' if found else 'was not paused'}")
+    say(f"{topic or store.url} {'goes on' if was_paused else 'was not paused'}")
     for name, why in still.items():
         say(f"{name} stays {why}")
 
@@ -82,7 +82,7 @@ def _check_one(topic: str | None, whole_store: bool) -> None:
 
 
 def _still_paused(store: LocalStore, topic: str | None) -> dict[str, str]:
-    """Return the topics that are paused by name, and why, where the pause of the store ended."""
+    """Return the topics that are still paused by name after the pause of the store ended, with the texts of the pauses."""
     if topic is not None:
         return {}
     return {name: str(pause) for name, pause in store.tierer.pauses.among(store.topics()).items()}

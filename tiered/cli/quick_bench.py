@@ -1,7 +1,7 @@
-"""A quick look at what this machine can do: appends, scans and point reads, each beside its limit.
+"""A quick benchmark of this machine: appends, scans and point reads, each with its limit.
 
-The limit of each figure is measured in the same run, on the same disk: what Python, ``os.write``, ``fdatasync`` or
-``os.pread`` alone reach for the same amount of data. Records are values of 100 bytes in a topic of one partition.
+The limit of a figure is measured in the same run on the same disk: the rate of plain Python, ``os.write``,
+``fdatasync`` or ``os.pread`` for the same data. Records are values of 100 bytes in a topic with one partition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MANY = 1_000
 _BATCH_ROWS = 16_384
 _WRITE_BYTES = 1 << 20
 _PAGE_BYTES = 4096
-# What is written at most, so that a fast disk is not filled, and what has to be free for it.
+# The limit of written bytes, so that a fast disk is not filled, and the free space that this needs.
 _BYTES_MAX = 256 << 20
 _FREE_BYTES_MIN = 8 * _BYTES_MAX
 _CLOCK_EVERY = 32
@@ -45,9 +45,9 @@ class Figure:
     Attributes
     ----------
     per_second
-        In `unit`: ``records``, ``bytes`` or ``reads``.
+        The rate in `unit`: ``records``, ``bytes`` or ``reads``.
     limit, limit_per_second
-        What it is compared with, and how much of the same unit that reaches.
+        The operation that the figure is compared with, and its rate in the same unit.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Figure:
 
     @property
     def share(self) -> float:
-        """Which part of its limit is reached."""
+        """The figure as a share of its limit."""
         return self.per_second / self.limit_per_second
 
     def to_json(self) -> dict[str, Any]:
@@ -68,41 +68,41 @@ class Figure:
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Path]:
-    """Make a directory below `folder`, and remove it with all that is in it, however this ends.
+    """Create a directory below `folder`, and remove it with its content at the end, also after an error.
 
     Raises
     ------
     DiskFull
-        There is not room enough to measure without being in somebody's way.
+        The disk has too little free space for a measurement.
     OSError
     """
     free = shutil.disk_usage(folder).free
     if free < _FREE_BYTES_MIN:
-        raise DiskFull(f"{folder} has {free >> 20} MiB free; a benchmark wants {_FREE_BYTES_MIN >> 20} MiB")
-    with tempfile.TemporaryDirectory(prefix=".tiered-bench-", dir=folder) as made:
-        yield Path(made)
+        raise DiskFull(f"{folder} has {free >> 20} MiB free; a benchmark needs {_FREE_BYTES_MIN >> 20} MiB")
+    with tempfile.TemporaryDirectory(prefix=".tiered-bench-", dir=folder) as directory:
+        yield Path(directory)
 
 
 def measure(folder: Path, seconds: float) -> Iterator[Figure]:
-    """Yield each figure as it is measured; `folder` is filled, and is the caller's to remove.
+    """Yield each figure when it is measured. The files in `folder` stay for the caller to remove.
 
     Parameters
     ----------
     seconds
-        How long all of it takes, about.
+        The approximate duration of all measurements.
     """
     each = seconds / 12
     with open_store(folder / "store", settings=Settings()) as store:
         yield Figure(
             "append", "records", _append(store, each), "a list under a lock, in Python", _bare_loop(each)
         )
-        written = _write(folder, each)
+        written_bytes = _write(folder, each)
         many = _append_many(store, each)
-        yield Figure("append_many", "records", many, "os.write of the values", written / VALUE_BYTES)
+        yield Figure("append_many", "records", many, "os.write of the values", written_bytes / VALUE_BYTES)
         topic, batches = _append_batch(store, each)
-        yield Figure("append_batch (Arrow)", "bytes", batches, "os.write", written)
+        yield Figure("append_batch (Arrow)", "bytes", batches, "os.write", written_bytes)
         yield Figure(
-            "append, sync=True", "records", _append_synced(store, each), "os.write + fdatasync of 1 KiB", _synced(folder, each)
+            "append, sync=True", "records", _append_synced(store, each), "os.write + fdatasync of 1 KiB", _write_synced(folder, each)
         )  # fmt: skip
         topic.roll()
         files = sorted((folder / "store" / "topics" / topic.name / "0").glob("*.log"))
@@ -115,24 +115,26 @@ def measure(folder: Path, seconds: float) -> Iterator[Figure]:
 
 
 def _repeat(step: Callable[[], int], seconds: float, end: Callable[[], object] = lambda: None) -> float:
-    """Call `step` for so long, then `end`; return how much it did a second, by the sum of what it returns."""
+    """Call `step` for `seconds`, then `end`; return the sum of its results a second."""
     total = 0
-    begun = time.perf_counter()
-    while time.perf_counter() - begun < seconds:
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
         for _ in range(_CLOCK_EVERY):
             total += step()
     end()
-    return total / (time.perf_counter() - begun)
+    return total / (time.perf_counter() - started)
 
 
-def _repeat_slowly(step: Callable[[], int], seconds: float, most: int, end: Callable[[], object]) -> float:
-    """As `_repeat` with a look at the clock after each step; ends early once the sum is `most`."""
+def _repeat_slowly(
+    step: Callable[[], int], seconds: float, total_max: int, end: Callable[[], object]
+) -> float:
+    """Measure like `_repeat`, but read the clock after each step, and end early when the sum reaches `total_max`."""
     total = 0
-    begun = time.perf_counter()
-    while total < most and time.perf_counter() - begun < seconds:
+    started = time.perf_counter()
+    while total < total_max and time.perf_counter() - started < seconds:
         total += step()
     end()
-    return total / (time.perf_counter() - begun)
+    return total / (time.perf_counter() - started)
 
 
 # -- appends ---------------------------------------------------------------------------------------
@@ -150,11 +152,11 @@ def _append(store: Store, seconds: float) -> float:
 
 
 def _bare_loop(seconds: float) -> float:
-    lock, kept, value = threading.Lock(), [], bytes(VALUE_BYTES)
+    lock, rows, value = threading.Lock(), [], bytes(VALUE_BYTES)
 
     def step() -> int:
         with lock:
-            kept.append((0, None, value))
+            rows.append((0, None, value))
         return 1
 
     return _repeat(step, seconds)
@@ -204,7 +206,7 @@ def _append_synced(store: Store, seconds: float) -> float:
     return _repeat_slowly(step, seconds, _BYTES_MAX, lambda: None)
 
 
-def _synced(folder: Path, seconds: float) -> float:
+def _write_synced(folder: Path, seconds: float) -> float:
     payload = bytes(1024)
     with (folder / "synced").open("wb", buffering=0) as file:
 

@@ -22,13 +22,13 @@ from ..reader.scan import Scan
 from ..store.interface.store import Store
 from ..store.interface.topic import Topic
 from .options import ColdUrl, ConfigFile, StorePath, TopicName, Verbose, load_settings, open_for_reading
-from .output import Escaping
+from .output import EscapedTerminal
 from .records import OutputFormat, RecordPrinter, printer_for
 
 _POLL_SECONDS = 0.1
 # A poll of a bucket is a request that costs money.
 _POLL_BUCKET_SECONDS = 2.0
-# A reader in another process scans the active segment at each look: it rests several times as long.
+# Each poll scans the active segment of another process, so the reader pauses several times as long as a poll takes.
 _POLL_REST = 4.0
 
 EARLIEST = "earliest"
@@ -59,18 +59,18 @@ def read(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Only records with this timestamp or a later one: 2025-01-31T12:00:00Z, or how long ago, such as 1h30m.",
+            help="Only records with this timestamp or a later one: 2025-01-31T12:00:00Z, or a time ago, such as 1h30m.",
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="At most so many records.", min=0)] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="At most N records.", min=0)] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with new records of all partitions, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Continue with new records of all partitions until Ctrl-C.")
     ] = False,
     output_format: Annotated[
         OutputFormat,
         typer.Option(
             "--format",
-            help="text: values (typed: columns parted by tabs); json: a line a record; arrow: an IPC stream.",
+            help="text: values (typed: columns separated by tabs); json: a line a record; arrow: an IPC stream.",
         ),
     ] = OutputFormat.TEXT,
     config: ConfigFile = None,
@@ -78,9 +78,9 @@ def read(
     cold: ColdUrl = None,
     _verbose: Verbose = False,
 ) -> None:
-    """Print records, over all tiers: in offset order, partition after partition.
+    """Print records from all tiers, in offset order, partition after partition.
 
-    What another process has appended is shown once it is durable.
+    Records that another process appends are shown when they are durable.
     """
     if output_format is OutputFormat.ARROW and sys.stdout.isatty():
         raise typer.BadParameter("an Arrow stream is not for a terminal; redirect it", param_hint="--format")
@@ -88,44 +88,44 @@ def read(
     settings = load_settings(config, path, cold)
     pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
     with open_for_reading(settings) as store:
-        found = store.topic(topic)
+        source = store.topic(topic)
         sink: Any = sys.stdout.buffer
-        if sys.stdout.isatty():  # elsewhere every byte is as it was appended
-            sink = Escaping(sink, json=output_format is OutputFormat.JSON)
-        printer = printer_for(output_format, found.schema, sink)
-        batches = request.follow(store, topic, printer, pause) if follow else request.once(found, printer)
+        if sys.stdout.isatty():  # a pipe or file gets every byte as it was appended
+            sink = EscapedTerminal(sink, json=output_format is OutputFormat.JSON)
+        printer = printer_for(output_format, source.schema, sink)
+        batches = request.follow(store, topic, printer, pause) if follow else request.once(source, printer)
         try:
             for batch in batches:
                 printer.write(batch)
         finally:
-            # The error that broke the pipe is the one to report.
+            # Of two errors the first one is reported.
             with suppress(BrokenPipeError):
                 printer.close()
 
 
 @dataclass(slots=True)
 class Request:
-    """What to read; `left` records of it are still to come."""
+    """The records to read: bounds, the number of records left, and the next offset of each partition in `positions`."""
 
     partition: int | None
     start: str
     end: int | None
     since: datetime | None
     left: int | None
-    reached: dict[int, int] = field(default_factory=dict)
+    positions: dict[int, int] = field(default_factory=dict)
 
     def once(self, topic: Topic, printer: RecordPrinter) -> Iterator[pa.RecordBatch]:
-        """Yield what is there.
+        """Yield the present records.
 
         Raises
         ------
         OffsetOutOfRange
             The first offset is beyond the end of every partition, or before the start of one.
         """
-        self.reached = self._first(topic)
+        self.positions = self._first_offsets(topic)
         scan = self._scan(topic, printer)
         if self.start.isdecimal():
-            _check_reached(topic, int(self.start), scan.offsets)
+            _check_within_log(topic, int(self.start), scan.offsets)
         yield from self._rows(scan)
 
     def follow(
@@ -136,17 +136,17 @@ class Request:
         pause: float,
         sleep: Callable[[float], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what is there and then what is new, partitions that are added too.
+        """Yield the present records and then new ones, also of partitions that are added.
 
         Raises
         ------
         TopicNotFound
-            The topic was deleted, and perhaps created again: offsets of the old one say nothing of the new one.
+            The topic was deleted, and perhaps created again: the offsets of the two topics are unrelated.
         """
         sleep = sleep or sleep_while_read
         topic = store.topic(name)
         topic_id = topic.meta.topic_id
-        self.reached = self._first(topic)
+        self.positions = self._first_offsets(topic)
         while True:
             started = time.monotonic()
             topic = store.topic(name)
@@ -158,7 +158,7 @@ class Request:
                 return
             sleep(max(pause, _POLL_REST * (time.monotonic() - started)))
 
-    def _first(self, topic: Topic) -> dict[int, int]:
+    def _first_offsets(self, topic: Topic) -> dict[int, int]:
         if self.start == LATEST:
             return {partition: ends.end for partition, ends in topic.offsets().items()}
         return dict.fromkeys(range(topic.partitions), int(self.start)) if self.start.isdecimal() else {}
@@ -166,7 +166,7 @@ class Request:
     def _scan(self, topic: Topic, printer: RecordPrinter) -> Scan:
         return topic.scan(
             self.partition,
-            start_offset=self.reached,
+            start_offset=self.positions,
             end_offset=self.end,
             start_timestamp=self.since,
             columns=printer.columns,
@@ -180,20 +180,18 @@ class Request:
             if batch.num_rows:
                 yield batch
         ends = {partition: end for partition, (_, end) in scan.offsets.items()}
-        self.reached = {place: max(end, self.reached.get(place, 0)) for place, end in ends.items()}
+        self.positions = {
+            partition: max(end, self.positions.get(partition, 0)) for partition, end in ends.items()
+        }
 
     def _complete(self) -> bool:
-        return self.end is not None and all(offset >= self.end for offset in self.reached.values())
+        return self.end is not None and all(offset >= self.end for offset in self.positions.values())
 
 
 def sleep_while_read(seconds: float) -> None:
-    """Wait; but end at once where standard output is a pipe that nobody reads any more, as `head` leaves it.
+    """Wait; raise `BrokenPipeError` at once if stdout is a pipe whose reader ended, for example `head`.
 
-    Without this, nothing would find out before the next record is printed, which may be never.
-
-    Raises
-    ------
-    BrokenPipeError
+    Otherwise the command would not notice before it prints the next record, which may never come.
     """
     try:
         output = sys.stdout.fileno()
@@ -206,7 +204,7 @@ def sleep_while_read(seconds: float) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _check_reached(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]]) -> None:
+def _check_within_log(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]]) -> None:
     if all(offset > end for _, end in offsets.values()):
         start, end = min(first for first, _ in offsets.values()), max(last for _, last in offsets.values())
         raise OffsetOutOfRange(
@@ -217,12 +215,12 @@ def _check_reached(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]
 
 
 def parse_moment(text: str, option: str) -> datetime:
-    """Return the moment that an option names, as a time or as a duration before now.
+    """Return the time that an option names: a time with a zone, or a duration before now.
 
     Raises
     ------
     ConfigError
-        Neither a time with a zone nor a duration.
+        The text is neither.
     """
     try:
         moment = datetime.fromisoformat(text)

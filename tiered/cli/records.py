@@ -1,4 +1,4 @@
-"""How ``tiered read`` prints records: text, JSON lines, or an Arrow stream."""
+"""Printers of records for ``tiered read``: text, JSON lines, or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 class OutputFormat(StrEnum):
-    """How records are printed."""
+    """The format of the output."""
 
     TEXT = "text"
     JSON = "json"
@@ -28,7 +28,7 @@ class RecordPrinter(Protocol):
     Attributes
     ----------
     columns
-        What the batches must hold, in this order; None for every column.
+        The columns of the batches in order; None for every column.
     """
 
     columns: list[str] | None
@@ -38,7 +38,7 @@ class RecordPrinter(Protocol):
 
 
 def printer_for(output_format: OutputFormat, schema: pa.Schema, sink: IO[bytes]) -> RecordPrinter:
-    """Return what prints records of a topic with `schema` to `sink`."""
+    """Return the printer for records of a topic with `schema`, to `sink`."""
     if output_format is OutputFormat.JSON:
         return JsonPrinter(sink)
     if output_format is OutputFormat.ARROW:
@@ -47,7 +47,7 @@ def printer_for(output_format: OutputFormat, schema: pa.Schema, sink: IO[bytes])
 
 
 class ValuePrinter:
-    """Values of a topic of records as they are, each followed by a newline."""
+    """Prints the values of a record topic unchanged, each followed by a newline."""
 
     def __init__(self, sink: IO[bytes]) -> None:
         self.columns: list[str] | None = ["value"]
@@ -64,7 +64,7 @@ class ValuePrinter:
 
 
 class RowPrinter:
-    """Columns of a typed topic, parted by tabs; null is empty; backslash, tab and newline are escaped."""
+    """Prints the columns of a typed topic, separated by tabs; null is empty; backslash, tab and newline are escaped."""
 
     def __init__(self, schema: pa.Schema, sink: IO[bytes]) -> None:
         self.columns: list[str] | None = schema.names
@@ -82,7 +82,7 @@ class RowPrinter:
 
 
 class JsonPrinter:
-    """One JSON object a record, with every column of the scan under its name."""
+    """Prints one JSON object a record, with every column of the scan."""
 
     def __init__(self, sink: IO[bytes]) -> None:
         self.columns: list[str] | None = None
@@ -99,12 +99,12 @@ class JsonPrinter:
 
 
 class ArrowPrinter:
-    """An Arrow IPC stream with every column of the scan."""
+    """Writes an Arrow IPC stream with every column of the scan."""
 
     def __init__(self, schema: pa.Schema, sink: IO[bytes]) -> None:
         self._sink = sink
         full = row_schema(schema)
-        # The schema of the stream stays as it is when the topic grows.
+        # The schema of the stream stays the same when columns are added to the topic.
         self.columns: list[str] | None = full.names
         self._stream = pa.ipc.new_stream(sink, full)
 

@@ -26,7 +26,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="As it was then: 2025-01-31T12:00:00Z, or 2h for so long ago; up to sweep.grace.",
+        help="Restore the state at this time: 2025-01-31T12:00:00Z, or a time ago such as 2h; at most sweep.grace ago.",
         show_default=False,
     ),
 ]
@@ -40,11 +40,12 @@ def restore(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Make a local store again from its bucket; the store that wrote to it before is fenced.
+    """Make a local store from a bucket, and fence the store that wrote to the bucket before.
 
-    No records are downloaded. What the old machine had not offloaded is not in the bucket; it stays readable there.
-    A restore that was cut short is repeated with the same arguments; in place of a duration the error that this ends
-    with names the time. With --at, records that were appended later are left out, and what was removed since is back.
+    No records are downloaded. Records that the old machine had not offloaded are not in the bucket; they stay readable on
+    the old machine. Repeat an interrupted restore with the same arguments, but instead of a duration with the time that
+    its error message names. With --at, the new store lacks records that were appended later, and has records that were
+    removed since.
     """
     moment = None if at is None else parse_moment(at, "--at")
     path = Path(os.path.expanduser(path))  # noqa: PTH111 — as --path does; an unknown user is no error

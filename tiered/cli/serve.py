@@ -27,76 +27,76 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where to listen; port 0 is any. Default: flight.listen, else 127.0.0.1:8815",
+            help="Address to listen at; port 0 takes any free port. Default: flight.listen, else 127.0.0.1:8815",
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What clients have to show; else TIERED_FLIGHT_TOKEN says so."),
+        typer.Option(metavar="FILE", help="File with the token of clients. Default: TIERED_FLIGHT_TOKEN"),
     ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate in PEM, to serve over TLS.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, in PEM.")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key of the certificate, in PEM.")
+    ] = None,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="Answer other hosts without a token.")
+        bool, typer.Option("--allow-remote", help="Let other hosts connect without a token.")
     ] = False,
-    daemon: Annotated[
-        bool, typer.Option("--daemon", help="Run the tiering passes in this process, too.")
-    ] = False,
+    daemon: Annotated[bool, typer.Option("--daemon", help="Also run the passes in this process.")] = False,
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
     _verbose: Verbose = False,
 ) -> None:
-    """Open the store as its writer and serve it over Arrow Flight, until Ctrl-C or SIGTERM.
+    """Open the store as its writer and serve it over Arrow Flight until Ctrl-C or SIGTERM.
 
-    Other processes append to it and read all of it by tiered.open("grpc://host:port"), other commands by --path with
-    that URL. Only this host is answered, unless --listen and a token say otherwise. At the end everything that was
-    appended is flushed. flight.metrics answers /healthz, /readyz and /metrics; with --daemon so does daemon.metrics.
+    Other processes append and read with tiered.open("grpc://host:port"), other commands with this URL as --path. Only this
+    host can connect, unless --listen names another address and there is a token. At the end, all appended records are
+    flushed. The address flight.metrics serves /healthz, /readyz and /metrics; with --daemon, so does daemon.metrics.
     """
     overrides: dict[str, Any] = overrides_of(path, cold)
     files = {"tls_certificate": tls_certificate, "tls_key": tls_key}
-    named: dict[str, Any] = {name: str(file) for name, file in files.items() if file is not None}
+    flight: dict[str, Any] = {name: str(file) for name, file in files.items() if file is not None}
     if listen is not None:
-        named["listen"] = listen
-    if named:
-        overrides["flight"] = named
+        flight["listen"] = listen
+    if flight:
+        overrides["flight"] = flight
     settings = Settings.load(config, **overrides)
     token = read_token(token_file)
     notifier = Notifier.of(os.environ)
     root = settings.store.path
-    made = "://" not in root and not (Path(root) / STORE_FILE).exists()
+    created = "://" not in root and not (Path(root) / STORE_FILE).exists()
     with (
-        _signals() as asked,
+        _signals() as stop_signals,
         open_for_writing(settings, daemon=daemon) as store,
         store.serve(token=token, allow_remote=allow_remote) as server,
     ):
-        # The only line on standard output: what a script has to know.
+        # The only line on stdout, for scripts.
         say(server.location)
         notifier.ready()
-        if made:
+        if created:
             say(f"no store was at {store.url}: made a new one, which is empty", err=True)
         say(f"serving {store.url}; Ctrl-C ends it", err=True)
-        asked.get()
+        stop_signals.get()
         notifier.stopping()
 
 
 @contextmanager
 def _signals() -> Iterator[queue.SimpleQueue[int]]:
-    """Collect the signals that ask for an end; a second one ends the process as ever."""
-    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+    """Collect the first signal that stops the server; a second one has its default effect."""
+    stop_signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def note(number: int, _frame: object) -> None:
+    def handle(number: int, _frame: object) -> None:
         for each, handler in before.items():
             signal.signal(each, handler)
-        asked.put(number)
+        stop_signals.put(number)
 
     for number in _SIGNALS:
-        signal.signal(number, note)
+        signal.signal(number, handle)
     try:
-        yield asked
+        yield stop_signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

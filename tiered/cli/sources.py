@@ -1,4 +1,4 @@
-"""What ``tiered append`` reads: lines, JSON lines, CSV and Parquet, from files or stdin, a piece at a time."""
+"""The inputs of ``tiered append``: lines, JSON lines, CSV and Parquet, from files or stdin, read in parts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ import pyarrow.types as pt
 from ..errors import ConfigError, RecordTooLarge, SchemaMismatch
 from ..format.schema import TIMESTAMP
 
-PIECE_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 _PARQUET_ROWS = 1 << 16
 _CSV_FIELD = rb'(?:"(?:[^"]++|"")*+"[^,\r\n]*+|[^",\r\n][^,\r\n]*+|)'
 _CSV_ROWS = re.compile(rb"(?:%b(?:,%b)*+[\r\n])*+" % (_CSV_FIELD, _CSV_FIELD))
 
 
 class InputFormat(StrEnum):
-    """How the input is laid out."""
+    """The format of an input."""
 
     LINES = "lines"
     JSONL = "jsonl"
@@ -48,7 +48,7 @@ _EXTENSIONS = {
     ".parquet": InputFormat.PARQUET,
     ".pq": InputFormat.PARQUET,
 }
-# What writes the contents of such files to a pipe; tar finds out itself how they are compressed.
+# Commands that write the content of a compressed file to a pipe; tar recognises the compression itself.
 _UNPACK = {
     ".7z": "7z x -so",
     ".br": "brotli -dc",
@@ -68,7 +68,7 @@ _UNPACK = {
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Some lines, without their ends; ``first`` is the number of the first one, from 1."""
+    """Lines without their newlines; ``first`` is the number of the first line, from 1."""
 
     first: int
     lines: list[bytes]
@@ -81,11 +81,11 @@ class Source:
     Attributes
     ----------
     name
-        For messages; the path, or ``stdin``.
+        The path, or ``stdin``, for messages.
     path
-        None for stdin.
+        The path; None for stdin.
     size
-        Bytes to be read; None where that is not known.
+        The size in bytes; None if it is unknown.
     """
 
     name: str
@@ -107,32 +107,32 @@ def find_source(file: str, chosen: InputFormat | None) -> Source:
             raise no_parquet
         return Source("stdin", None, chosen or InputFormat.LINES, None)
     path = Path(file)
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise ConfigError(f"{path} is a directory; name its files")
     extension = path.suffix.lower()
     if extension in _UNPACK and chosen is None:
         raise ConfigError(f"{path} is compressed or an archive; {_how_to_unpack(file, path)}")
-    size = found.st_size if stat.S_ISREG(found.st_mode) else None
-    held = chosen or _EXTENSIONS.get(extension, InputFormat.LINES)
-    if held is InputFormat.PARQUET and size is None:
+    size = status.st_size if stat.S_ISREG(status.st_mode) else None
+    input_format = chosen or _EXTENSIONS.get(extension, InputFormat.LINES)
+    if input_format is InputFormat.PARQUET and size is None:
         raise no_parquet
-    return Source(file, path, held, size)
+    return Source(file, path, input_format, size)
 
 
 def _how_to_unpack(file: str, path: Path) -> str:
     inner = Path(path.stem).suffix.lower()
     program = _UNPACK[inner if inner == ".tar" else path.suffix.lower()]
-    held = _EXTENSIONS.get(inner)
-    if held is InputFormat.PARQUET:
+    input_format = _EXTENSIONS.get(inner)
+    if input_format is InputFormat.PARQUET:
         return "unpack it to a file first, as Parquet cannot be read from a pipe"
-    # A pipe has no extension to tell.
-    told = f" --format {held}" if held else ""
-    return f"pipe what it holds: {program} {quote(file)} | tiered append …{told}"
+    # A pipe has no extension, so the command must name the format.
+    option = f" --format {input_format}" if input_format else ""
+    return f"pipe its content: {program} {quote(file)} | tiered append …{option}"
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[IO[bytes]]:
+def open_source(source: Source) -> Iterator[IO[bytes]]:
     """Open an input for reading."""
     if source.path is None:
         yield sys.stdin.buffer
@@ -142,16 +142,16 @@ def opened(source: Source) -> Iterator[IO[bytes]]:
 
 
 def read_lines(stream: Any, name: str, line_bytes_max: int) -> Iterator[Lines]:
-    """Yield lines as they arrive, so that what a pipe has delivered is not held back.
+    """Yield lines as soon as a pipe delivers them.
 
     Raises
     ------
     RecordTooLarge
-        A line longer than a record can be: it is not read to its end.
+        A line is longer than a record can be; it is not read to its end.
     """
-    rest, rest_bytes, number = [b""], 0, 1  # pieces of the line that has not ended yet
-    while piece := stream.read1(PIECE_BYTES):
-        *lines, last = piece.split(b"\n")
+    rest, rest_bytes, number = [b""], 0, 1  # parts of the line that has not ended yet
+    while part := stream.read1(READ_BYTES):
+        *lines, last = part.split(b"\n")
         if lines:
             lines[0] = b"".join([*rest, lines[0]])
             yield Lines(number, lines)
@@ -166,31 +166,31 @@ def read_lines(stream: Any, name: str, line_bytes_max: int) -> Iterator[Lines]:
 
 
 def read_csv(stream: Any, name: str, schema: pa.Schema, row_bytes_max: int) -> Iterator[tuple[pa.Table, int]]:
-    """Yield the rows of CSV with a header line as they arrive, as the columns of a topic, with the bytes read for them.
+    """Yield the rows of CSV with a header line as they arrive, as columns of a topic, with the bytes of the input.
 
-    An empty field is null. Of a number or a time so are Arrow's other spellings, such as NA; a text that reads NA is
-    that text.
+    An empty field is null. In columns of numbers and times, Arrow's other spellings of null, such as NA, are null, too; in
+    a text column NA is text.
 
     Raises
     ------
     SchemaMismatch
     RecordTooLarge
-        A row longer than a record can be, as one with an open quote is: it is not read to its end.
+        A row is longer than a record can be, perhaps because of an open quote; it is not read to its end.
     """
-    wanted = {field.name: field.type for field in schema} | {"timestamp": TIMESTAMP}
-    names = None  # until the header was read
+    types = {field.name: field.type for field in schema} | {"timestamp": TIMESTAMP}
+    names = None  # until the header is read
     for rows in _whole_rows(stream, name, row_bytes_max):
         if names is None and rows.isspace():
             continue
         try:
             table = pa_csv.read_csv(
                 pa.BufferReader(rows),
-                read_options=pa_csv.ReadOptions(column_names=names, block_size=max(PIECE_BYTES, len(rows))),
+                read_options=pa_csv.ReadOptions(column_names=names, block_size=max(READ_BYTES, len(rows))),
                 parse_options=pa_csv.ParseOptions(newlines_in_values=True),
-                convert_options=pa_csv.ConvertOptions(column_types=wanted),
+                convert_options=pa_csv.ConvertOptions(column_types=types),
             )
         except pa.ArrowException as error:
-            reason = str(error).partition(". If ")[0]  # without Arrow's advice to its own callers
+            reason = str(error).partition(". If ")[0]  # without Arrow's advice to programmers
             raise SchemaMismatch(f"{name}: {reason}") from None
         try:
             names = table.schema.names
@@ -200,13 +200,13 @@ def read_csv(stream: Any, name: str, schema: pa.Schema, row_bytes_max: int) -> I
 
 
 def _whole_rows(stream: Any, name: str, row_bytes_max: int) -> Iterator[bytes]:
-    """Cut CSV at ends of rows; the last row may lack its end, and an empty input is one empty piece.
+    """Yield parts of CSV that end with a row; the last row may lack its newline, and an empty input is one empty part.
 
-    Arrow's own stream reads ahead on a thread, which waits for a pipe whatever signal asks for an end.
+    Arrow's own CSV stream is not used: its thread waits for a pipe even after a signal to stop.
     """
     rest, cut = b"", False
-    while piece := stream.read1(PIECE_BYTES):
-        rest += piece
+    while part := stream.read1(READ_BYTES):
+        rest += part
         whole = _CSV_ROWS.match(rest)
         if whole and whole.end():
             yield whole[0]
@@ -229,7 +229,7 @@ def _empty_as_null(table: pa.Table) -> pa.Table:
 
 
 def read_parquet(source: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield the rows of a Parquet file, with the bytes read so far, by share.
+    """Yield the rows of a Parquet file, with the share of the file's bytes read so far.
 
     Raises
     ------
@@ -247,10 +247,10 @@ def read_parquet(source: Source) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 class JsonRows:
-    """JSON lines as rows of a typed topic.
+    """Parses JSON lines as rows of a typed topic.
 
-    Times are text with a zone, or integer milliseconds; those of a column are all the one or all the other within a
-    piece of the input.
+    Times are text with a zone, or integer milliseconds. In each part of the input, all times of a column have the same
+    form.
 
     Parameters
     ----------
@@ -262,48 +262,52 @@ class JsonRows:
         self._schema = pa.schema([*schema, pa.field("timestamp", TIMESTAMP)])
         self._name = name
         self._times = [field.name for field in self._schema if pt.is_timestamp(field.type)]
-        self._integers: frozenset[str] | None = None  # the times that are; None before the first line
+        self._integers: frozenset[str] | None = (
+            None  # columns with times as integers; None before the first line
+        )
 
     def parse(self, lines: Lines) -> pa.RecordBatch | pa.Table:
-        """Return the rows in these lines; blank ones are skipped.
+        """Return the rows in these lines; blank lines are skipped.
 
         Raises
         ------
         SchemaMismatch
         """
-        kept = [line for line in lines.lines if not _blank(line)]
-        if not kept:
+        filled = [line for line in lines.lines if not _blank(line)]
+        if not filled:
             return self._schema.empty_table()
         if self._integers is None:
-            self._integers = self._integer_times([next(numbered(lines))])
+            self._integers = self._integer_times([next(numbered_lines(lines))])
         try:
             try:
-                table = self._read(kept)
+                table = self._read(filled)
             except pa.ArrowException:
-                before, self._integers = self._integers, self._integer_times(numbered(lines))
+                before, self._integers = self._integers, self._integer_times(numbered_lines(lines))
                 if self._integers == before:
                     raise
-                table = self._read(kept)
+                table = self._read(filled)
             return self._with_times(table)
         except pa.ArrowException as error:
             last = lines.first + len(lines.lines) - 1
-            place = f"line {last}" if last == lines.first else f"lines {lines.first} to {last}"
-            raise SchemaMismatch(f"{self._name} {place}: {error}") from None
+            where = f"line {last}" if last == lines.first else f"lines {lines.first} to {last}"
+            raise SchemaMismatch(f"{self._name} {where}: {error}") from None
 
-    def _read(self, kept: Sequence[bytes]) -> pa.Table:
+    def _read(self, filled: Sequence[bytes]) -> pa.Table:
         return pa_json.read_json(
-            io.BytesIO(b"\n".join(kept)),
-            parse_options=pa_json.ParseOptions(explicit_schema=self._as_written()),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=max(PIECE_BYTES, _size(kept)) + 1),
+            io.BytesIO(b"\n".join(filled)),
+            parse_options=pa_json.ParseOptions(explicit_schema=self._parse_schema()),
+            read_options=pa_json.ReadOptions(
+                use_threads=False, block_size=max(READ_BYTES, _size(filled)) + 1
+            ),
         )
 
     def _integer_times(self, lines: Iterable[tuple[int, bytes]]) -> frozenset[str]:
-        """Return the times that are integers in these lines, by the first line that has each.
+        """Return the columns whose times are integers; the first line with a value of the column decides.
 
         Raises
         ------
         SchemaMismatch
-            One of the lines is no JSON object.
+            A line is no JSON object.
         """
         examples: dict[str, object] = {}
         for number, line in lines:
@@ -313,11 +317,11 @@ class JsonRows:
                     examples[name] = fields.get(name)
         return frozenset(name for name, example in examples.items() if isinstance(example, int))
 
-    def _as_written(self) -> pa.Schema:
-        """Return how to parse: JSON has no times, and Arrow would take those without a zone for UTC."""
-        return pa.schema([pa.field(field.name, self._written(field)) for field in self._schema])
+    def _parse_schema(self) -> pa.Schema:
+        """Return the schema for Arrow's JSON parser. Times are parsed as text: Arrow takes a time without a zone for UTC."""
+        return pa.schema([pa.field(field.name, self._parse_type(field)) for field in self._schema])
 
-    def _written(self, field: pa.Field) -> pa.DataType:
+    def _parse_type(self, field: pa.Field) -> pa.DataType:
         if pt.is_timestamp(field.type):
             return pa.int64() if field.name in (self._integers or ()) else pa.string()
         return pa.string() if pt.is_date(field.type) else field.type
@@ -352,8 +356,8 @@ def parse_object(line: bytes, name: str, number: int) -> dict[str, Any]:
     return value
 
 
-def numbered(lines: Lines) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank with their numbers."""
+def numbered_lines(lines: Lines) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers."""
     return ((number, line) for number, line in enumerate(lines.lines, lines.first) if not _blank(line))
 
 

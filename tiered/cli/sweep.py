@@ -12,7 +12,7 @@ from ..cold.upkeep.sweep import SweepReport
 from .options import AsJson, ColdUrl, ConfigFile, StorePath, Verbose, load_settings, open_for_tiering
 from .output import count, error_line, print_json, print_table, say, size, spinner
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")]
 
 
 def sweep(
@@ -23,13 +23,13 @@ def sweep(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Delete from the bucket what no manifest names any more, once sweep.grace has passed and no lease covers it.
+    """Delete orphans from the bucket: objects that no manifest has named for sweep.grace and no lease covers.
 
-    That is what uploads cut short left behind, objects replaced by others, what retention or delete_before removed,
-    and deleted topics. The exit code is 1 if something could not be looked at; nothing was deleted there.
+    Orphans are leftovers of interrupted uploads, replaced objects, objects removed by retention or delete-before, and the
+    objects of deleted topics. The exit code is 1 if a partition cannot be read; the sweep deletes nothing of it.
     """
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
-        progress.add_task("looking at objects and manifests")
+        progress.add_task("reading objects and manifests")
         report = store.sweep(dry_run=dry_run)
         bucket = store.context.tiers.has_cold
     if as_json:
@@ -74,9 +74,9 @@ def _print_report(report: SweepReport) -> None:
     )
     if report.leased_since_seconds is not None:
         since = datetime.fromtimestamp(report.leased_since_seconds, UTC)
-        say(f"a reader's lease keeps what nothing names since {since:%Y-%m-%d %H:%M:%S} UTC")
+        say(f"a reader's lease keeps the orphans since {since:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def _note(left: int, uploads: int) -> str:
     notes = [f"{left:,} left for the next run"] if left else []
-    return ", ".join([*notes, *([count(uploads, "upload") + " cut short"] if uploads else [])])
+    return ", ".join([*notes, *([count(uploads, "unfinished upload")] if uploads else [])])

@@ -41,10 +41,10 @@ def status(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Show what each tier holds of every partition, and how far the bucket is behind.
+    """Show the holdings of each tier for every partition, and the lag of the bucket.
 
-    A record can be in several tiers. What a writer in another process has in memory is not shown as hot: it is
-    counted once it is durable, as warm. The exit code is 1 if something could not be found out.
+    A record can be in several tiers. Records in the memory of another process are not shown as hot; they count as warm when
+    they are durable. The exit code is 1 if something cannot be read.
     """
     with open_for_reading(load_settings(config, path, cold)) as store:
         found = store.status()
@@ -59,7 +59,7 @@ def status(
         if not as_json:
             say(line)
     for name in found.deletions if not as_json else ():
-        say(f"the deletion of topic {name} is not finished: the bucket does not know of it yet")
+        say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
     problems = [item for item in found if item.problem]
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
@@ -109,7 +109,7 @@ def plan(
         typer.Option(
             "--at",
             metavar="TIME",
-            help="All that happens until this time: 2027-01-01, or 2027-01-01T12:00:00Z.",
+            help="Show all actions until this time: 2027-01-01, or 2027-01-01T12:00:00Z.",
             show_default=False,
         ),
     ] = None,
@@ -118,7 +118,7 @@ def plan(
         typer.Option(
             "--in",
             metavar="DURATION",
-            help="All that happens in so long a time, such as 30d.",
+            help="Show all actions in this time from now, such as 30d.",
             show_default=False,
         ),
     ] = None,
@@ -128,15 +128,15 @@ def plan(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Show what the policies would do now, with bytes, requests and estimated cost; do nothing.
+    """Show the actions that the policies ask for now, with bytes, requests and estimated cost; change nothing.
 
-    The last line is what each tier holds before and after. With --at or --in: all that passes would do until then
-    if nothing were appended, by kind, topic and rule. Sizes are estimates, as objects count with the size of their
-    segments.
+    The last line shows the size of each tier before and after. With --at or --in, the command shows the actions of all
+    passes until then, if nothing is appended, by kind, topic and rule. Sizes are estimates: an object counts with the size
+    of its segment.
     """
     until = _time_to_plan_for(at, after)
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
-        progress.add_task("looking at segments and manifests")
+        progress.add_task("reading segments and manifests")
         simulated = None if until is None else store.tierer.planner.simulate(until)
         found = store.plan() if simulated is None else simulated.plan
     if simulated is not None:
@@ -217,7 +217,7 @@ def _time_to_plan_for(at: str | None, after: str | None) -> datetime | None:
     if moment.tzinfo is None:
         raise ConfigError(f"--at {at!r} has no time zone; for UTC write {moment.isoformat()}Z")
     if moment < datetime.now(UTC):
-        raise ConfigError(f"--at {at!r} is past; what was done then, no plan says")
+        raise ConfigError(f"--at {at!r} is in the past; a plan shows future actions only")
     return moment
 
 
@@ -240,14 +240,13 @@ def tier(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Carry the plan out once: seal, expire, offload, evict, compress, merge, scrub, sweep.
+    """Run one full pass: seal, expire, offload, evict, compress, merge, scrub, sweep.
 
-    The exit code is 1 if an action failed, or a partition could not be looked at; the others are carried out all
-    the same.
+    The exit code is 1 if an action failed, or if a partition cannot be read; all other actions are done.
     """
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("tiering")
-        # The table names what failed; the log would say it twice.
+        # The table names the failed actions, so the log need not.
         _EXECUTOR_LOG.disabled = not verbose
         try:
             report, problems = store.tierer.full_pass()
@@ -255,8 +254,8 @@ def tier(
             _EXECUTOR_LOG.disabled = False
         paused = {name: str(pause) for name, pause in store.tierer.pauses.among(store.topics()).items()}
     if as_json:
-        said = {"problems": [str(problem) for problem in problems], "paused": paused}
-        print_json(report.to_json() | said)
+        notes = {"problems": [str(problem) for problem in problems], "paused": paused}
+        print_json(report.to_json() | notes)
     elif report.done or report.failed or report.skipped or not problems:
         _print_report(report)
     if not as_json:
@@ -266,7 +265,7 @@ def tier(
         total = len(report.done) + len(report.failed) + len(report.skipped)
         error_line(f"{len(report.failed)} of {count(total, 'action')} failed: {report.failed[0][1]}")
     elif problems:
-        error_line(str(problems[0]))  # the log names each
+        error_line(str(problems[0]))  # the log has all of them
     if report.failed or problems:
         raise typer.Exit(1)
 

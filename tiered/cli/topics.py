@@ -34,35 +34,33 @@ _ALIASES = {"timestamp": TIMESTAMP, "date": pa.date32()}
 
 def create(
     topic: TopicName,
-    partitions: Annotated[int, typer.Option(metavar="N", help="How many partitions.")] = 1,
+    partitions: Annotated[int, typer.Option(metavar="N", help="Number of partitions.")] = 1,
     schema: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Columns of a typed topic: those of a Parquet file, or of JSON in a file or pipe such as "
-            '{"carrier": "string", "departure": "timestamp", "delay": "int16"}. Without: key, value, headers.',
+            help="Columns of a typed topic, from a Parquet file, or from JSON in a file or pipe such as "
+            '{"carrier": "string", "departure": "timestamp", "delay": "int16"}. Default: key, value, headers.',
         ),
     ] = None,
     timestamp: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="The column that is the record timestamp; else the time of the append."
+            metavar="COLUMN", help="The column with the record timestamp. Default: the time of the append."
         ),
     ] = None,
     key: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column that chooses the partition.")
     ] = None,
-    exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Accept a topic that is there already.")
-    ] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Accept an existing topic.")] = False,
     config: ConfigFile = None,
     path: StorePath = None,
     cold: ColdUrl = None,
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Create a topic, and the store where there is none."""
-    # Before a store is made for a topic that cannot be.
+    """Create a topic, and the store if there is none."""
+    # First, so that invalid arguments create no store.
     check_topic_name(topic)
     check_partitions(partitions)
     if schema is None and (timestamp or key):
@@ -72,7 +70,7 @@ def create(
     settings = load_settings(config, path, cold)
     with open_for_appending(settings) as store:
         try:
-            made = store.create_topic(
+            created = store.create_topic(
                 topic, partitions=partitions, schema=columns, timestamp=timestamp, key=key, exist_ok=exist_ok
             )
         except TopicExists:
@@ -80,9 +78,9 @@ def create(
                 raise
             raise TopicExists(f"topic {topic!r} exists; write --exist-ok to accept it") from None
         if as_json:
-            print_json({"topic": made.name, "partitions": made.partitions, "store": store.url})
+            print_json({"topic": created.name, "partitions": created.partitions, "store": store.url})
         else:
-            say(f"topic {made.name} with {count(made.partitions, 'partition')} in {store.url}")
+            say(f"topic {created.name} with {count(created.partitions, 'partition')} in {store.url}")
 
 
 def topics(
@@ -93,13 +91,13 @@ def topics(
     _verbose: Verbose = False,
 ) -> None:
     """List the topics."""
-    found, unread = [], []
+    found, errors = [], []
     with open_for_reading(load_settings(config, path, cold)) as store:
         for name in store.topics():
             try:
                 found.append(store.topic(name).meta)
             except (CorruptionError, UnsupportedFormat) as error:
-                unread.append(error)
+                errors.append(error)
     if as_json:
         print_json(
             [
@@ -127,16 +125,16 @@ def topics(
             for meta in found
         ]
         print_table(("topic", ">partitions", "kind", "timestamp", "key", "columns"), rows)
-    for problem in unread:
+    for problem in errors:
         error_line(problem)
-    if unread:
+    if errors:
         raise typer.Exit(1)
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """Return the schema in a Parquet file, or described by JSON of names and types.
+    """Return the schema of a Parquet file, or of JSON with names and types.
 
-    JSON is in a file whose name ends in ``.json``, or comes from a pipe, which has no name that could tell.
+    The content of a pipe, and of a file whose name ends in ``.json``, is JSON.
 
     Raises
     ------
@@ -145,7 +143,7 @@ def read_schema(path: Path) -> pa.Schema:
     OSError
     """
     if path.suffix == ".json" or path.is_fifo():
-        return _described_schema(path)
+        return _schema_from_json(path)
     try:
         with path.open("rb") as file:
             return pq.read_schema(file)
@@ -155,29 +153,29 @@ def read_schema(path: Path) -> pa.Schema:
         ) from None
 
 
-def _described_schema(path: Path) -> pa.Schema:
-    described = path.read_bytes()
-    if described.startswith(_PARQUET_MAGIC):
+def _schema_from_json(path: Path) -> pa.Schema:
+    text = path.read_bytes()
+    if text.startswith(_PARQUET_MAGIC):
         raise ConfigError("Parquet is read from its end, which a pipe does not have; name a file")
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
         values = dict(pairs)
         if len(values) < len(pairs):
             names = [name for name, _ in pairs]
-            twice = next(name for name in values if names.count(name) > 1)
-            raise ConfigError(f"{path}: column {twice!r} appears twice")
+            duplicate = next(name for name in values if names.count(name) > 1)
+            raise ConfigError(f"{path}: column {duplicate!r} appears twice")
         return values
 
     try:
-        columns = json.loads(described, object_pairs_hook=members)
+        columns = json.loads(text, object_pairs_hook=members)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(columns, dict):
         raise ConfigError(f'{path} holds no schema; write {{"column": "type", ...}}')
-    return pa.schema([(name, _described_type(path, name, kind)) for name, kind in columns.items()])
+    return pa.schema([(name, _type_from_name(path, name, kind)) for name, kind in columns.items()])
 
 
-def _described_type(path: Path, name: str, kind: object) -> pa.DataType:
+def _type_from_name(path: Path, name: str, kind: object) -> pa.DataType:
     if isinstance(kind, str):
         try:
             if match := _DECIMAL.fullmatch(kind):

@@ -27,17 +27,15 @@ from .output import count, error_line, print_json, print_table, say, stderr
 
 def verify(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every byte, and compare what lies in two tiers.")
+        bool, typer.Option("--deep", help="Read every byte, and compare records that are in two tiers.")
     ] = False,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Repair what can be repaired without losing anything.")
-    ] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Make all repairs that lose nothing.")] = False,
     rebuild_manifest: Annotated[
         bool,
         typer.Option(
             "--rebuild-manifest",
             help="With --repair: also publish a lost manifest that was rebuilt from the objects. Removed records may "
-            "reappear, so without this it is only shown.",
+            "reappear, so without this option the manifest is only shown.",
         ),
     ] = False,
     config: ConfigFile = None,
@@ -46,16 +44,15 @@ def verify(
     as_json: AsJson = False,
     _verbose: Verbose = False,
 ) -> None:
-    """Look whether everything in the store and its bucket is what it should be.
+    """Check the files and objects of a store and its bucket for damage.
 
-    Runs beside writers and passes, on a store that is too damaged to be opened, and without a bucket within reach:
-    what could not be looked at is listed as unknown, and is no problem. The exit code is 1 if a problem was found or, with
-    --repair, is left, and if something could not be looked at. A repair needs the store for itself, and keeps every
-    damaged original.
+    The command can run beside writers and passes, on a store that is too damaged to open, and while the bucket does not
+    answer: it lists parts that it cannot read as unknown. The exit code is 1 if there is a problem, or with --repair if one
+    is left, and if something is unknown. A repair needs exclusive access to the store, and keeps every damaged original.
     """
     if rebuild_manifest and not repair:
         raise ConfigError("--rebuild-manifest belongs to --repair")
-    access = _access(load_settings(config, path, cold))
+    tiers = open_tiers(load_settings(config, path, cold))
     with _bar() as bar:
         task = bar.add_task("", total=None)
 
@@ -64,11 +61,11 @@ def verify(
 
         try:
             if repair:
-                report = repair_store(access, deep=deep, rebuild_manifest=rebuild_manifest, progress=progress)
+                report = repair_store(tiers, deep=deep, rebuild_manifest=rebuild_manifest, progress=progress)
             else:
-                report = verify_store(access, deep=deep, progress=progress, memory=Memory())
+                report = verify_store(tiers, deep=deep, progress=progress, memory=Memory())
         finally:
-            access.close()
+            tiers.close()
     if as_json:
         print_json(report.to_json())
     else:
@@ -76,32 +73,32 @@ def verify(
     if report.problems:
         error_line(f"{count(len(report.problems), 'problem')} found: {report.problems[0]}")
     elif report.unknown:
-        error_line(f"not everything could be looked at: {report.unknown[0]}")
+        error_line(f"not everything could be checked: {report.unknown[0]}")
     if report.problems or report.unknown:
         raise typer.Exit(1)
 
 
-def _access(settings: Settings) -> Tiers:
-    """Return the way to a store's tiers; nothing of it needs to be sound."""
+def open_tiers(settings: Settings) -> Tiers:
+    """Return the access to a store's tiers; it works for a damaged store, too."""
     text = str(settings.store.path)
     if names_server(text):
-        raise ReadOnly(f"{text} is a server; verify where its store lies, or by the URL of its bucket")
+        raise ReadOnly(f"{text} is a server; verify on the host of its store, or with the URL of its bucket")
     if "://" in text:
-        place = BucketBinding(text, settings.cold.endpoint_url, settings.cold.region)
-        return Tiers(TierLocations(None, text, cold_options(settings, place)))
+        binding = BucketBinding(text, settings.cold.endpoint_url, settings.cold.region)
+        return Tiers(TierLocations(None, text, cold_options(settings, binding)))
     root = Path(text).absolute()
     if not (root / STORE_FILE).exists() and not (root / TOPICS_DIRECTORY).exists():
         raise ConfigError(f"there is no store at {root}; check the path")
     try:
-        place = read_binding(root)
+        binding = read_binding(root)
     except TieredError:
-        place = BucketBinding()  # damaged, which is for the verification to say
-    url = settings.cold.url or place.url
-    return Tiers(TierLocations(root, url, cold_options(settings, place), settings.store.mmap))
+        binding = BucketBinding()  # the verification reports the damaged binding
+    url = settings.cold.url or binding.url
+    return Tiers(TierLocations(root, url, cold_options(settings, binding), settings.store.mmap))
 
 
 def _bar() -> Progress:
-    """Return a bar on stderr; nothing where that is no terminal."""
+    """Return a progress bar on stderr; it shows nothing if stderr is no terminal."""
     return Progress(
         BarColumn(),
         DownloadColumn(binary_units=True),
@@ -125,13 +122,13 @@ def _print(report: VerifyReport) -> None:
         say(f"problem: {problem}")
     for unknown in report.unknown:
         say(f"unknown: {unknown}")
-    looked = (
+    checked = (
         f"{count(report.segments, 'segment')}, {count(report.blocks, 'block')} and "
-        f"{count(report.objects, 'object')} looked at, {approximate_size(report.bytes)} read"
+        f"{count(report.objects, 'object')} checked, {approximate_size(report.bytes)} read"
     )
     depth = "every byte" if report.deep else "structure only; --deep reads every byte"
     say(
-        f"{report.url}: {count(len(report.problems), 'problem')}, {len(report.unknown)} unknown; {looked} ({depth})"
+        f"{report.url}: {count(len(report.problems), 'problem')}, {len(report.unknown)} unknown; {checked} ({depth})"
     )
 
 
