@@ -27,7 +27,7 @@ from tiered.format.manifest_codec import decode_head, encode_head
 from tiered.format.schema import RECORD_SCHEMA
 from tiered.reader.same_log import segment_rows
 from tiered.repair.repair import repair_store
-from tiered.repair.segments import _encoded
+from tiered.repair.segments import _encode_segment
 from tiered.warm.partition_directory import read_fence, read_lineage, read_start_offset
 from tiered.warm.segment_reader import SegmentFile
 
@@ -74,7 +74,7 @@ def test_a_start_offset_is_not_guessed_without_the_bucket(place: Place, damage: 
     """Nobody knows where the bucket is: what is on this disk alone is not all of the log."""
     spoilt = spoil(place.partition() / "start.json", cut(9))
     spoil(place.data / "cold.json", damage)
-    assert any("the bucket, which may know" in why for why in refusals(place))
+    assert any("the bucket, which may have" in why for why in refusals(place))
     assert (place.partition() / "start.json").read_bytes() == spoilt
     assert repair(place, url=f"file://{place.bucket}").problems == ()
     assert read_start_offset(place.partition()) == 5
@@ -237,7 +237,7 @@ def test_a_rebuilt_head_knows_which_lineage_wrote_what(rewound: tuple[Place, His
         spoil(head, missing)
     report = repair_store(access_of(place), rebuild_manifest=True, clock=history.clock)
     assert len(done(report)) == 2
-    assert all("of the restores before" in item.why for item in done(report))
+    assert all("the history of earlier restores" in item.why for item in done(report))
     after = [decode_head(path.read_bytes(), where="") for path in manifest_files(place, "head.json")]
     for old, new in zip(before, after, strict=True):
         assert new.lineages[1:] == old.lineages[1:]
@@ -341,7 +341,7 @@ def test_the_bucket_of_another_store_is_left_alone(own: Place, tmp_path: Path, c
     content = (own.bucket / "store.json").read_bytes()
     whys = refusals(Place(tmp_path / "other", {}), rebuild_manifest=True, url=f"file://{own.bucket}")
     assert whys == [
-        "it is sound, and says otherwise than the local store",
+        "it is sound, and differs from the local store's document",
         "it is no topic's of this store",
     ]
     assert (own.bucket / "store.json").read_bytes() == content
@@ -370,7 +370,9 @@ def test_an_object_that_differs_from_a_sound_segment_is_not_replaced(own: Place)
             other = pa.array([b"other"] * batch.num_rows, pa.binary())
             yield batch.set_column(1, batch.schema.field(1), other)
 
-    parts = [bytes(part) for block in _encoded(segment.header, segment.facts, rows()) for part in block]
+    parts = [
+        bytes(part) for block in _encode_segment(segment.header, segment.facts, rows()) for part in block
+    ]
     own.segments()[0].write_bytes(b"".join(parts))
     objects = own.objects()
     assert refusals(own) == ["nothing safe can be done"]

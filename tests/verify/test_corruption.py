@@ -25,7 +25,7 @@ from tests.support.verified_store import (
 )
 from tiered.errors import CorruptionError, ObjectNotFound, TieredError
 from tiered.format.document import decode_document
-from tiered.verify.notes import Notes
+from tiered.verify.findings import Findings
 from tiered.verify.report import Item, Problem, VerifyReport
 from tiered.verify.segments import check_segment
 
@@ -171,9 +171,9 @@ def test_every_byte_of_a_segment_is_looked_at(sound: Place, which: int, stride: 
     mark = segment_parts(path).get("mark", (len(data), len(data)))
     for position in range(0, len(data), stride):
         with damaged(path, flipped(position, position % 8)):
-            notes = Notes()
-            check_segment(path, newest=which == -1, end_hint=108, deep=True, notes=notes)
-        assert notes.problems or mark[0] <= position < mark[1], f"byte {position} was not noticed"
+            findings = Findings()
+            check_segment(path, newest=which == -1, end_hint=108, deep=True, findings=findings)
+        assert findings.problems or mark[0] <= position < mark[1], f"byte {position} was not noticed"
     tally("corruption", tried=len(data) // stride)
 
 

@@ -15,8 +15,8 @@ from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.upkeep.rebuild import Candidate, choose
 from tiered.format.manifest import ObjectEntry
 from tiered.verify import invariants
+from tiered.verify.findings import Findings
 from tiered.verify.invariants import INVARIANTS, Evidence, check_partition
-from tiered.verify.notes import Notes
 from tiered.verify.partitions import VerifiedTiers, check_partition_tiers
 from tiered.warm.catalog import Catalog
 from tiered.warm.filesystem import OsFileSystem
@@ -29,7 +29,7 @@ def facts(sound: Place) -> Evidence:
         sound.data, open_object_store(f"file://{sound.bucket}"), catalog.open_store(create=False)
     )
     meta = catalog.read_topic("orders")
-    return check_partition_tiers(tiers, meta, 0, sound.partition(), deep=False, notes=Notes())
+    return check_partition_tiers(tiers, meta, 0, sound.partition(), deep=False, findings=Findings())
 
 
 def test_every_invariant_holds_for_a_sound_partition(facts: Evidence) -> None:
@@ -77,7 +77,7 @@ BROKEN: list[tuple[str, Callable[[Evidence], Evidence]]] = [
     ("chain_is_unbroken", lambda f: segment(f, 3, header={"prev_origin_hash": "00" * 16})),
     ("footers_match_blocks", lambda f: segment(f, 2, content_hash="00" * 16)),
     ("footers_match_blocks", lambda f: segment(f, 2, about={"max_timestamp_us": 7})),
-    ("footers_match_blocks", lambda f: segment(f, 2, found=(f.segments or ())[3].found)),
+    ("footers_match_blocks", lambda f: segment(f, 2, blocks=(f.segments or ())[3].blocks)),
     ("segments_are_of_this_partition", lambda f: segment(f, 1, header={"partition": 1})),
     ("segments_are_of_this_partition", lambda f: segment(f, 1, header={"topic_id": uuid4()})),
     ("segments_are_of_this_partition", lambda f: segment(f, 1, header={"store_id": uuid4()})),

@@ -27,7 +27,7 @@ from tiered.engine.host import Host
 from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.block import Body, encode_body
 from tiered.verify import partitions
-from tiered.verify.notes import Notes
+from tiered.verify.findings import Findings
 from tiered.verify.report import Item
 from tiered.verify.segments import check_segment
 from tiered.warm.filesystem import OsFileSystem
@@ -246,7 +246,7 @@ def test_text_that_is_no_text_is_found_under_checksums_that_are_right(tmp_path: 
     stamps = pa.array([1, 2, 3], pa.int64()).cast(BODY.field(0).type)
     body = encode_body(pa.RecordBatch.from_arrays([stamps, text], schema=schema))
     reason = look_is_deep_enough(tmp_path, body, schema)
-    assert "column 1 holds what Arrow does not allow" in reason
+    assert "column 1 is no valid Arrow data" in reason
 
 
 def look_is_deep_enough(tmp_path: Path, body: Body, schema: pa.Schema) -> str:
@@ -258,9 +258,9 @@ def look_is_deep_enough(tmp_path: Path, body: Body, schema: pa.Schema) -> str:
     writer.close()
     found = {}
     for deep in (False, True):
-        notes = Notes()
-        check_segment(writer.path, newest=False, end_hint=None, deep=deep, notes=notes)
-        found[deep] = notes.problems
+        findings = Findings()
+        check_segment(writer.path, newest=False, end_hint=None, deep=deep, findings=findings)
+        found[deep] = findings.problems
     assert [item.offsets for item in found[True]] == [(100, 103)]
     assert found[False] == []
     return found[True][0].reason
@@ -278,10 +278,12 @@ def look_is_deep_enough(tmp_path: Path, body: Body, schema: pa.Schema) -> str:
     ids=repr,
 )  # fmt: skip
 def test_whatever_damaged_bytes_raise_is_a_problem(error: Exception) -> None:
-    notes = Notes()
-    with notes.guard(Item.SEGMENT, "a file", position=7, offsets=(1, 2)):
+    findings = Findings()
+    with findings.guard(Item.SEGMENT, "a file", position=7, offsets=(1, 2)):
         raise error
-    assert [(item.where, item.position, item.offsets) for item in notes.problems] == [("a file", 7, (1, 2))]
+    assert [(item.where, item.position, item.offsets) for item in findings.problems] == [
+        ("a file", 7, (1, 2))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -295,11 +297,11 @@ def test_whatever_damaged_bytes_raise_is_a_problem(error: Exception) -> None:
     ids=repr,
 )
 def test_what_could_not_be_looked_at_is_unknown(error: Exception) -> None:
-    notes = Notes()
-    with notes.guard(Item.SEGMENT, "a file"):
+    findings = Findings()
+    with findings.guard(Item.SEGMENT, "a file"):
         raise error
-    assert notes.problems == []
-    assert [item.where for item in notes.unknown] == ["a file"]
+    assert findings.problems == []
+    assert [item.where for item in findings.unknown] == ["a file"]
 
 
 # -- the command -----------------------------------------------------------------------------------

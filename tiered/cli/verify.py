@@ -16,7 +16,7 @@ from ..reader.locations import TierLocations
 from ..reader.tiers import Tiers
 from ..repair.repair import repair_store
 from ..settings.settings import Settings
-from ..verify.damage_memory import Memory
+from ..verify.damage_memory import DamageMemory
 from ..verify.report import Problem, VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.bucket_binding import BucketBinding, read_binding
@@ -63,7 +63,7 @@ def verify(
             if repair:
                 report = repair_store(tiers, deep=deep, rebuild_manifest=rebuild_manifest, progress=progress)
             else:
-                report = verify_store(tiers, deep=deep, progress=progress, memory=Memory())
+                report = verify_store(tiers, deep=deep, progress=progress, memory=DamageMemory())
         finally:
             tiers.close()
     if as_json:

@@ -1,4 +1,4 @@
-"""The repairs that lose nothing.
+"""The repairs of a store; none of them loses records.
 
 Other packages import `repair`.
 """

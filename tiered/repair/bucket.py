@@ -1,4 +1,4 @@
-"""Repair a partition's manifest and objects from the objects themselves and from sound local segments."""
+"""Repairs of a partition's manifest and objects, from the objects and from sound local segments."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from ..reader.same_log import segment_rows
 from ..reader.snapshot import open_listed
 from ..survey.local_segments import LocalSegments
 from ..tiering.partition_handle import PartitionHandle
-from ..verify.notes import Notes
+from ..verify.findings import Findings
 from ..verify.report import Repair
 from ..verify.segments import SegmentCheck, check_segment, walk_blocks
 from ..warm.partition_directory import list_segments, read_lineage, read_start_offset, write_marks
 from ..warm.segment_reader import SegmentFile
-from .quarantine import Workshop
+from .quarantine import RepairContext
 
 
-def committer_of(shop: Workshop, meta: TopicMeta, partition: int) -> Committer:
-    """Return the committer of a partition, its epoch claimed.
+def committer_of(context: RepairContext, meta: TopicMeta, partition: int) -> Committer:
+    """Claim a partition in the bucket and return its committer.
 
     Raises
     ------
     Fenced, ConfigError, ColdStorageError, CorruptionError
     """
-    directory = shop.access.directory(meta.name, partition)
-    if shop.claims is None or directory is None:
+    directory = context.access.directory(meta.name, partition)
+    if context.claims is None or directory is None:
         raise CorruptionError("only the local store may change its bucket")
-    return shop.claims.committer(_DamagedPartition(shop.access, meta, partition, {}))
+    return context.claims.committer(_DamagedPartition(context.access, meta, partition, {}))
 
 
 class _DamagedPartition(PartitionHandle):
@@ -51,7 +51,7 @@ class _DamagedPartition(PartitionHandle):
     __slots__ = ()
 
     def local(self) -> LocalSegments:
-        """Open the segments that are sound; the newest one must be: its end decides whether the bucket is ahead."""
+        """Open the sound segments. The newest one must be sound, because its end shows whether the bucket is ahead."""
         segments = []
         names = list_segments(self.directory).segments
         for name in names:
@@ -66,34 +66,36 @@ class _DamagedPartition(PartitionHandle):
 
 
 def rebuild_head(
-    shop: Workshop,
+    context: RepairContext,
     cold: PartitionManifest,
     meta: TopicMeta,
     segments: tuple[SegmentCheck, ...],
     *,
     publish: bool,
 ) -> Repair:
-    """Plan a lost head from the objects, and publish it if that was asked for by name.
+    """Plan a lost head from the objects; publish it if `publish` is set, otherwise propose it.
 
     Raises
     ------
     CorruptionError
         The objects leave a gap, or belong to another lineage than this disk.
     Fenced, ConfigError
-        The bucket is not this store's any more.
+        This store does not own the bucket any more.
     ColdStorageError
     """
     where = cold.where(cold.keys.head)
-    directory = shop.access.directory(meta.name, cold.partition)
-    if directory is None or shop.store_id is None or shop.claims is None:
+    directory = context.access.directory(meta.name, cold.partition)
+    if directory is None or context.store_id is None or context.claims is None:
         raise CorruptionError("only the local store may change its bucket")
-    # A head of this disk's lineage would fence a store that was restored elsewhere since.
-    shop.claims.store.check_owner()
+    # If the store was restored elsewhere meanwhile, a head of this disk's lineage would fence the restored store.
+    context.claims.store.check_owner()
     start = _start_offset(directory)
-    created_us = next((look.header.created_us for look in segments if look.header is not None), shop.clock())
+    created_us = next(
+        (check.header.created_us for check in segments if check.header is not None), context.clock()
+    )
     planned = plan_rebuild(
         cold,
-        store_id=shop.store_id,
+        store_id=context.store_id,
         schemas={i: schema_to_text(item) for i, item in enumerate(meta.schemas)},
         lineage_epoch=read_lineage(directory),
         start_offset=start,
@@ -109,22 +111,22 @@ def rebuild_head(
         f"a manifest of {len(head.inline)} objects, offsets {head.start_offset} to {head.end_offset}, "
         f"{len(planned.left_out)} objects left out"
     )
-    warning = "what retention or delete_before removed after the last seal may reappear"
+    warning = "records that retention or delete_before removed after the last seal may reappear"
     if len(head.lineages) > 1:
-        warning += "; of the restores before, it says no more than the objects that are left"
+        warning += "; the history of earlier restores is only as complete as the remaining objects"
     if not segments:
-        warning += f"; no file here tells whether the log went on after offset {head.end_offset}"
+        warning += f"; no local file shows whether the log continued after offset {head.end_offset}"
     if not publish:
         return Repair(
             where, f"would publish {action}", "proposed", f"{warning}; add --rebuild-manifest to do it"
         )
-    _forget_orphans(shop, meta, cold.partition)
-    kept = publish_rebuilt(cold, head, shop.clock)
-    return Repair(where, f"published {action}", "done", warning, kept)
+    _reset_marks(context, meta, cold.partition)
+    original = publish_rebuilt(cold, head, context.clock)
+    return Repair(where, f"published {action}", "done", warning, original)
 
 
 def _start_offset(directory: Path) -> int | None:
-    """Return where the log begins; None where the disk cannot say, which is made good by the manifest then."""
+    """Return the start offset on disk; None if it is damaged, and the rebuilt manifest restores it."""
     try:
         return read_start_offset(directory)
     except CorruptionError:
@@ -132,53 +134,53 @@ def _start_offset(directory: Path) -> int | None:
 
 
 def _check_start(head: Head, start: int | None, segments: tuple[SegmentCheck, ...]) -> None:
-    """Raise where a manifest would move the start of the log up: the next pass deletes what lies before it."""
-    begins = start if start is not None else min((look.name.base_offset for look in segments), default=0)
-    if head.start_offset > begins:
+    """Raise if a manifest would move the start offset up: the next pass would delete the records before it."""
+    first = start if start is not None else min((check.name.base_offset for check in segments), default=0)
+    if head.start_offset > first:
         raise CorruptionError(
-            f"offsets {begins} to {head.start_offset} are in no object; delete_before({head.start_offset}) gives them up"
+            f"offsets {first} to {head.start_offset} are in no object; delete_before({head.start_offset}) gives them up"
         )
 
 
 def _check_end(head: Head, segments: tuple[SegmentCheck, ...]) -> None:
-    """Raise where a manifest would end before what files here prove: a restore from it would use offsets again."""
+    """Raise if a manifest would end before records that local files prove: a restore would use their offsets again."""
     cursor = head.end_offset
-    for look in segments:
-        base = look.name.base_offset
+    for check in segments:
+        base = check.name.base_offset
         if base > cursor:
             raise CorruptionError(
                 f"offsets {cursor} to {base} are in no object and in no local file; put the object back, or "
                 f"delete_before({base}) gives up all before it"
             )
-        cursor = max(cursor, look.end_offset)
+        cursor = max(cursor, check.end_offset)
 
 
-def _forget_orphans(shop: Workshop, meta: TopicMeta, partition: int) -> None:
-    """Let the sweep's grace count anew: what it knew as an orphan may be named from now on, and be one again later."""
-    directory = shop.access.directory(meta.name, partition)
+def _reset_marks(context: RepairContext, meta: TopicMeta, partition: int) -> None:
+    """Restart the sweep's grace: an orphan may be in the new manifest, and become an orphan again later."""
+    directory = context.access.directory(meta.name, partition)
     assert directory is not None
-    write_marks(shop.fs, directory, {})
+    write_marks(context.fs, directory, {})
 
 
 def _check_lineage(
     entries: tuple[ObjectEntry, ...], end_offset: int, segments: tuple[SegmentCheck, ...]
 ) -> None:
-    """Raise where the objects show that another host went on with the log."""
+    """Raise if the objects show that another host continued the log."""
     if segments and not segments[-1].damaged and end_offset > segments[-1].end_offset:
         raise CorruptionError(
             f"the objects reach to offset {end_offset}, this disk to {segments[-1].end_offset}"
         )
-    for look in segments:
+    for check in segments:
         for entry in entries:
-            overlap = entry.base_offset < look.end_offset and look.name.base_offset < entry.end_offset
-            if overlap and look.header is not None and look.header.segment_id not in entry.segment_ids:
+            overlap = entry.base_offset < check.end_offset and check.name.base_offset < entry.end_offset
+            if overlap and check.header is not None and check.header.segment_id not in entry.segment_ids:
                 raise CorruptionError(
-                    f"{entry.name} holds offsets of {look.path.name}, and is of another segment"
+                    f"{entry.name} holds offsets of {check.path.name}, and is of another segment"
                 )
 
 
-def repair_page(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, name: str) -> Repair:
-    """Make a damaged page again from its objects.
+def repair_page(context: RepairContext, cold: PartitionManifest, meta: TopicMeta, name: str) -> Repair:
+    """Rebuild a damaged page from its objects.
 
     Raises
     ------
@@ -189,57 +191,59 @@ def repair_page(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, name: 
     ref = next((ref for ref in loaded.head.pages if ref.name == name), None) if loaded is not None else None
     if ref is None:
         raise CorruptionError("the manifest does not name it any more", where=where)
-    _forget_orphans(shop, meta, cold.partition)
-    fresh = rebuild_page(committer_of(shop, meta, cold.partition), ref)
+    _reset_marks(context, meta, cold.partition)
+    fresh = rebuild_page(committer_of(context, meta, cold.partition), ref)
     return Repair(where, f"made again from {fresh.count} objects as {fresh.name}", "done", kept=where)
 
 
 def upload_again(
-    shop: Workshop,
+    context: RepairContext,
     cold: PartitionManifest,
     meta: TopicMeta,
     entry: ObjectEntry,
     segments: tuple[SegmentCheck, ...],
 ) -> Repair:
-    """Upload a damaged or missing object again from what the disk has of it, under a new name, and publish it.
+    """Upload a damaged or missing object again under a new name, and publish it.
 
-    That is the sound local segment or, where it was evicted, the copy that a rule or a pin had made of the object.
+    The source is the sound local segment or, if it was evicted, the local copy of the object.
 
     Raises
     ------
     CorruptionError
-        The disk has neither, or nothing better.
+        The disk has neither, or both are damaged, too.
     Fenced, ColdStorageError
     """
     where = cold.where(cold.keys.data(entry.name))
-    looks = _sources(entry, segments)
-    if not looks:
-        return _upload_copy(shop, cold, meta, entry)
+    checks = _sources(entry, segments)
+    if not checks:
+        return _upload_copy(context, cold, meta, entry)
     ends = frozenset({entry.end_offset} if entry.end_hash else ())
-    again = [_look_again(look, newest=look is segments[-1], ends=ends) for look in looks]
-    facts = [_facts(again[0], entry)] if len(again) == 1 else [_sealed_facts(look) for look in again]
+    again = [_recheck(check, newest=check is segments[-1], ends=ends) for check in checks]
+    facts = [_facts(again[0], entry)] if len(again) == 1 else [_sealed_facts(check) for check in again]
     if entry.sealed and entry.origin_hash != facts[-1].origin_hash:
-        raise CorruptionError(f"{looks[-1].path} is not the segment that was uploaded", where=where)
+        raise CorruptionError(f"{checks[-1].path} is not the segment that was uploaded", where=where)
     if len(again) == 1 and again[0].end_offset < entry.end_offset:
-        raise CorruptionError(f"{looks[0].path} is no better", where=where)
-    committer = committer_of(shop, meta, cold.partition)
+        raise CorruptionError(f"{checks[0].path} is no better", where=where)
+    committer = committer_of(context, meta, cold.partition)
     names = [committer.new_object_name(item.base_offset) for item in facts]
     try:
         fresh = [
-            _upload(cold, meta, look, item, name, sealed=entry.sealed)
-            for look, item, name in zip(looks, facts, names, strict=True)
+            _upload(cold, meta, check, item, name, sealed=entry.sealed)
+            for check, item, name in zip(checks, facts, names, strict=True)
         ]
     except BaseException:
         committer.release(names)
         raise
     schemas = {i: schema_to_text(item) for i, item in enumerate(meta.schemas)}
     committer.publish_objects(fresh, schemas)
-    source = ", ".join(look.path.name for look in looks)
+    source = ", ".join(check.path.name for check in checks)
     return Repair(where, f"uploaded again as {', '.join(names)} from {source}", "done", kept=where)
 
 
-def _upload_copy(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry) -> Repair:
-    root = shop.access.locations.root
+def _upload_copy(
+    context: RepairContext, cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry
+) -> Repair:
+    root = context.access.locations.root
     assert root is not None
     where = cold.where(cold.keys.data(entry.name))
     copies = PartitionManifest(FileStore(root / COPIES_DIRECTORY), meta.name, meta.topic_id, cold.partition)
@@ -247,7 +251,7 @@ def _upload_copy(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, entry
         copies.store.stat(cold.keys.data(entry.name))
     except ObjectNotFound:
         raise CorruptionError("the disk does not have its records any more", where=where) from None
-    committer = committer_of(shop, meta, cold.partition)
+    committer = committer_of(context, meta, cold.partition)
     name = committer.new_object_name(entry.base_offset)
     try:
         fresh = copy_object(copies, entry, name, cold.store, "")
@@ -259,35 +263,37 @@ def _upload_copy(shop: Workshop, cold: PartitionManifest, meta: TopicMeta, entry
 
 
 def _sources(entry: ObjectEntry, segments: tuple[SegmentCheck, ...]) -> list[SegmentCheck]:
-    """Return the local segments of which an object holds the records; none unless all of them are here."""
-    looks = [
-        look for look in segments if look.header is not None and look.header.segment_id in entry.segment_ids
+    """Return the local segments of an object; none unless the disk has all of them."""
+    checks = [
+        check
+        for check in segments
+        if check.header is not None and check.header.segment_id in entry.segment_ids
     ]
     if len(entry.segment_ids) == 1:
-        return looks[:1]
-    edges = [(look.name.base_offset, look.end_offset) for look in looks]
+        return checks[:1]
+    edges = [(check.name.base_offset, check.end_offset) for check in checks]
     whole = bool(edges) and (edges[0][0], edges[-1][1]) == (entry.base_offset, entry.end_offset)
-    return looks if whole and all(a[1] == b[0] for a, b in pairwise(edges)) else []
+    return checks if whole and all(a[1] == b[0] for a, b in pairwise(edges)) else []
 
 
-def _look_again(look: SegmentCheck, *, newest: bool, ends: frozenset[int]) -> SegmentCheck:
-    notes = Notes()
-    again = check_segment(look.path, newest=newest, end_hint=None, deep=True, notes=notes, ends=ends)
-    if notes.problems or again.header is None:
-        raise CorruptionError(f"{look.path} is no better")
+def _recheck(check: SegmentCheck, *, newest: bool, ends: frozenset[int]) -> SegmentCheck:
+    findings = Findings()
+    again = check_segment(check.path, newest=newest, end_hint=None, deep=True, findings=findings, ends=ends)
+    if findings.problems or again.header is None:
+        raise CorruptionError(f"{check.path} is no better")
     return again
 
 
-def _sealed_facts(look: SegmentCheck) -> SegmentFacts:
-    if look.footer is None:
-        raise CorruptionError(f"{look.path} is not the segment that was uploaded")
-    return look.footer.facts
+def _sealed_facts(check: SegmentCheck) -> SegmentFacts:
+    if check.footer is None:
+        raise CorruptionError(f"{check.path} is not the segment that was uploaded")
+    return check.footer.facts
 
 
 def _upload(
     cold: PartitionManifest,
     meta: TopicMeta,
-    look: SegmentCheck,
+    check: SegmentCheck,
     facts: SegmentFacts,
     name: str,
     *,
@@ -295,17 +301,17 @@ def _upload(
 ) -> ObjectEntry:
     schema = meta.schemas[facts.schema_id]
     with cold.store.upload(cold.keys.data(name)) as upload:
-        rows = segment_rows(SegmentFile.open(look.path), schema, facts.base_offset, facts.end_offset)
+        rows = segment_rows(SegmentFile.open(check.path), schema, facts.base_offset, facts.end_offset)
         return write_object(upload, object_schema(schema), rows, facts, name=name, sealed=sealed)
 
 
-def _facts(look: SegmentCheck, entry: ObjectEntry) -> SegmentFacts:
-    header = look.header
+def _facts(check: SegmentCheck, entry: ObjectEntry) -> SegmentFacts:
+    header = check.header
     assert header is not None
     if entry.sealed:
-        return _sealed_facts(look)
-    if header.generation == 0 and look.hashes.get(entry.end_offset, entry.end_hash) != entry.end_hash:
-        raise CorruptionError(f"{look.path} is not the segment that was uploaded")
+        return _sealed_facts(check)
+    if header.generation == 0 and check.hashes.get(entry.end_offset, entry.end_hash) != entry.end_hash:
+        raise CorruptionError(f"{check.path} is not the segment that was uploaded")
     return SegmentFacts(
         store_id=header.store_id,
         topic_id=header.topic_id,
@@ -324,13 +330,13 @@ def _facts(look: SegmentCheck, entry: ObjectEntry) -> SegmentFacts:
         origin_hash=entry.origin_hash,
         prev_origin_hash=header.prev_origin_hash,
         content_hash=entry.content_hash,
-        producers=_producers(look, header, entry.end_offset),
+        producers=_producers(check, header, entry.end_offset),
         end_hash=entry.end_hash,
     )
 
 
-def _producers(look: SegmentCheck, header: SegmentHeader, end_offset: int) -> tuple[ProducerState, ...]:
-    """Return which producers were known at an offset of the segment; re-encoded blocks name none, the footer all."""
-    if header.generation and look.footer is not None:
-        return states_before(look.footer.facts.producers, end_offset)
-    return walk_blocks(look.path, producers_end=end_offset).producers
+def _producers(check: SegmentCheck, header: SegmentHeader, end_offset: int) -> tuple[ProducerState, ...]:
+    """Return the producers at an offset of a segment; of a re-encoded segment, whose blocks have none, the footer's."""
+    if header.generation and check.footer is not None:
+        return states_before(check.footer.facts.producers, end_offset)
+    return walk_blocks(check.path, producers_end=end_offset).producers

@@ -1,4 +1,4 @@
-"""Write a damaged document anew where what it said can be told from elsewhere, without a guess."""
+"""Repairs of damaged documents whose content follows from other files or objects, without a guess."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..cold.upkeep.rebuild import DAMAGED_FOLDER
 from ..errors import ColdStorageError, ConfigError, CorruptionError, ObjectNotFound, PreconditionFailed
 from ..format.document import decode_document, encode_document
 from ..format.topic_meta import TopicMeta
+from ..verify.findings import FileVanished, Findings
 from ..verify.invariants import Evidence
-from ..verify.notes import Gone, Notes
 from ..verify.report import Repair
 from ..verify.segments import SegmentCheck, check_segment
 from ..verify.verifier import find_bucket_topic
@@ -36,78 +36,78 @@ from ..warm.partition_directory import (
     write_marks,
     write_start_offset,
 )
-from .quarantine import Workshop, copy_aside
+from .quarantine import RepairContext, copy_aside
 
 
-def repair_document(shop: Workshop, path: Path, facts: Evidence | None) -> Repair:
-    """Repair one local document; `facts` are those of its partition, where it belongs to one.
+def repair_document(context: RepairContext, path: Path, facts: Evidence | None) -> Repair:
+    """Repair one local document; `facts` is the evidence of its partition, if it belongs to one.
 
     Raises
     ------
     CorruptionError
-        What it said cannot be told; nothing was changed.
+        The content of the document is unknown; nothing was changed.
     """
-    root = shop.access.locations.root
+    root = context.access.locations.root
     assert root is not None
     if path == root / STORE_FILE:
-        return _store(shop, path)
+        return _store(context, path)
     if path == root / COLD_FILE:
-        return _cold(shop, path)
+        return _cold(context, path)
     if path.name == TOPIC_FILE:
-        return _topic(shop, path)
+        return _topic(context, path)
     if facts is None:
         raise CorruptionError("nothing is known of its partition")
     if path.name == START_FILE:
-        return _start(shop, path, facts)
+        return _start(context, path, facts)
     if path.name == LINEAGE_FILE:
-        return _lineage(shop, path, facts)
+        return _lineage(context, path, facts)
     if path.name == FENCED_FILE:
-        kept = copy_aside(shop.fs, path)
-        write_fence(shop.fs, path.parent, "the mark was damaged and repaired; why it was set is not known")
+        kept = copy_aside(context.fs, path)
+        write_fence(context.fs, path.parent, "the mark was damaged and repaired; its reason is not known")
         return Repair(str(path), "marked the partition as fenced again", "done", kept=kept)
     if path.name == SWEEP_FILE:
-        kept = copy_aside(shop.fs, path)
-        write_marks(shop.fs, path.parent, {})
+        kept = copy_aside(context.fs, path)
+        write_marks(context.fs, path.parent, {})
         return Repair(str(path), "wrote it empty: sweeps count their grace anew", "done", kept=kept)
-    raise CorruptionError("nothing else says what was in it")
+    raise CorruptionError("its content is stored nowhere else")
 
 
 def _headers(directory: Path) -> Iterator[SegmentCheck]:
     for name in list_segments(directory).segments:
         try:
-            look = check_segment(directory / str(name), newest=True, end_hint=None, deep=False, notes=Notes())
-        except Gone:
+            check = check_segment(
+                directory / str(name), newest=True, end_hint=None, deep=False, findings=Findings()
+            )
+        except FileVanished:
             continue
-        if look.header is not None:
-            yield look
+        if check.header is not None:
+            yield check
 
 
 def _partitions(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
 
 
-def _store(shop: Workshop, path: Path) -> Repair:
-    """Take the id that every segment bears. After a restore nobody but the document knows which lineage it is."""
+def _store(context: RepairContext, path: Path) -> Repair:
+    """Write the id that all segments have. After a restore only the document knows the lineage, so it is not repaired."""
     topics = path.parent / TOPICS_DIRECTORY
     ids = {
-        look.header.store_id
+        check.header.store_id
         for topic in _partitions(topics)
         for partition in _partitions(topic)
-        for look in _headers(partition)
-        if look.header is not None
+        for check in _headers(partition)
+        if check.header is not None
     }
-    if shop.access.has_cold:
-        values = _bucket_values(shop.access.object_store, STORE_KEY)
+    if context.access.has_cold:
+        values = _bucket_values(context.access.object_store, STORE_KEY)
         if values is not None:
             ids.add(UUID(values["id"]))
             if values.get(LINEAGE, 1) != 1:
-                raise CorruptionError(
-                    "the store was restored once; which of its lives this disk is, is not known"
-                )
+                raise CorruptionError("the store was restored once; the lineage of this disk is not known")
     if len(ids) != 1:
         raise CorruptionError(f"{len(ids)} different ids of a store were found")
-    kept = copy_aside(shop.fs, path)
-    write_atomically(shop.fs, path, encode_document({"id": str(ids.pop())}))
+    kept = copy_aside(context.fs, path)
+    write_atomically(context.fs, path, encode_document({"id": str(ids.pop())}))
     return Repair(str(path), "wrote the id that every segment bears", "done", kept=kept)
 
 
@@ -118,105 +118,108 @@ def _bucket_values(store: ObjectStore, key: str) -> dict[str, Any] | None:
         return None
 
 
-def _cold(shop: Workshop, path: Path) -> Repair:
-    places = shop.access.locations
-    if places.cold_url is None:
+def _cold(context: RepairContext, path: Path) -> Repair:
+    locations = context.access.locations
+    if locations.cold_url is None:
         raise ConfigError(
             "name the bucket by --cold or in the settings; it is checked against the store's id"
         )
-    if shop.store_id is None or StoreDocuments(shop.access.object_store).read_store_id() != shop.store_id:
-        raise ConfigError(f"{places.cold_url} does not bear this store's id")
-    kept = copy_aside(shop.fs, path)
-    options = places.cold_options
+    if (
+        context.store_id is None
+        or StoreDocuments(context.access.object_store).read_store_id() != context.store_id
+    ):
+        raise ConfigError(f"{locations.cold_url} does not have this store's id")
+    kept = copy_aside(context.fs, path)
+    options = locations.cold_options
     write_binding(
-        shop.fs,
+        context.fs,
         path.parent,
-        BucketBinding(places.cold_url, options.endpoint_url, options.region, claimed=True),
+        BucketBinding(locations.cold_url, options.endpoint_url, options.region, claimed=True),
     )
-    return Repair(str(path), f"wrote {places.cold_url}, which bears this store's id", "done", kept=kept)
+    return Repair(str(path), f"wrote {locations.cold_url}, which has this store's id", "done", kept=kept)
 
 
-def _topic(shop: Workshop, path: Path) -> Repair:
-    """Take the bucket's copy, if it is of the topic and knows every schema that segments here have."""
-    if not shop.access.has_cold:
-        raise CorruptionError("the columns that are key and timestamp stand nowhere else")
-    meta = find_bucket_topic(shop.access.object_store, path.parent.name, Notes())
+def _topic(context: RepairContext, path: Path) -> Repair:
+    """Copy the document from the bucket, if it is of this topic and has all schemas of the local segments."""
+    if not context.access.has_cold:
+        raise CorruptionError("the names of the key and timestamp columns are stored nowhere else")
+    meta = find_bucket_topic(context.access.object_store, path.parent.name, Findings())
     if meta is None:
         raise CorruptionError("the bucket has no sound copy of it")
     partitions = _partitions(path.parent)
-    for look in (look for partition in partitions for look in _headers(partition)):
-        header = look.header
+    for check in (check for partition in partitions for check in _headers(partition)):
+        header = check.header
         assert header is not None
         if header.topic_id != meta.topic_id or header.schema_id >= len(meta.schemas):
             raise CorruptionError(
-                f"{look.path} is of another topic, or of a schema that the bucket does not know"
+                f"{check.path} is of another topic, or of a schema that the bucket does not know"
             )
-    kept = copy_aside(shop.fs, path)
-    grown = [int(item.name) + 1 for item in partitions if item.name.isdigit()]
-    meta = replace(meta, partitions=max([meta.partitions, *grown]))
-    write_atomically(shop.fs, path, encode_document(meta.to_json()))
+    kept = copy_aside(context.fs, path)
+    counts = [int(item.name) + 1 for item in partitions if item.name.isdigit()]
+    meta = replace(meta, partitions=max([meta.partitions, *counts]))
+    write_atomically(context.fs, path, encode_document(meta.to_json()))
     return Repair(str(path), "took the copy from the bucket", "done", kept=kept)
 
 
-def _start(shop: Workshop, path: Path, facts: Evidence) -> Repair:
-    """Take the highest start offset that anything else bears; what was removed since may reappear."""
+def _start(context: RepairContext, path: Path, facts: Evidence) -> Repair:
+    """Write the highest start offset in other files and the manifest; records removed since then may reappear."""
     if facts.entries is None:
-        raise CorruptionError("the bucket, which may know the start offset, did not say what it has")
-    sealed = [look.footer.facts.start_offset for look in facts.segments or () if look.footer is not None]
+        raise CorruptionError("the bucket, which may have the start offset, does not answer")
+    sealed = [check.footer.facts.start_offset for check in facts.segments or () if check.footer is not None]
     start = max([0, *sealed, facts.head.start_offset if facts.head is not None else 0])
-    bases = [look.name.base_offset for look in (facts.segments or ())[:1]]
+    bases = [check.name.base_offset for check in (facts.segments or ())[:1]]
     bases += [entry.base_offset for entry in facts.entries[:1]]
-    if facts.entries_whole:  # else the log may begin on a page that is damaged too
+    if facts.entries_whole:  # otherwise the log may begin on a damaged page
         start = max(start, min(bases, default=0))
-    kept = copy_aside(shop.fs, path)
-    write_start_offset(shop.fs, path.parent, start)
+    kept = copy_aside(context.fs, path)
+    write_start_offset(context.fs, path.parent, start)
     why = "records that retention or delete_before removed since that was last written may reappear"
     return Repair(str(path), f"wrote the start offset {start}", "done", why, kept)
 
 
-def _lineage(shop: Workshop, path: Path, facts: Evidence) -> Repair:
+def _lineage(context: RepairContext, path: Path, facts: Evidence) -> Repair:
     if facts.lineage is not None:
-        raise CorruptionError("it is sound: the bucket went on in another lineage, or lost its own")
+        raise CorruptionError("it is sound: the bucket has another lineage, or lost this one")
     if facts.head is None or len(facts.head.lineages) != 1:
-        raise CorruptionError("to which lineage of the bucket this disk belongs stands nowhere else")
-    kept = copy_aside(shop.fs, path)
-    write_lineage(shop.fs, path.parent, facts.head.lineage_epoch)
+        raise CorruptionError("the lineage of this disk is stored nowhere else")
+    kept = copy_aside(context.fs, path)
+    write_lineage(context.fs, path.parent, facts.head.lineage_epoch)
     return Repair(
         str(path), f"wrote lineage {facts.head.lineage_epoch}, the only one there is", "done", kept=kept
     )
 
 
-def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) -> Repair:
-    """Write ``store.json`` or a ``topic.json`` of the bucket anew from the local one.
+def repair_bucket_document(context: RepairContext, key: str, topics: list[TopicMeta]) -> Repair:
+    """Write ``store.json`` or a ``topic.json`` of the bucket again from the local document.
 
     Raises
     ------
     CorruptionError
-        Another store, or a restore of this one, may own the prefix; or what it says now is sound.
+        Another store, or a restore of this one, may own the prefix; or the present document is sound.
     ColdStorageError
     """
-    root = shop.access.locations.root
-    if root is None or shop.store_id is None:
-        raise CorruptionError("only the local store knows what it said")
-    store = shop.access.object_store
+    root = context.access.locations.root
+    if root is None or context.store_id is None:
+        raise CorruptionError("only the local store knows its content")
+    store = context.access.object_store
     where = f"{store.url.rstrip('/')}/{key}"
-    lineage = Catalog(shop.fs, root).lineage()
+    lineage = Catalog(context.fs, root).lineage()
     values: dict[str, Any] | None = None
     if key == STORE_KEY:
-        values = {"id": str(shop.store_id)}
+        values = {"id": str(context.store_id)}
         others = [topic_key(meta.name, meta.topic_id) for meta in topics]
     else:
         meta = next((meta for meta in topics if topic_key(meta.name, meta.topic_id) == key), None)
         values = meta.to_json() if meta is not None else None
         others = [STORE_KEY]
     if values is None:
-        raise CorruptionError("no topic here is the one that it is of")
+        raise CorruptionError("this store has no such topic")
     for other in others:
-        known, of = _lineages_in_bucket(store, other)
-        if known > lineage != of:
+        bucket_lineage, resumed_lineage = _lineages_in_bucket(store, other)
+        if bucket_lineage > lineage != resumed_lineage:
             raise CorruptionError("the store was restored elsewhere, so this disk does not own the prefix")
-        if of == lineage:
-            lineage = known  # of the documents, since a restore was given up
+        if resumed_lineage == lineage:
+            lineage = bucket_lineage  # a restore was abandoned: its lineage stays in the documents
     if lineage > 1:
         values[LINEAGE] = lineage
     etag, kept = None, ""
@@ -234,29 +237,29 @@ def repair_bucket_document(shop: Workshop, key: str, topics: list[TopicMeta]) ->
     try:
         store.put(key, data, if_match=etag, if_none_match=etag is None)
     except ColdStorageError as error:
-        # An answer that was lost, or that of a repetition, says nothing: what is there now does.
+        # After a lost answer, or a retry by the client, only the present content shows whether the write succeeded.
         if not (error.retryable or isinstance(error, PreconditionFailed)) or store.get(key).data != data:
             raise
-    return Repair(where, "wrote what the local store has", "done", kept=kept)
+    return Repair(where, "wrote the local store's document", "done", kept=kept)
 
 
 def _check_damaged(data: bytes, where: str, topic: str) -> None:
-    """Refuse to overwrite a document that verifies: a tombstone, or that of another store."""
+    """Raise if a document is sound: it may be a tombstone, or the document of another store."""
     try:
-        found = decode_document(data, where=where)
+        document = decode_document(data, where=where)
     except CorruptionError:
         return
-    if DELETED in found:
+    if DELETED in document:
         raise CorruptionError(f"it is sound: {DELETED_IN_BUCKET}; {DELETE_AGAIN.format(name=topic)}")
-    raise CorruptionError("it is sound, and says otherwise than the local store")
+    raise CorruptionError("it is sound, and differs from the local store's document")
 
 
 def _lineages_in_bucket(store: ObjectStore, key: str) -> tuple[int, int | None]:
-    """Return the lineage that a document bears, and that of the store which went on after a restore was given up."""
+    """Return the lineage in a document, and after an abandoned restore the lineage of the store that continued."""
     try:
         values = _bucket_values(store, key)
     except CorruptionError:
-        return 1, None  # damaged too: it says nothing
+        return 1, None  # damaged, too, so the lineage is unknown
     lineage = int(values.get(LINEAGE, 1)) if values is not None else 1
     intent = intent_of(values, lineage) if values is not None else None
     return lineage, intent.of if intent is not None and not intent.under_way else None

@@ -1,4 +1,4 @@
-"""Damaged originals are kept where no reader looks: beside their place, under a name that begins with a dot."""
+"""The quarantine of damaged files: they stay in their directory under a name with a dot, which readers ignore."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PREFIX = ".damaged-"
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
-    """What a repair works with; the locks of the store are held, and `claims` are for its bucket."""
+class RepairContext:
+    """The parts of a store that repairs need. The caller holds the store's locks; `claims` guards the bucket."""
 
     access: Tiers
     fs: FileSystem
@@ -26,12 +26,12 @@ class Workshop:
 
 
 def aside_name(path: Path) -> Path:
-    """Return a free name for a damaged file."""
+    """Return a new name for a damaged file."""
     return path.with_name(f"{PREFIX}{path.name}-{uuid4().hex[:8]}")
 
 
 def copy_aside(fs: FileSystem, path: Path) -> str:
-    """Copy a small damaged file aside, durably; its place is about to be taken. ``""`` where there is none."""
+    """Copy a small damaged file durably before it is replaced; return the path, or ``""`` if there is no file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def copy_aside(fs: FileSystem, path: Path) -> str:
 
 
 def link_aside(fs: FileSystem, path: Path) -> Path | None:
-    """Give a damaged file another name, durably, and return that; None where the file system has no hard links."""
+    """Give a damaged file a second name durably and return it; None if the file system has no hard links."""
     target = aside_name(path)
     try:
         fs.link(path, target)
@@ -59,7 +59,7 @@ def link_aside(fs: FileSystem, path: Path) -> Path | None:
 
 
 def move_aside(fs: FileSystem, path: Path) -> Path:
-    """Rename a damaged file, durably, and return its new name."""
+    """Rename a damaged file durably; return its new name."""
     target = aside_name(path)
     fs.rename(path, target)
     fs.sync_directory(path.parent)

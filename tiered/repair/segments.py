@@ -1,8 +1,9 @@
-"""Repair a sealed segment: its footer from its own blocks, or the whole file from its object.
+"""Repairs of a sealed segment: its footer from its own blocks, or the whole file from its object.
 
-Both write the next generation under a temporary name, look at every byte of it, give the damaged file a second name, and
-only then rename the new one. So a kill at any instruction leaves the damaged file, or a whole one in front of it, and
-what a pass then removes as a leftover has its other name (where the file system has hard links).
+Both write the next generation under a temporary name, check every byte of it, give the damaged file a second name, and
+then rename the new file. If the process is killed between any two steps, the damaged file is still there, or a sound
+file of a higher generation. A pass removes the damaged file then as a leftover, but its second name stays (if the file
+system has hard links).
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_foot
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
-from ..verify.notes import Notes
+from ..verify.findings import Findings
 from ..verify.objects import check_object
-from ..verify.segments import SegmentCheck, Walk, check_segment, walk_blocks
+from ..verify.segments import BlockWalk, SegmentCheck, check_segment, walk_blocks
 from ..warm.partition_directory import SegmentName
 from ..warm.reencode import TARGET_BLOCK_BYTES
 from ..warm.segment_reader import SegmentFile
-from .quarantine import Workshop, link_aside, move_aside
+from .quarantine import RepairContext, link_aside, move_aside
 
 _COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
-    """A damaged segment, its neighbours here, and the entry of the manifest that covers it; None if unknown.
+class DamagedSegment:
+    """A damaged segment, its local neighbours, and its entries in the manifest; None if unknown.
 
-    ``entry`` holds the segment and nothing else; ``merged`` holds others too.
+    ``entry`` holds this segment only; ``merged`` holds other segments, too.
     """
 
     path: Path
@@ -56,46 +57,46 @@ class Damaged:
 
     @property
     def end_offset(self) -> int | None:
-        """Where the segment must end: where the next one begins, or as the manifest says."""
+        """The end offset that the segment must have: the base offset of the next segment, or the end in the manifest."""
         if self.after is not None:
             return self.after.name.base_offset
         return self.entry.end_offset if self.entry is not None else None
 
     @property
     def origin_hash(self) -> str:
-        """Hash that the segment must have had when it was sealed, as a neighbour or the manifest has it."""
+        """The origin hash that the segment must have, from its successor or the manifest; empty if unknown."""
         return self.link_after or (self.entry.origin_hash if self.entry is not None else "")
 
     @property
     def link_before(self) -> str:
-        """Origin hash of the segment before, or empty."""
+        """The origin hash of the segment before; empty if unknown."""
         known = self.before is not None and self.before.footer is not None
         return self.before.footer.facts.origin_hash if known else ""  # type: ignore[union-attr]
 
     @property
     def link_after(self) -> str:
-        """Origin hash that the segment after says this one had, or empty."""
+        """The origin hash of this segment in the header of the segment after; empty if unknown."""
         known = self.after is not None and self.after.header is not None
         return self.after.header.prev_origin_hash if known else ""  # type: ignore[union-attr]
 
     @property
     def next_generation(self) -> int:
-        """A generation above all that there ever was of the segment."""
+        """A generation above all that the segment ever had."""
         return max(self.name.generation, self.entry.generation if self.entry is not None else 0) + 1
 
 
-def rebuild_footer(shop: Workshop, damaged: Damaged) -> str:
-    """Give the segment a new footer from its blocks; return where the damaged file is kept.
+def rebuild_footer(context: RepairContext, damaged: DamagedSegment) -> str:
+    """Write the segment with a new footer from its blocks; return the new path of the damaged file.
 
     Raises
     ------
     CorruptionError
-        The blocks do not verify, or nothing proves that they are all of them.
+        The blocks are damaged, or nothing proves that they are complete.
     """
     path, where = damaged.path, str(damaged.path)
     walk = walk_blocks(path)
     header = walk.header
-    reason = _not_all(damaged, walk)
+    reason = _missing_proof(damaged, walk)
     if reason:
         raise CorruptionError(reason, where=where)
     before = damaged.before.footer if damaged.before is not None else None
@@ -120,7 +121,7 @@ def rebuild_footer(shop: Workshop, damaged: Damaged) -> str:
         origin_hash=damaged.origin_hash,
         prev_origin_hash=header.prev_origin_hash,
         content_hash=walk.content_hash,
-        # Re-encoded blocks name none; the next segment's header says what was known when this one was sealed.
+        # Re-encoded blocks have no producers; the header of the next segment has those at the seal of this one.
         producers=walk.producers if after is None else after.producers,
     )
 
@@ -130,16 +131,16 @@ def rebuild_footer(shop: Workshop, damaged: Damaged) -> str:
             position = header.length
             file.seek(position)
             while position < walk.end_position:
-                piece = file.read(min(_COPY_BYTES, walk.end_position - position))
-                position += len(piece)
-                yield [piece]
+                part = file.read(min(_COPY_BYTES, walk.end_position - position))
+                position += len(part)
+                yield [part]
         yield [encode_footer(index, facts, walk.end_position)]
 
-    return _replace(shop, damaged, contents())
+    return _replace(context, damaged, contents())
 
 
-def _not_all(damaged: Damaged, walk: Walk) -> str:
-    """Return why the blocks found may not be all of this segment's; empty where it is proven that they are."""
+def _missing_proof(damaged: DamagedSegment, walk: BlockWalk) -> str:
+    """Return why the blocks may not be complete; empty if it is proven that they are."""
     header = walk.header
     if walk.problems:
         return walk.problems[0].reason
@@ -148,33 +149,35 @@ def _not_all(damaged: Damaged, walk: Walk) -> str:
     if header.generation == 0:
         return "" if walk.content_hash == damaged.origin_hash else "its blocks are not those that were sealed"
     if damaged.after is None or damaged.after.header is None:
-        return "nothing here says which producers the segment knew"
-    # A re-encoded segment has other blocks than were sealed: who it is must be proven in another way.
+        return "no local file has the producers of the segment"
+    # A re-encoded segment has other blocks than were sealed, so its identity needs another proof.
     follows = damaged.link_before and damaged.link_before == header.prev_origin_hash
     named = damaged.entry is not None and header.segment_id in damaged.entry.segment_ids
     return "" if follows or named else "nothing proves that it is the segment that belongs here"
 
 
-def fetch_segment(shop: Workshop, damaged: Damaged, cold: PartitionManifest, meta: TopicMeta) -> str:
-    """Write the segment anew from its object; return where the damaged file is kept.
+def fetch_segment(
+    context: RepairContext, damaged: DamagedSegment, cold: PartitionManifest, meta: TopicMeta
+) -> str:
+    """Write the segment again from its object; return the new path of the damaged file.
 
     Raises
     ------
     CorruptionError
-        The object does not hold exactly this segment, or does not verify.
+        The object does not hold exactly this segment, or is damaged.
     ColdStorageError, DiskFull
     """
     entry, where = damaged.entry or damaged.merged, str(damaged.path)
     if entry is None or not entry.sealed:
         raise CorruptionError("the bucket does not have the whole segment", where=where)
     key = cold.keys.data(entry.name)
-    notes = Notes()
-    check_object(cold, meta, entry, (), notes)
-    if notes.problems or notes.unknown:
-        reason = notes.problems[0].reason if notes.problems else notes.unknown[0].reason
+    findings = Findings()
+    check_object(cold, meta, entry, (), findings)
+    if findings.problems or findings.unknown:
+        reason = findings.problems[0].reason if findings.problems else findings.unknown[0].reason
         raise CorruptionError(f"its object is no better: {reason}", where=cold.where(key))
-    found = read_facts(cold.store, key).segments
-    facts = next((item for item in found if item.base_offset == damaged.name.base_offset), found[0])
+    segments = read_facts(cold.store, key).segments
+    facts = next((item for item in segments if item.base_offset == damaged.name.base_offset), segments[0])
     links = [(facts.origin_hash, damaged.link_after), (facts.prev_origin_hash, damaged.link_before)]
     offsets = (facts.base_offset, facts.end_offset)
     fits = offsets == (damaged.name.base_offset, damaged.end_offset)
@@ -210,21 +213,21 @@ def fetch_segment(shop: Workshop, damaged: Damaged, cold: PartitionManifest, met
     def check(path: Path) -> None:
         for left, right in aligned(segment_rows(SegmentFile.open(path), schema, *offsets), rows()):
             if not same_records(left, right):
-                raise CorruptionError("what was written differs from its object")
+                raise CorruptionError("the new file differs from its object")
 
-    return _replace(shop, damaged, _encoded(header, facts, rows()), check)
+    return _replace(context, damaged, _encode_segment(header, facts, rows()), check)
 
 
-def _writer_epoch(damaged: Damaged) -> int:
-    """Return an epoch that does not go back along the log."""
+def _writer_epoch(damaged: DamagedSegment) -> int:
+    """Return a writer epoch that is not lower than that of the segment before."""
     before = damaged.before.header if damaged.before is not None else None
     return before.writer_epoch if before is not None else 1
 
 
-def _encoded(
+def _encode_segment(
     header: SegmentHeader, facts: SegmentFacts, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[list[bytes]]:
-    """Yield a sealed segment file of these rows, which come as an object stores them."""
+    """Yield the bytes of a sealed segment with these rows, whose columns are those of an object."""
     first = encode_segment_header(header)
     yield [first]
     position, offset = len(first), facts.base_offset
@@ -233,8 +236,8 @@ def _encoded(
         if columns[-2][0].as_py() != offset or columns[-2][-1].as_py() != offset + len(columns[0]) - 1:
             raise CorruptionError("the object's offsets are not dense", offsets=(offset, facts.end_offset))
         batch = pa.RecordBatch.from_arrays([columns[-1], *columns[:-2]], schema=header.schema)
-        pieces = split_batch(batch, TARGET_BLOCK_BYTES)
-        for body in (body for piece in pieces for body in encode_blocks(piece, Codec.ZSTD)):
+        parts = split_batch(batch, TARGET_BLOCK_BYTES)
+        for body in (body for part in parts for body in encode_blocks(part, Codec.ZSTD)):
             block = encode_header(
                 body,
                 segment_id=header.segment_id.bytes,
@@ -256,13 +259,13 @@ def _encoded(
 
 
 def _replace(
-    shop: Workshop,
-    damaged: Damaged,
+    context: RepairContext,
+    damaged: DamagedSegment,
     contents: Iterator[list[bytes]],
     check: Callable[[Path], None] = lambda _: None,
 ) -> str:
-    """Put a file of these contents in the place of the damaged one, which is kept under another name."""
-    fs, path = shop.fs, damaged.path
+    """Replace the damaged file by one with these contents; return the new path of the damaged file."""
+    fs, path = context.fs, damaged.path
     name = SegmentName(damaged.name.base_offset, damaged.next_generation)
     target = path.with_name(str(name))
     temporary = path.with_name(f".{name}.tmp")
@@ -284,20 +287,20 @@ def _replace(
     except BaseException:
         fs.unlink(temporary)
         raise
-    kept = link_aside(fs, path)
+    original = link_aside(fs, path)
     fs.rename(temporary, target)
     fs.sync_directory(path.parent)
-    if kept is None:
-        kept = move_aside(fs, path)
+    if original is None:
+        original = move_aside(fs, path)
     else:
         fs.unlink(path)
-    shop.access.release(path)
-    return str(kept)
+    context.access.release(path)
+    return str(original)
 
 
 def _check_new(path: Path, name: SegmentName) -> None:
-    """Read what was written before it gets its name."""
-    notes = Notes()
-    check_segment(path, newest=False, end_hint=None, deep=True, notes=notes, name=name)
-    if notes.problems or notes.unknown:
-        raise CorruptionError(f"what was written does not verify ({(*notes.problems, *notes.unknown)[0]})")
+    """Check the new file before it gets its name."""
+    findings = Findings()
+    check_segment(path, newest=False, end_hint=None, deep=True, findings=findings, name=name)
+    if findings.problems or findings.unknown:
+        raise CorruptionError(f"the new file does not verify ({(*findings.problems, *findings.unknown)[0]})")

@@ -36,7 +36,7 @@ from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pause
 from ..tiering.publisher import Publisher
 from ..tiering.tierer import Tierer
-from ..verify.damage_memory import Memory
+from ..verify.damage_memory import DamageMemory
 from ..verify.report import VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.catalog import deletions
@@ -331,5 +331,5 @@ class LocalStore(Store):
 
     def verify(self, deep: bool = False) -> VerifyReport:
         self.lifecycle.check()
-        memory = None if self._read_only else Memory(self.context.fs, self.context.clock)
+        memory = None if self._read_only else DamageMemory(self.context.fs, self.context.clock)
         return verify_store(self.context.tiers, deep=deep, memory=memory)

@@ -1,4 +1,4 @@
-"""Check every value of one block: what is read in place under checksums that are right can still be nonsense."""
+"""The check of every value of one block: bytes with a correct checksum can still be invalid Arrow data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..format.block import FLAG_OFFSETS, BlockHeader, decode_body, timestamp_bou
 
 
 def check_body(block: BlockHeader, data: pa.Buffer, schema: pa.Schema, *, where: str, position: int) -> None:
-    """Verify and decode all of a block and validate every value, offsets inside Arrow's columns too.
+    """Verify and decode a block and validate every value, including the offsets inside Arrow's columns.
 
     Raises
     ------
@@ -22,11 +22,11 @@ def check_body(block: BlockHeader, data: pa.Buffer, schema: pa.Schema, *, where:
         return CorruptionError(reason, where=where, position=position, offsets=offsets)
 
     columns = decode_body(block, data, schema, where=where, position=position)
-    for place, column in columns.items():
+    for index, column in columns.items():
         try:
             column.validate(full=True)
         except (pa.ArrowException, ValueError, OSError) as error:
-            raise corrupt(f"column {place} holds what Arrow does not allow ({error})") from None
+            raise corrupt(f"column {index} is no valid Arrow data ({error})") from None
     if columns[0].null_count:
         raise corrupt("a record has no timestamp")
     if timestamp_bounds(columns[0]) != (block.min_timestamp_us, block.max_timestamp_us):

@@ -1,4 +1,4 @@
-"""What a verification finds damaged in the bucket is remembered beside what scrubs find, so that none of it is evicted."""
+"""`DamageMemory`: stores the damaged objects of a verification with those of scrubs, so that passes do not evict them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..cold.manifest.keys import parse_object_name
 from ..errors import TieredError
 from ..survey.scrub_state import Damage, ScrubState, change_scrub_state, read_scrub_state
 from ..warm.filesystem import FileSystem, OsFileSystem
-from .notes import Notes
+from .findings import Findings
 from .report import Item
 
 log = logging.getLogger("tiered.verify")
@@ -24,32 +24,32 @@ def wall_clock_us() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Where a verification leaves what it finds of objects; for stores that may be written."""
+class DamageMemory:
+    """Stores the damaged objects that a verification finds; only for stores that may be changed."""
 
     fs: FileSystem = field(default_factory=OsFileSystem)
     clock: Callable[[], int] = wall_clock_us
 
-    def note(self, directory: Path, data_url: str, notes: Notes) -> None:
-        """Remember which objects of a partition are damaged, and forget those that were read whole and are sound.
+    def record(self, directory: Path, data_url: str, findings: Findings) -> None:
+        """Add the damaged objects of a partition to its scrub state; remove objects that were read whole and are sound.
 
         Parameters
         ----------
         data_url
-            What the URLs of the partition's objects begin with.
+            The prefix of the URLs of the partition's objects.
         """
-        found = {
+        damaged = {
             problem.where.removeprefix(data_url): problem
-            for problem in reversed(notes.problems)
+            for problem in reversed(findings.problems)
             if problem.item is Item.OBJECT and problem.where.startswith(data_url)
-        } | {name: problem for name, problem in notes.looked.items() if problem is not None}
+        } | {name: problem for name, problem in findings.objects_read.items() if problem is not None}
         now_us = self.clock()
 
         def change(state: ScrubState) -> ScrubState:
-            sound = notes.looked.keys() - found.keys()
+            sound = findings.objects_read.keys() - damaged.keys()
             known = {item.name for item in state.damaged}
             state = state.among(known - sound)
-            for name, problem in found.items():
+            for name, problem in damaged.items():
                 parsed = parse_object_name(name)
                 if name not in known and parsed is not None:
                     base, end = problem.offsets or (parsed.base_offset, parsed.base_offset + 1)
@@ -62,4 +62,4 @@ class Memory:
             if change(state) != state:
                 change_scrub_state(self.fs, directory, change)
         except (TieredError, OSError) as error:
-            log.warning("which objects are damaged is not remembered: %s", error)
+            log.warning("the list of damaged objects cannot be stored: %s", error)

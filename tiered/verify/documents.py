@@ -1,4 +1,4 @@
-"""Look at the small documents: each decodes, and those of disk and bucket agree."""
+"""Checks of the small documents: each decodes, and those on disk and in the bucket agree."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from ..format.document import decode_document
 from ..format.topic_meta import TopicMeta
 from ..warm.bucket_binding import COLD_FILE, read_binding
 from ..warm.catalog import STORE_FILE, TOPIC_FILE, TOPICS_DIRECTORY, deletions
-from .notes import Notes
+from .findings import Findings
 from .report import Item, Problem
 
 
-def check_store_document(root: Path, notes: Notes) -> UUID | None:
-    """Return the id that ``store.json`` of a local store gives, and look at ``cold.json``."""
+def check_store_document(root: Path, findings: Findings) -> UUID | None:
+    """Check ``store.json`` and ``cold.json`` of a local store; return the store's id."""
     path = root / STORE_FILE
     store_id = None
-    with notes.guard(Item.DOCUMENT, str(path), position=0):
+    with findings.guard(Item.DOCUMENT, str(path), position=0):
         try:
             store_id = _id(decode_document(path.read_bytes(), where=str(path)))
         except FileNotFoundError:
-            notes.problem(Problem(Item.DOCUMENT, str(path), "is missing", position=0))
+            findings.add_problem(Problem(Item.DOCUMENT, str(path), "is missing", position=0))
     cold = root / COLD_FILE
-    with notes.guard(Item.DOCUMENT, str(cold), position=0):
+    with findings.guard(Item.DOCUMENT, str(cold), position=0):
         read_binding(root)
     return store_id
 
 
 def check_bucket_document(
-    bucket: StoreDocuments, store_id: UUID | None, published: bool, notes: Notes
+    bucket: StoreDocuments, store_id: UUID | None, published: bool, findings: Findings
 ) -> UUID | None:
-    """Return the id that ``store.json`` of the bucket gives; `published` says whether there must be one."""
+    """Check ``store.json`` of the bucket, which must exist if anything is `published`; return its id."""
     where = f"{bucket.store.url.rstrip('/')}/{STORE_KEY}"
-    found = None
-    with notes.guard(Item.DOCUMENT, where, position=0):
-        found = bucket.read_store_id()
-        if found is None and published:
-            notes.problem(Problem(Item.DOCUMENT, where, "is missing", position=0))
-        if found is not None and store_id is not None and found != store_id:
-            notes.problem(
-                Problem(Item.DOCUMENT, where, f"belongs to store {found}, this is {store_id}", position=0)
+    owner = None
+    with findings.guard(Item.DOCUMENT, where, position=0):
+        owner = bucket.read_store_id()
+        if owner is None and published:
+            findings.add_problem(Problem(Item.DOCUMENT, where, "is missing", position=0))
+        if owner is not None and store_id is not None and owner != store_id:
+            findings.add_problem(
+                Problem(Item.DOCUMENT, where, f"belongs to store {owner}, this is {store_id}", position=0)
             )
-    return found
+    return owner
 
 
-def local_topic_names(root: Path, notes: Notes) -> list[str]:
+def local_topic_names(root: Path, findings: Findings) -> list[str]:
     """Return the names of all topics that have a document or a segment."""
     directory = root / TOPICS_DIRECTORY
     try:
@@ -57,19 +57,19 @@ def local_topic_names(root: Path, notes: Notes) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        notes.not_known(str(directory), f"cannot be listed ({error})")
+        findings.add_unknown(str(directory), f"cannot be listed ({error})")
         return []
-    # A creation that was cut short leaves directories, and nothing in them.
+    # An interrupted creation leaves empty directories, which are no topics.
     return [
         name for name in names
         if (directory / name / TOPIC_FILE).exists() or any((directory / name).glob("*/*.log"))
     ]  # fmt: skip
 
 
-def check_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | None:
-    """Return what a local ``topic.json`` says; None where it does not verify."""
+def check_topic_document(root: Path, name: str, findings: Findings) -> TopicMeta | None:
+    """Check a local ``topic.json`` and return it; None if it is damaged."""
     path = root / TOPICS_DIRECTORY / name / TOPIC_FILE
-    with notes.guard(Item.DOCUMENT, str(path), position=0):
+    with findings.guard(Item.DOCUMENT, str(path), position=0):
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -80,42 +80,46 @@ def check_topic_document(root: Path, name: str, notes: Notes) -> TopicMeta | Non
         for partition in range(meta.partitions):
             directory = path.parent / str(partition)
             if not directory.is_dir():
-                notes.problem(Problem(Item.LOG, str(directory), "the partition's directory is missing"))
+                findings.add_problem(
+                    Problem(Item.LOG, str(directory), "the partition's directory is missing")
+                )
         return meta
     return None
 
 
-def check_deletions(root: Path, notes: Notes) -> set[UUID]:
-    """Name the deletions that are not finished, and return the ids of their topics, which may live in the bucket."""
+def check_deletions(root: Path, findings: Findings) -> set[UUID]:
+    """Report unfinished deletions; return the ids of their topics, which may still be in the bucket."""
     ids = set()
     for deletion in deletions(root):
-        with notes.guard(Item.DOCUMENT, str(deletion.directory / TOPIC_FILE), position=0):
+        with findings.guard(Item.DOCUMENT, str(deletion.directory / TOPIC_FILE), position=0):
             if not isinstance(deletion.meta, TopicMeta):
                 raise deletion.meta
             ids.add(deletion.meta.topic_id)
             reason = f"the deletion of topic {deletion.name!r} is not finished; the next pass goes on (tiered tier)"
-            notes.not_known(str(deletion.directory), reason)
+            findings.add_unknown(str(deletion.directory), reason)
     return ids
 
 
-def check_bucket_topic(bucket: StoreDocuments, meta: TopicMeta, published: bool, notes: Notes) -> None:
-    """Compare a topic's document in the bucket with the local one; the bucket's may be older."""
+def check_bucket_topic(bucket: StoreDocuments, meta: TopicMeta, published: bool, findings: Findings) -> None:
+    """Compare a topic's document in the bucket with the local one; the one in the bucket may be older."""
     where = f"{bucket.store.url.rstrip('/')}/{topic_key(meta.name, meta.topic_id)}"
-    with notes.guard(Item.DOCUMENT, where, position=0):
-        found = bucket.read_topic(meta.name, meta.topic_id)
-        if found is None:
+    with findings.guard(Item.DOCUMENT, where, position=0):
+        document = bucket.read_topic(meta.name, meta.topic_id)
+        if document is None:
             if published:
-                notes.problem(Problem(Item.DOCUMENT, where, "is missing beside objects", position=0))
+                findings.add_problem(Problem(Item.DOCUMENT, where, "is missing beside objects", position=0))
             return
-        if DELETED in found:
+        if DELETED in document:
             advice = DELETE_AGAIN.format(name=meta.name)
-            notes.problem(Problem(Item.DOCUMENT, where, DELETED_IN_BUCKET, position=0, advice=advice))
+            findings.add_problem(Problem(Item.DOCUMENT, where, DELETED_IN_BUCKET, position=0, advice=advice))
             return
-        other = TopicMeta.from_json(found, where=where)
+        other = TopicMeta.from_json(document, where=where)
         short = min(len(other.schemas), len(meta.schemas))
         same = all(a.equals(b) for a, b in zip(other.schemas[:short], meta.schemas[:short], strict=True))
         if not same or (other.timestamp, other.key) != (meta.timestamp, meta.key):
-            notes.problem(Problem(Item.DOCUMENT, where, "differs from the local topic.json", position=0))
+            findings.add_problem(
+                Problem(Item.DOCUMENT, where, "differs from the local topic.json", position=0)
+            )
 
 
 def _id(values: dict[str, Any]) -> UUID:

@@ -1,7 +1,7 @@
-"""What holds of every partition, as pure functions over what was gathered; verification and tests share them.
+"""The invariants of a partition as pure functions; verification and tests share them.
 
-Each function takes `Evidence` and yields a `Problem` for each place where it does not hold. What was not
-gathered (None) is not judged: unknown is not failed (promise P10).
+Each function takes `Evidence` and yields a `Problem` for each violation. Evidence that could not be read (None) violates
+nothing: unknown is not failed (promise P10).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .segments import SegmentCheck
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found of one partition.
+    """The facts of one partition that the invariants need.
 
     Attributes
     ----------
@@ -33,20 +33,20 @@ class Evidence:
     schemas
         Every version of the topic's schema.
     start_offset
-        As ``start.json`` says; None where it does not verify.
+        The value of ``start.json``; None if it is damaged.
     lineage, fenced
-        As ``lineage.json`` and ``fenced.json`` say.
+        The values of ``lineage.json`` and ``fenced.json``.
     segments
-        Local segments in offset order; None where there is no local tier.
+        Local segments in offset order; None without a local tier.
     earlier_end
-        End offset of the head as read *before* the local directory was looked at.
+        The end offset of the head that was read *before* the local directory.
     head, entries
-        Read *after* it. None where the bucket did not say; a head of None with entries () is a bucket in
-        which nothing of the partition was published.
+        The head and entries that were read *after* the local directory. None if the bucket did not answer. A head of None
+        with entries () means that nothing of the partition is published.
     entries_whole
-        Whether every page verified, so that `entries` are all of them.
+        Whether every page verified, so that `entries` is complete.
     sizes
-        Bytes of every object below ``data/``, by name; None where the bucket did not say.
+        Bytes of every object below ``data/``, by name; None if the bucket did not answer.
     """
 
     where: str
@@ -86,13 +86,15 @@ def offsets_are_contiguous(facts: Evidence) -> Iterator[Problem]:
     segments = facts.segments
     if segments is None:
         return
-    # Where the start is not known, what lies in front of the first segment is not judged.
+    # With an unknown start offset, a gap in front of the first segment is no violation.
     cursor = facts.log_start() if facts.start_offset is not None else None
     for segment in segments:
         base = segment.name.base_offset
         if cursor is not None and base > cursor and facts.entries is not None and facts.entries_whole:
             for low, high in _missing(cursor, base, facts.entries):
-                yield _log(facts, f"records are in no tier{_unnamed(facts, low, high)}", (low, high))
+                yield _log(
+                    facts, f"records are in no tier{_unnamed_object_note(facts, low, high)}", (low, high)
+                )
         end = segment.end_offset if segment.header is not None or segment.footer is not None else None
         cursor = end if end is None else max(end, cursor or 0)
     for left, right in pairwise(segments):
@@ -115,8 +117,8 @@ def _missing(start: int, end: int, entries: tuple[ObjectEntry, ...]) -> Iterator
         yield start, end
 
 
-def _unnamed(facts: Evidence, low: int, high: int) -> str:
-    """Say where objects that the manifest does not name hold records of ``[low, high)``: an older one is in its place."""
+def _unnamed_object_note(facts: Evidence, low: int, high: int) -> str:
+    """Return a note if an object with records of ``[low, high)`` is not in the manifest, which may be an older one then."""
     named = {entry.name for entry in facts.entries or ()}
     for name in sorted((facts.sizes or {}).keys() - named):
         parsed = parse_object_name(name)
@@ -129,7 +131,7 @@ def _unnamed(facts: Evidence, low: int, high: int) -> str:
 
 
 def chain_is_unbroken(facts: Evidence) -> Iterator[Problem]:
-    """Each segment names the origin hash of the one before: none was exchanged, whatever was re-encoded."""
+    """Each segment names the origin hash of the one before it: none was exchanged. Re-encoding keeps the hash."""
     for left, right in pairwise(facts.segments or ()):
         if left.footer is None or right.header is None or left.end_offset != right.name.base_offset:
             continue
@@ -145,18 +147,18 @@ def chain_is_unbroken(facts: Evidence) -> Iterator[Problem]:
 
 def footers_match_blocks(facts: Evidence) -> Iterator[Problem]:
     """Check that a footer's index, totals and content hash are those of the blocks in its file."""
-    for look in facts.segments or ():
-        if look.footer is None or look.damaged:
+    for segment in facts.segments or ():
+        if segment.footer is None or segment.damaged:
             continue
-        index, about = look.footer.index, look.footer.facts
-        rows, found = _rows(index), _rows(look.found)
+        index, about = segment.footer.index, segment.footer.facts
+        rows, found = _rows(index), _rows(segment.blocks)
         low = min((row[4] for row in found), default=about.min_timestamp_us)
         high = max((row[5] for row in found), default=about.max_timestamp_us)
-        hashes_differ = about.content_hash != look.content_hash
+        hashes_differ = about.content_hash != segment.content_hash
         if rows != found or (low, high) != (about.min_timestamp_us, about.max_timestamp_us) or hashes_differ:
             yield Problem(
-                Item.SEGMENT, str(look.path), "footer is not that of the blocks",
-                position=look.footer.position, offsets=(about.base_offset, about.end_offset),
+                Item.SEGMENT, str(segment.path), "footer is not that of the blocks",
+                position=segment.footer.position, offsets=(about.base_offset, about.end_offset),
             )  # fmt: skip
 
 
@@ -170,40 +172,42 @@ def _rows(index: BlockIndex) -> list[tuple[int, ...]]:
 
 def segments_are_of_this_partition(facts: Evidence) -> Iterator[Problem]:
     """Headers and footers name this store, topic and partition, and a schema version that the topic has."""
-    for look in facts.segments or ():
-        risk = (look.name.base_offset, max(look.end_offset, look.name.base_offset))
-        about: list[tuple[str, int, object]] = [("header", 0, look.header)] if look.header is not None else []
-        if look.footer is not None:
-            about.append(("footer", look.footer.position, look.footer.facts))
+    for segment in facts.segments or ():
+        risk = (segment.name.base_offset, max(segment.end_offset, segment.name.base_offset))
+        about: list[tuple[str, int, object]] = (
+            [("header", 0, segment.header)] if segment.header is not None else []
+        )
+        if segment.footer is not None:
+            about.append(("footer", segment.footer.position, segment.footer.facts))
         for part, position, item in about:
             for name, expected in (
                 ("store_id", facts.store_id), ("topic_id", facts.topic_id), ("partition", facts.partition),
             ):  # fmt: skip
                 if expected is not None and getattr(item, name) != expected:
                     yield Problem(
-                        Item.SEGMENT, str(look.path), f"{part} is of another {name.removesuffix('_id')}",
+                        Item.SEGMENT, str(segment.path), f"{part} is of another {name.removesuffix('_id')}",
                         position=position, offsets=risk,
                     )  # fmt: skip
-        if look.header is None:
+        if segment.header is None:
             continue
-        schema_id = look.header.schema_id
+        schema_id = segment.header.schema_id
         known = schema_id < len(facts.schemas) and body_schema(facts.schemas[schema_id]).equals(
-            look.header.schema
+            segment.header.schema
         )
         if not known:
             yield Problem(
                 Item.SEGMENT,
-                str(look.path),
+                str(segment.path),
                 f"schema {schema_id} is not the topic's",
                 position=128,
                 offsets=risk,
             )
-        if look.footer is not None and _identity(look.footer.facts) != _identity(look.header):
+        if segment.footer is not None and _identity(segment.footer.facts) != _identity(segment.header):
             yield Problem(
                 Item.SEGMENT,
-                str(look.path),
+                str(segment.path),
                 "header and footer disagree",
-                position=look.footer.position,
+                position=segment.footer.position,
                 offsets=risk,
             )
 
@@ -214,7 +218,7 @@ def _identity(item: object) -> tuple[object, ...]:
 
 
 def only_the_newest_is_open(facts: Evidence) -> Iterator[Problem]:
-    """There is a newest file where there ever was one, and it reaches at least as far as the bucket."""
+    """There is a newest segment if there ever was one, and it ends at or after the end of the bucket."""
     segments = facts.segments
     if segments is None:
         return
@@ -223,7 +227,7 @@ def only_the_newest_is_open(facts: Evidence) -> Iterator[Problem]:
         end = facts.earlier_end or 0
         yield _log(facts, "the newest segment is missing: it carries the end offset", (end, end))
         return
-    # Of a damaged file the end is not known.
+    # The end of a damaged file is unknown.
     newest = segments[-1] if segments and not segments[-1].damaged else None
     if newest is not None and not facts.fenced and (facts.earlier_end or 0) > newest.end_offset:
         yield _log(
@@ -233,11 +237,11 @@ def only_the_newest_is_open(facts: Evidence) -> Iterator[Problem]:
 
 
 def start_is_within(facts: Evidence) -> Iterator[Problem]:
-    """Check that the start offset lies between what it was at the last seal and the end of the log."""
+    """Check that the start offset is not below that of the last seal, and not beyond the end of the log."""
     if facts.start_offset is None or not facts.segments:
         return
     where = f"{facts.where}/start.json"
-    sealed = [look.footer.facts.start_offset for look in facts.segments if look.footer is not None]
+    sealed = [segment.footer.facts.start_offset for segment in facts.segments if segment.footer is not None]
     if facts.start_offset < max(sealed, default=0):
         yield Problem(
             Item.DOCUMENT, where, f"start offset went back from {max(sealed)} to {facts.start_offset}",
@@ -253,7 +257,7 @@ def start_is_within(facts: Evidence) -> Iterator[Problem]:
 
 def epochs_are_monotone(facts: Evidence) -> Iterator[Problem]:
     """Writer and lineage epochs never go back along the log, and the disk's lineage is one of the head's."""
-    headers = [look.header for look in facts.segments or () if look.header is not None]
+    headers = [segment.header for segment in facts.segments or () if segment.header is not None]
     for left, right in pairwise(headers):
         if right.writer_epoch < left.writer_epoch or right.lineage_epoch < left.lineage_epoch:
             yield _log(
@@ -291,7 +295,7 @@ def head_is_whole(facts: Evidence) -> Iterator[Problem]:
 
 
 def no_live_object_is_missing(facts: Evidence) -> Iterator[Problem]:
-    """Every object that the manifest names is there, with its size."""
+    """Every object in the manifest exists and has its size."""
     if facts.sizes is None:
         return
     for entry in facts.entries or ():
@@ -307,27 +311,27 @@ def no_live_object_is_missing(facts: Evidence) -> Iterator[Problem]:
 
 
 def disk_and_bucket_agree(facts: Evidence) -> Iterator[Problem]:
-    """Check that a segment in both tiers has one range and one hash, that no other has its offsets, and what it follows.
+    """Check that a segment in both tiers has the same range, hash and predecessor, and no other segment has its offsets.
 
-    Where another copy of the directory has published, the ids are the same and the hashes are not.
+    If another copy of the directory has published, the ids are the same and the hashes differ.
     """
-    for look in facts.segments or ():
-        header = look.header
+    for segment in facts.segments or ():
+        header = segment.header
         if header is None:
             continue
         for entry in facts.entries or ():
-            if entry.end_offset < header.base_offset or entry.base_offset >= look.end_offset:
+            if entry.end_offset < header.base_offset or entry.base_offset >= segment.end_offset:
                 continue
             if entry.end_offset == header.base_offset:
                 named = header.prev_origin_hash
                 broken = named and entry.hash_at_end and named != entry.hash_at_end
                 reason = "do not follow each other" if broken else ""
             else:
-                reason = _disagreement(header, look, entry)
+                reason = _disagreement(header, segment, entry)
             if reason:
                 problem = _log(
-                    facts, f"{look.path.name} and {entry.name} {reason}",
-                    (max(entry.base_offset, header.base_offset), min(entry.end_offset, look.end_offset)),
+                    facts, f"{segment.path.name} and {entry.name} {reason}",
+                    (max(entry.base_offset, header.base_offset), min(entry.end_offset, segment.end_offset)),
                     facts.object_where(entry),
                 )  # fmt: skip
                 yield replace(problem, advice=ANOTHER_COPY) if reason in _OF_ANOTHER_COPY else problem
@@ -340,13 +344,13 @@ ANOTHER_COPY = (
 _OF_ANOTHER_COPY = ("do not follow each other", "are one segment with different hashes")
 
 
-def _disagreement(header: SegmentHeader, look: SegmentCheck, entry: ObjectEntry) -> str:
-    base, end = header.base_offset, look.end_offset
-    sealed = look.footer.facts if look.footer is not None else None
+def _disagreement(header: SegmentHeader, segment: SegmentCheck, entry: ObjectEntry) -> str:
+    base, end = header.base_offset, segment.end_offset
+    sealed = segment.footer.facts if segment.footer is not None else None
     if header.segment_id not in entry.segment_ids:
         return "hold the same offsets of different segments"
-    if not entry.sealed and entry.end_hash and header.generation == 0 and not look.damaged:
-        ours = look.hashes.get(entry.end_offset, entry.end_hash)
+    if not entry.sealed and entry.end_hash and header.generation == 0 and not segment.damaged:
+        ours = segment.hashes.get(entry.end_offset, entry.end_hash)
         return "" if ours == entry.end_hash else "are one segment with different hashes"
     if len(entry.segment_ids) > 1 or sealed is None:
         return ""
@@ -374,5 +378,5 @@ INVARIANTS: tuple[Invariant, ...] = (
 
 
 def check_partition(facts: Evidence) -> list[Problem]:
-    """Return every place where an invariant does not hold: an empty list for every sound partition."""
+    """Return all violations of invariants: an empty list for a sound partition."""
     return [problem for invariant in INVARIANTS for problem in invariant(facts)]

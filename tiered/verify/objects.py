@@ -1,4 +1,4 @@
-"""Look at one cold object: every byte, every row, and the same records in the local segment where it is there."""
+"""The check of one cold object: every byte, every row, and the same records as in its local segment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
 from ..reader.same_log import segment_rows
 from ..warm.segment_reader import SegmentFile
-from .notes import Notes
+from .findings import Findings
 from .report import Item, Problem
 from .segments import SegmentCheck
 
@@ -33,60 +33,63 @@ _TAIL_BYTES_MAX = 256 << 20
 
 
 def check_object(
-    cold: PartitionManifest, meta: TopicMeta, entry: ObjectEntry, twins: Sequence[SegmentCheck], notes: Notes
+    cold: PartitionManifest,
+    meta: TopicMeta,
+    entry: ObjectEntry,
+    twins: Sequence[SegmentCheck],
+    findings: Findings,
 ) -> tuple[SegmentFacts, ...]:
-    """Read an object whole and compare it with the manifest, with itself and with its local segments `twins`.
+    """Read an object whole and compare it with the manifest and with its local segments `twins`.
 
-    An object that is missing because the manifest does not name it any more is no problem. Returns what it says of its
-    segments; nothing where it cannot be read.
+    An object that a new manifest does not name any more is no problem. Return the facts of the object's segments; nothing
+    if it cannot be read.
     """
     key = cold.keys.data(entry.name)
     where = cold.where(key)
     risk = (entry.base_offset, entry.end_offset)
     about: tuple[SegmentFacts, ...] = ()
-    found = notes.inner()
-    found.objects += 1
+    own = findings.empty_copy()
+    own.objects += 1
     try:
-        with found.guard(Item.OBJECT, where, position=0, offsets=risk):
+        with own.guard(Item.OBJECT, where, position=0, offsets=risk):
             check_size(cold.store, key, entry)
-            _check_ranges(cold.store, key, entry, where, found)
-            if not found.problems:
+            _check_ranges(cold.store, key, entry, where, own)
+            if not own.problems:
                 about = reread_on_damage(
-                    lambda: _contents(cold.store, key, entry, meta, where), verdicts=DAMAGED_OR_MISSING
+                    lambda: _check_contents(cold.store, key, entry, meta, where), verdicts=DAMAGED_OR_MISSING
                 )
-            if not found.problems:
+            if not own.problems:
                 for twin in twins:
-                    look = partial(_compare, cold.store, key, entry, meta, twin, where, found)
-                    reread_on_damage(look, verdicts=DAMAGED_OR_MISSING)
+                    compare = partial(_compare, cold.store, key, entry, meta, twin, where, own)
+                    reread_on_damage(compare, verdicts=DAMAGED_OR_MISSING)
     finally:
-        if found.problems and not _named(cold, entry):
-            found.problems.clear()
-        notes.add(found)
-    if not found.unknown:
-        notes.looked[entry.name] = next(iter(found.problems), None)
+        if own.problems and not _is_in_manifest(cold, entry):
+            own.problems.clear()
+        findings.add(own)
+    if not own.unknown:
+        findings.objects_read[entry.name] = next(iter(own.problems), None)
     return about
 
 
-def _named(cold: PartitionManifest, entry: ObjectEntry) -> bool:
-    """Whether the manifest names the entry now."""
-    found = Notes()
-    with found.guard(Item.HEAD, ""):
+def _is_in_manifest(cold: PartitionManifest, entry: ObjectEntry) -> bool:
+    """Whether the present manifest names the entry."""
+    with Findings().guard(Item.HEAD, ""):
         loaded = cold.load()
         return loaded is not None and entry in cold.entries(loaded.head, entry.base_offset, entry.end_offset)
     return True
 
 
-def _check_ranges(store: ObjectStore, key: str, entry: ObjectEntry, where: str, notes: Notes) -> None:
+def _check_ranges(store: ObjectStore, key: str, entry: ObjectEntry, where: str, findings: Findings) -> None:
     """Check every row group and the tail against the manifest's checksums."""
     for checked in object_ranges(entry):
-        with notes.guard(Item.OBJECT, where, position=checked.start, offsets=checked.offsets):
-            check_range_crc(store, key, checked, partial(notes.read, where))
+        with findings.guard(Item.OBJECT, where, position=checked.start, offsets=checked.offsets):
+            check_range_crc(store, key, checked, partial(findings.count_read, where))
 
 
-def _contents(
+def _check_contents(
     store: ObjectStore, key: str, entry: ObjectEntry, meta: TopicMeta, where: str
 ) -> tuple[SegmentFacts, ...]:
-    """Check what the object says of itself, and every value in it; return the facts of its segments."""
+    """Check the object's metadata and every value in it; return the facts of its segments."""
     at, risk = entry.tail_position, (entry.base_offset, entry.end_offset)
     if entry.bytes - at > _TAIL_BYTES_MAX:
         raise CorruptionError(f"footer of {entry.bytes - at} bytes", position=at)
@@ -141,7 +144,7 @@ def _partition_of(key: str) -> int:
 
 
 def _row_group(footer: Footer, index: int, entry: ObjectEntry, where: str) -> RowGroup:
-    """Return the manifest's row group once the footer places it there, every byte under a checksum of its own."""
+    """Return a row group of the manifest, after checking that the footer has it at the same bytes."""
     if footer.metadata.num_row_groups != len(entry.row_groups):
         raise CorruptionError(
             "footer and manifest disagree about the row groups", position=entry.tail_position
@@ -168,13 +171,13 @@ def _compare(
     meta: TopicMeta,
     twin: SegmentCheck,
     where: str,
-    notes: Notes,
+    findings: Findings,
 ) -> None:
-    """Compare record for record with the local segment."""
+    """Compare the records of an object with those of a local segment."""
     try:
         segment = SegmentFile.open(twin.path)
     except FileNotFoundError:
-        return  # evicted, or re-encoded: another look reads the other file
+        return  # evicted or re-encoded meanwhile
     if segment.header.segment_id not in entry.segment_ids:
         return
     start = max(entry.base_offset, segment.header.base_offset)
@@ -183,7 +186,7 @@ def _compare(
     cold = read_object(store, key, entry, schema, start_offset=start, end_offset=end)
     for left, right in aligned(segment_rows(segment, schema, start, end), cold):
         if not same_records(left, right):
-            notes.problem(
+            findings.add_problem(
                 Problem(
                     Item.LOG, where, f"records differ from those of {twin.path}",
                     offsets=(left.column("offset")[0].as_py(), left.column("offset")[-1].as_py() + 1),

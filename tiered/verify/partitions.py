@@ -1,4 +1,4 @@
-"""Gather the facts of one partition: the bucket's end, the disk, then the manifest; and every byte if wanted."""
+"""The check of one partition: its evidence is read from the bucket's head, the disk and the manifest, in this order."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from ..warm.partition_directory import (
     read_marks,
     read_start_offset,
 )
+from .findings import FileVanished, Findings
 from .invariants import ANOTHER_COPY, Evidence, check_partition
-from .notes import Gone, Notes
 from .objects import check_object
 from .report import Item, Problem
 from .segments import SegmentCheck, check_segment
 
-_LOOKS_MAX = 4
-_GONE_MAX = 100
+_READS_MAX = 4
+_VANISHED_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTiers:
-    """Where one store's data lie, as a verification reaches them; None for a tier that there is not.
+    """The tiers of a store for a verification; None for a missing tier.
 
     Attributes
     ----------
     cold_known
-        Whether a bucket of None says that there is none, and not that it cannot be asked.
+        Whether a bucket of None means that there is none, not that it does not answer.
     """
 
     root: Path | None
@@ -53,133 +53,141 @@ class VerifiedTiers:
 
 
 def check_partition_tiers(
-    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, *, deep: bool, notes: Notes
+    tiers: VerifiedTiers,
+    meta: TopicMeta,
+    partition: int,
+    directory: Path | None,
+    *,
+    deep: bool,
+    findings: Findings,
 ) -> Evidence:
-    """Look at a partition and check its invariants; what is found goes into `notes`."""
-    facts = settled_facts(tiers, meta, partition, directory, notes)
+    """Check a partition and its invariants; add the results to `findings`."""
+    facts = gather_evidence(tiers, meta, partition, directory, findings)
     if deep:
-        notes.segments = notes.blocks = notes.objects = notes.bytes = 0
-        segments = _deep_segments(directory, notes) if directory is not None else ()
+        findings.segments = findings.blocks = findings.objects = findings.bytes = 0
+        segments = _deep_segments(directory, findings) if directory is not None else ()
         if tiers.bucket is not None:
-            # Read once more, after the segments: what was evicted since is named by now.
-            _deep_objects(_cold(tiers.bucket, meta, partition), meta, segments, notes)
+            # The manifest is read again after the segments: it names the segments that were evicted meanwhile.
+            _deep_objects(_cold(tiers.bucket, meta, partition), meta, segments, findings)
     elif tiers.bucket is not None and directory is not None:
-        _known_damage(_cold(tiers.bucket, meta, partition), meta, directory, facts, notes)
+        _check_known_damage(_cold(tiers.bucket, meta, partition), meta, directory, facts, findings)
     return facts
 
 
-def settled_facts(
-    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
+def gather_evidence(
+    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, findings: Findings
 ) -> Evidence:
-    """Return what a partition has, its bytes not read, and check its invariants.
+    """Return the evidence of a partition, without the bytes of its blocks, and check its invariants.
 
-    While a writer, a tierer or retention moves things, a look can catch a moment between two of their steps. So
-    what a look finds is looked for again, and counts if it is there in two looks, one after the other.
+    A writer, a tierer or retention may change the partition between two reads, which can look like a problem. A problem
+    counts only if two consecutive readings have it.
     """
     facts = Evidence(str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas)
     before: set[Problem] | None = None
-    found = notes.inner()
-    looks = gone = 0
-    while looks < _LOOKS_MAX:
-        found = notes.inner()
+    reading = findings.empty_copy()
+    reads = vanished = 0
+    while reads < _READS_MAX:
+        reading = findings.empty_copy()
         try:
-            facts = _gather(tiers, meta, partition, directory, found)
-        except Gone:
-            gone += 1
-            if gone == _GONE_MAX:
-                found.not_known(str(directory), "files keep moving while they are looked at")
+            facts = _gather(tiers, meta, partition, directory, reading)
+        except FileVanished:
+            vanished += 1
+            if vanished == _VANISHED_MAX:
+                reading.add_unknown(str(directory), "files keep moving while they are checked")
                 break
             continue
-        looks += 1
+        reads += 1
         for problem in check_partition(facts):
-            found.problem(problem)
-        seen = set(found.problems)
-        if not seen:
+            reading.add_problem(problem)
+        problems = set(reading.problems)
+        if not problems:
             break
-        found.problems = [item for item in found.problems if before is not None and item in before]
-        if found.problems:
+        reading.problems = [item for item in reading.problems if before is not None and item in before]
+        if reading.problems:
             break
-        before = seen
-    notes.add(found)
+        before = problems
+    findings.add(reading)
     return facts
 
 
 def _cold(bucket: ObjectStore, meta: TopicMeta, partition: int) -> PartitionManifest:
-    # A fresh one, which has no page in memory that the bucket has lost since.
+    # A new one: a cached page may be missing in the bucket.
     return PartitionManifest(bucket, meta.name, meta.topic_id, partition)
 
 
 def _gather(
-    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, notes: Notes
+    tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None, findings: Findings
 ) -> Evidence:
     cold = _cold(tiers.bucket, meta, partition) if tiers.bucket is not None else None
-    earlier = _head(cold, directory, notes.inner())[0] if cold is not None else None
+    earlier = _head(cold, directory, findings.empty_copy())[0] if cold is not None else None
     start, lineage, fenced = None, None, False
     segments: tuple[SegmentCheck, ...] | None = None
     if directory is not None:
-        start, lineage, fenced = _documents(directory, notes)
+        start, lineage, fenced = _documents(directory, findings)
         tails = earlier.inline if earlier is not None else ()
         ends = frozenset(entry.end_offset for entry in tails if entry.end_hash)
-        segments = _segments(directory, ends, notes)
+        segments = _segments(directory, ends, findings)
     facts = Evidence(
         str(directory or ""), tiers.store_id, meta.topic_id, partition, meta.schemas, start, lineage, fenced, segments,
         earlier_end=earlier.end_offset if earlier is not None else None,
     )  # fmt: skip
     if cold is None:
-        # Without a bucket everything must be here; with one that does not answer, nobody knows.
+        # Without a bucket all records must be on this disk. If a bucket does not answer, this is unknown.
         local_only = tiers.cold_known and lineage is None
         if tiers.cold_known and lineage is not None and tiers.root is not None:
             where = str(tiers.root / COLD_FILE)
-            notes.problem(Problem(Item.DOCUMENT, where, "is missing, yet records were offloaded", position=0))
+            findings.add_problem(
+                Problem(Item.DOCUMENT, where, "is missing, yet records were offloaded", position=0)
+            )
         return replace(facts, entries=()) if local_only else facts
     facts = replace(facts, bucket_where=cold.where(cold.keys.prefix))
-    head, known = _head(cold, directory, notes)
+    head, known = _head(cold, directory, findings)
     if not known:
         return facts
-    entries, whole = _entries(cold, head, notes)
-    notes.objects += len(entries)
-    sizes = _sizes(cold, entries, notes)
+    entries, whole = _entries(cold, head, findings)
+    findings.objects += len(entries)
+    sizes = _sizes(cold, entries, findings)
     return replace(facts, head=head, entries=entries, entries_whole=whole, sizes=sizes)
 
 
-def _documents(directory: Path, notes: Notes) -> tuple[int | None, int | None, bool]:
+def _documents(directory: Path, findings: Findings) -> tuple[int | None, int | None, bool]:
     start: int | None = None
     lineage: int | None = None
     fenced = True
     end = [name.base_offset for name in list_segments(directory).segments]
     risk = (0, end[-1]) if end and end[-1] else None
-    with notes.guard(Item.DOCUMENT, str(directory / START_FILE), position=0, offsets=risk):
+    with findings.guard(Item.DOCUMENT, str(directory / START_FILE), position=0, offsets=risk):
         start = read_start_offset(directory)
-    with notes.guard(Item.DOCUMENT, str(directory / LINEAGE_FILE), position=0, offsets=risk):
+    with findings.guard(Item.DOCUMENT, str(directory / LINEAGE_FILE), position=0, offsets=risk):
         lineage = read_lineage(directory)
-    with notes.guard(Item.DOCUMENT, str(directory / FENCED_FILE), position=0, offsets=risk):
+    with findings.guard(Item.DOCUMENT, str(directory / FENCED_FILE), position=0, offsets=risk):
         fenced = read_fence(directory) is not None
-    with notes.guard(Item.DOCUMENT, str(directory / SWEEP_FILE), position=0):
+    with findings.guard(Item.DOCUMENT, str(directory / SWEEP_FILE), position=0):
         read_marks(directory)
     return start, lineage, fenced
 
 
-def _segments(directory: Path, ends: frozenset[int], notes: Notes) -> tuple[SegmentCheck, ...]:
+def _segments(directory: Path, ends: frozenset[int], findings: Findings) -> tuple[SegmentCheck, ...]:
     looks = []
     names = list_segments(directory).segments
     for i, name in enumerate(names):
         hint = names[i + 1].base_offset if i + 1 < len(names) else None
         path = directory / str(name)
-        with notes.guard(Item.SEGMENT, str(path)):
+        with findings.guard(Item.SEGMENT, str(path)):
             newest = i + 1 == len(names)
             looks.append(
-                check_segment(path, newest=newest, end_hint=hint, deep=False, notes=notes, ends=ends)
+                check_segment(path, newest=newest, end_hint=hint, deep=False, findings=findings, ends=ends)
             )
     return tuple(looks)
 
 
-def _head(cold: PartitionManifest, directory: Path | None, notes: Notes) -> tuple[Head | None, bool]:
-    """Return the head, and whether the bucket said what it is."""
+def _head(cold: PartitionManifest, directory: Path | None, findings: Findings) -> tuple[Head | None, bool]:
+    """Return the head, and whether the bucket answered."""
     where = cold.where(cold.keys.head)
     names = list_segments(directory).segments if directory is not None else ()
-    # What is not here any more is in the bucket alone.
+    # Records before the first local segment are in the bucket only.
     risk = (0, names[0].base_offset) if names and names[0].base_offset else None
-    with notes.guard(Item.HEAD, where, position=0, offsets=risk):
+    with findings.guard(Item.HEAD, where, position=0, offsets=risk):
         loaded = cold.load()
         if loaded is not None:
             return loaded.head, True
@@ -191,70 +199,72 @@ def _head(cold: PartitionManifest, directory: Path | None, notes: Notes) -> tupl
 
 
 def _entries(
-    cold: PartitionManifest, head: Head | None, notes: Notes
+    cold: PartitionManifest, head: Head | None, findings: Findings
 ) -> tuple[tuple[ObjectEntry, ...], bool]:
-    """Return the entries of every page that verifies, and whether all pages did."""
+    """Return the entries of every sound page, and whether all pages are sound."""
     if head is None:
         return (), True
-    found: list[ObjectEntry] = []
+    entries: list[ObjectEntry] = []
     whole = True
     for ref in head.pages:
         where = cold.where(cold.keys.page(ref.name))
         loaded = None
-        with notes.guard(Item.PAGE, where, position=0, offsets=(ref.base_offset, ref.end_offset)):
+        with findings.guard(Item.PAGE, where, position=0, offsets=(ref.base_offset, ref.end_offset)):
             loaded = cold.load_page(ref)
-            notes.read(where, ref.bytes)
+            findings.count_read(where, ref.bytes)
         whole = whole and loaded is not None
-        found += loaded or ()
-    found += head.inline
-    return tuple(entry for entry in found if entry.end_offset > head.start_offset), whole
+        entries += loaded or ()
+    entries += head.inline
+    return tuple(entry for entry in entries if entry.end_offset > head.start_offset), whole
 
 
-def _sizes(cold: PartitionManifest, entries: tuple[ObjectEntry, ...], notes: Notes) -> dict[str, int] | None:
-    """Return the sizes of the objects that are there; None where the bucket did not say."""
+def _sizes(
+    cold: PartitionManifest, entries: tuple[ObjectEntry, ...], findings: Findings
+) -> dict[str, int] | None:
+    """Return the sizes of the existing objects; None if the bucket did not answer."""
     prefix = cold.keys.data_prefix
-    unknown = len(notes.unknown)
+    unknown = len(findings.unknown)
     sizes: dict[str, int] = {}
-    with notes.guard(Item.OBJECT, cold.where(prefix)):
+    with findings.guard(Item.OBJECT, cold.where(prefix)):
         if entries:
             sizes = {info.key.removeprefix(prefix): info.size for info in cold.store.list(prefix)}
         for entry in entries:
-            # A listing is a hint; that an object is not there is for the object itself to say (promise P10).
+            # A listing may lack an object, so each missing one is requested itself (promise P10).
             if entry.name not in sizes:
                 try:
                     sizes[entry.name] = cold.store.stat(cold.keys.data(entry.name)).size
                 except ObjectNotFound:
                     continue
-    return sizes if len(notes.unknown) == unknown else None
+    return sizes if len(findings.unknown) == unknown else None
 
 
-def _deep_segments(directory: Path, notes: Notes) -> tuple[SegmentCheck, ...]:
-    """Look at every byte of every segment; one that was re-encoded or evicted meanwhile is looked for again."""
-    done: dict[int, SegmentCheck] = {}
-    for _ in range(_GONE_MAX):
+def _deep_segments(directory: Path, findings: Findings) -> tuple[SegmentCheck, ...]:
+    """Check every byte of every segment; list again if one was re-encoded or evicted meanwhile."""
+    checked: dict[int, SegmentCheck] = {}
+    for _ in range(_VANISHED_MAX):
         moved = False
         names = list_segments(directory).segments
         for i, name in enumerate(names):
-            if name.base_offset in done:
+            if name.base_offset in checked:
                 continue
             hint = names[i + 1].base_offset if i + 1 < len(names) else None
             path = directory / str(name)
             try:
-                with notes.guard(Item.SEGMENT, str(path)):
-                    done[name.base_offset] = check_segment(
-                        path, newest=i + 1 == len(names), end_hint=hint, deep=True, notes=notes
+                with findings.guard(Item.SEGMENT, str(path)):
+                    checked[name.base_offset] = check_segment(
+                        path, newest=i + 1 == len(names), end_hint=hint, deep=True, findings=findings
                     )
-            except Gone:
+            except FileVanished:
                 moved = True
         if not moved:
             break
-    return tuple(done[base] for base in sorted(done))
+    return tuple(checked[base] for base in sorted(checked))
 
 
-def _known_damage(
-    cold: PartitionManifest, meta: TopicMeta, directory: Path, facts: Evidence, notes: Notes
+def _check_known_damage(
+    cold: PartitionManifest, meta: TopicMeta, directory: Path, facts: Evidence, findings: Findings
 ) -> None:
-    """Read the objects again that are known to be damaged, at any depth: a repair takes them from here."""
+    """Check the objects again that are known to be damaged, so that a shallow verification reports them for a repair."""
     known = {item.name for item in read_scrub_state(directory).damaged}
     for entry in facts.entries or ():
         if entry.name not in known:
@@ -262,35 +272,35 @@ def _known_damage(
         twins = []
         for look in facts.segments or ():
             if look.header is not None and look.header.segment_id in entry.segment_ids:
-                unread = Notes()
+                unread = Findings()
                 newest = look is (facts.segments or ())[-1]
-                with suppress(Gone):
-                    check_segment(look.path, newest=newest, end_hint=None, deep=True, notes=unread)
+                with suppress(FileVanished):
+                    check_segment(look.path, newest=newest, end_hint=None, deep=True, findings=unread)
                     twins += [look] if not unread.problems else []
-        check_object(cold, meta, entry, twins, notes)
+        check_object(cold, meta, entry, twins, findings)
 
 
 def _deep_objects(
-    cold: PartitionManifest, meta: TopicMeta, segments: tuple[SegmentCheck, ...], notes: Notes
+    cold: PartitionManifest, meta: TopicMeta, segments: tuple[SegmentCheck, ...], findings: Findings
 ) -> None:
     local = {
         look.header.segment_id: look for look in segments if look.header is not None and not look.damaged
     }
-    head, _ = _head(cold, None, notes.inner())
+    head, _ = _head(cold, None, findings.empty_copy())
     before: ObjectEntry | None = None
-    for entry in _entries(cold, head, notes.inner())[0]:
+    for entry in _entries(cold, head, findings.empty_copy())[0]:
         twins = [local[item] for item in entry.segment_ids if item in local]
-        about = check_object(cold, meta, entry, twins, notes)
+        about = check_object(cold, meta, entry, twins, findings)
         if before is not None and about and not _follows(before, about[0]):
             where = cold.where(cold.keys.data(entry.name))
             offsets = before.base_offset, entry.end_offset
             reason = f"{entry.name} does not follow {before.name}: its segment was written after another one"
-            notes.problem(Problem(Item.LOG, where, reason, offsets=offsets, advice=ANOTHER_COPY))
+            findings.add_problem(Problem(Item.LOG, where, reason, offsets=offsets, advice=ANOTHER_COPY))
         before = entry
 
 
 def _follows(before: ObjectEntry, first: SegmentFacts) -> bool:
-    """Whether a segment may be the one after an object, or go on with the last segment in it, by its hash."""
+    """Whether a segment can follow an object by its hash, or is itself the last segment of the object."""
     if first.segment_id in before.segment_ids or before.end_offset != first.base_offset:
         return True
     named, known = first.prev_origin_hash, before.hash_at_end

@@ -1,4 +1,4 @@
-"""What a verification found: problems, what could not be looked at, and what a repair did."""
+"""The report of a verification: problems, parts that cannot be checked, and repairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Item(enum.StrEnum):
-    """What a problem is about."""
+    """The kind of thing that has a problem."""
 
     DOCUMENT = "document"
     SEGMENT = "segment"
@@ -21,32 +21,32 @@ class Item(enum.StrEnum):
 
 ADVICE = {
     Item.DOCUMENT: "keep the file and run tiered verify --repair, or put a copy back",
-    Item.SEGMENT: "keep the file and run tiered verify --repair; what the bucket has is fetched again",
+    Item.SEGMENT: "keep the file and run tiered verify --repair; records in the bucket are fetched again",
     Item.HEAD: "run tiered verify --repair: the manifest can be rebuilt from the objects",
     Item.PAGE: "run tiered verify --repair: the page can be rebuilt from its objects",
     Item.OBJECT: "run tiered verify --repair while the local segment is there: it is uploaded again",
-    Item.LOG: "keep every file, stop the passes, and look for a copy of what is missing",
+    Item.LOG: "keep every file, stop the passes, and find a copy of the missing records",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it should be.
+    """One problem of a file, an object or a log.
 
     Attributes
     ----------
     item
-        ``document``, ``segment``, ``head``, ``page``, ``object``, or ``log`` for what holds between them.
+        ``document``, ``segment``, ``head``, ``page`` or ``object``; ``log`` for a contradiction between them.
     where
         Path of the file, or URL of the object.
     reason
-        What is wrong, in one line.
+        The problem in one line.
     position
-        Byte position in it, where there is one.
+        Byte position in the file or object, if known.
     offsets
-        Offsets at risk, ``(start, end)``, end exclusive; None where they are not known.
+        Offsets at risk, ``(start, end)``, end exclusive; None if they are unknown.
     advice
-        What to do.
+        What to do; empty for the usual advice for this item.
     """
 
     item: Item
@@ -59,9 +59,9 @@ class Problem:
     advice: str = ""
 
     def __str__(self) -> str:
-        place = f" at byte {self.position}" if self.position is not None else ""
+        byte = f" at byte {self.position}" if self.position is not None else ""
         risk = f" (offsets {self.offsets[0]} to {self.offsets[1]})" if self.offsets is not None else ""
-        return f"{self.where}{place}: {self.reason}{risk}; {self.advice or ADVICE[self.item]}"
+        return f"{self.where}{byte}: {self.reason}{risk}; {self.advice or ADVICE[self.item]}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -70,7 +70,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Something that could not be looked at, and why: neither well nor damaged."""
+    """A part that cannot be checked, with the reason. It may be sound or damaged."""
 
     where: str
     reason: str
@@ -81,14 +81,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One thing that a repair did, or refused or only proposes to do, and why.
+    """One repair: done, refused, proposed or failed, with the reason.
 
     Attributes
     ----------
     result
-        ``done``, ``refused``, ``proposed`` (it needs to be asked for by name) or ``failed``.
+        ``done``, ``refused``, ``proposed`` (a further option must allow it) or ``failed``.
     kept
-        Where the damaged original lies now, where it was moved or copied.
+        The present path or URL of the damaged original, if it was moved or copied.
     """
 
     where: str
@@ -104,7 +104,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification looked at and found.
+    """The result of a verification.
 
     Attributes
     ----------
@@ -113,13 +113,13 @@ class VerifyReport:
     deep
         Whether every byte was read.
     problems
-        What is not as it should be; empty where all that could be looked at is well.
+        The problems; empty if everything that could be checked is sound.
     unknown
-        What could not be looked at, such as a bucket that does not answer.
+        The parts that could not be checked, such as a bucket that does not answer.
     segments, blocks, objects, bytes
-        How many segment files, blocks and objects were looked at, and the bytes that were read of them.
+        The numbers of checked segment files, blocks and objects, and the bytes read of them.
     repairs
-        What ``tiered verify --repair`` did before this look.
+        The repairs that ``tiered verify --repair`` made before this verification.
     """
 
     url: str
@@ -134,7 +134,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no problem was found; what is unknown is no problem."""
+        """Whether there is no problem; unknown parts are no problem."""
         return not self.problems
 
     def __iter__(self) -> Iterator[Problem]:

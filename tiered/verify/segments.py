@@ -1,6 +1,6 @@
-"""Look at one segment file, block by block: bounded memory, and on to the next block after each problem.
+"""The check of one segment file, block by block, with bounded memory; it continues after each damaged block.
 
-Files are read, never mapped: a file that is cut meanwhile, or a failing device, is then an error and no signal.
+Files are read, not mapped: with a map, a truncated file or a failing device would kill the process by a signal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..format.segment import (
 from ..format.segment_facts import ProducerState
 from ..warm.partition_directory import SegmentName
 from .block_values import check_body
-from .notes import Gone, Notes
+from .findings import FileVanished, Findings
 from .report import Item, Problem
 
 _WINDOW_BYTES = 1 << 20
@@ -47,22 +47,22 @@ _WINDOW_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheck:
-    """What one segment file was found to hold.
+    """The result of checking one segment file.
 
     Attributes
     ----------
     header, footer
-        None where they do not verify, or there is no footer.
-    found
-        The blocks that were found, whatever an index says.
+        None if they are damaged, or if there is no footer.
+    blocks
+        The sound blocks, independent of the footer's index.
     content_hash
-        Over the headers of the blocks found.
+        The hash over the headers of these blocks.
     end_offset
-        After the last record: as the footer says, else as the blocks do.
+        The offset after the last record, from the footer or else from the blocks.
     damaged
-        Whether a problem was found in this file.
+        Whether the file has a problem.
     hashes
-        The content hash up to each of the ends that were asked for; empty where no block ends there.
+        The content hash at each of the requested ends; empty if no block ends there.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class SegmentCheck:
     size: int
     header: SegmentHeader | None
     footer: Footer | None
-    found: BlockIndex
+    blocks: BlockIndex
     content_hash: str
     end_offset: int
     damaged: bool
@@ -83,53 +83,53 @@ def check_segment(
     newest: bool,
     end_hint: int | None,
     deep: bool,
-    notes: Notes,
+    findings: Findings,
     name: SegmentName | None = None,
     ends: AbstractSet[int] = frozenset(),
 ) -> SegmentCheck:
-    """Look at a segment file; what is wrong goes into `notes`.
+    """Check a segment file; add its problems to `findings`.
 
     Parameters
     ----------
     newest
-        Whether this is the file that takes appends: it may have no footer, and a torn tail.
+        Whether this is the active segment, which may have no footer and a torn tail.
     end_hint
-        Where the next segment begins, to tell the offsets at risk.
+        The base offset of the next segment, for the offsets at risk.
     deep
         Read and decode every block, not only the headers.
     name
-        The name that the file is meant for, where it has another one yet.
+        The future name of a file that still has a temporary name.
     ends
-        Offsets up to which the content hash is wanted.
+        Offsets whose content hash is needed.
 
     Raises
     ------
-    Gone
-        The file is not there any more.
+    FileVanished
+        The file does not exist any more.
     """
     name = name or SegmentName.parse(path.name)
     assert name is not None
     risk = (name.base_offset, end_hint) if end_hint is not None and end_hint > name.base_offset else None
-    with _opened(path) as file:
-        look = _Look(file, path, name, newest, deep, notes.inner(), risk, ends)
-        result = look.run()
-    notes.add(look.notes)
-    notes.segments += 1
+    with _open_file(path) as file:
+        walk = _SegmentWalk(file, path, name, newest, deep, findings.empty_copy(), risk, ends)
+        result = walk.run()
+    findings.add(walk.findings)
+    findings.segments += 1
     return result
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
-    """The blocks of a segment, followed from its header on, whatever its footer says.
+class BlockWalk:
+    """The blocks of a segment from its header on, independent of its footer.
 
     Attributes
     ----------
     end_position
-        Where the last block ends.
+        The end of the last block.
     problems
         Damage in front of bytes that are known to have been synced.
     producers
-        As the header and the blocks know them; those of a re-encoded segment know none.
+        The producers of the header and the blocks; re-encoded blocks have none.
     """
 
     header: SegmentHeader
@@ -143,34 +143,34 @@ class Walk:
     producers: tuple[ProducerState, ...]
 
 
-def walk_blocks(path: Path, *, producers_end: int = 1 << 63) -> Walk:
-    """Follow the blocks of a segment and check every byte of them.
+def walk_blocks(path: Path, *, producers_end: int = 1 << 63) -> BlockWalk:
+    """Walk over the blocks of a segment and check every byte of them.
 
     Parameters
     ----------
     producers_end
-        The producers are those that were known at this offset.
+        The result has the producers at this offset.
 
     Raises
     ------
     CorruptionError, UnsupportedFormat
-        The header does not verify.
-    Gone
+        The header is damaged.
+    FileVanished
     """
     name = SegmentName.parse(path.name)
     assert name is not None
-    with _opened(path) as file:
-        look = _Look(file, path, name, newest=True, deep=True, notes=Notes(), risk=None)
-        header = look.read_header()
-        end = look.follow(header, producers_end)
-        return Walk(
-            header, look.found, look.content.hexdigest(), end, look.end_position, look.last_append_us,
-            header.generation, tuple(look.notes.problems), look.producers.snapshot(),
+    with _open_file(path) as file:
+        walk = _SegmentWalk(file, path, name, newest=True, deep=True, findings=Findings(), risk=None)
+        header = walk.read_header()
+        end = walk.follow(header, producers_end)
+        return BlockWalk(
+            header, walk.blocks, walk.content.hexdigest(), end, walk.end_position, walk.last_append_us,
+            header.generation, tuple(walk.findings.problems), walk.producers.snapshot(),
         )  # fmt: skip
 
 
 class File:
-    """A file as it was when it was opened; see `opened`."""
+    """An open file, with its size at the time of the open."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -178,29 +178,29 @@ class File:
 
     def read(self, position: int, length: int) -> pa.Buffer:
         """Return up to `length` bytes at `position`; fewer only at the end of the file."""
-        pieces = []
-        while length > 0 and (piece := os.pread(self._fd, min(length, 1 << 30), position)):
-            pieces.append(piece)
-            position += len(piece)
-            length -= len(piece)
-        return pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        parts = []
+        while length > 0 and (part := os.pread(self._fd, min(length, 1 << 30), position)):
+            parts.append(part)
+            position += len(part)
+            length -= len(part)
+        return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[File]:
+def _open_file(path: Path) -> Iterator[File]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Gone(str(path)) from None
+        raise FileVanished(str(path)) from None
     try:
         yield File(fd)
     finally:
         os.close(fd)
 
 
-class _Look:
+class _SegmentWalk:
     def __init__(
-        self, file: File, path: Path, name: SegmentName, newest: bool, deep: bool, notes: Notes,
+        self, file: File, path: Path, name: SegmentName, newest: bool, deep: bool, findings: Findings,
         risk: tuple[int, int] | None, ends: AbstractSet[int] = frozenset(),
     ) -> None:  # fmt: skip
         self.ends = ends
@@ -210,10 +210,10 @@ class _Look:
         self.name = name
         self.newest = newest
         self.deep = deep
-        self.notes = notes
+        self.findings = findings
         self.risk = risk
         self.where = str(path)
-        self.found = BlockIndex()
+        self.blocks = BlockIndex()
         self.content = ContentHash()
         self.producers = ProducerTable()
         self.end_position = 0
@@ -221,10 +221,10 @@ class _Look:
 
     def run(self) -> SegmentCheck:
         header, footer = None, None
-        with self.notes.guard(Item.SEGMENT, self.where, position=0, offsets=self.risk):
+        with self.findings.guard(Item.SEGMENT, self.where, position=0, offsets=self.risk):
             header = self.read_header()
         at = max(0, self.file.size - 32)
-        with self.notes.guard(Item.SEGMENT, self.where, position=at, offsets=self.risk):
+        with self.findings.guard(Item.SEGMENT, self.where, position=at, offsets=self.risk):
             footer = read_footer(self.file.size, self.file.read, where=self.where)
             if footer is None and not self.newest:
                 raise CorruptionError(
@@ -235,27 +235,27 @@ class _Look:
         end = self.name.base_offset
         if footer is not None:
             end = footer.facts.end_offset
-            self._sealed(header, footer)
+            self._check_sealed(header, footer)
         elif header is not None:
             end = self.follow(header)
-        if any(problem.offsets is None for problem in self.notes.problems):
+        if any(problem.offsets is None for problem in self.findings.problems):
             ends = [block.end_offset for block, _ in self._later_blocks(0, None, 0)]
             risk = (self.name.base_offset, max([self.name.base_offset + 1, *ends]))
-            self.notes.problems = [
-                replace(item, offsets=item.offsets or risk) for item in self.notes.problems
+            self.findings.problems = [
+                replace(item, offsets=item.offsets or risk) for item in self.findings.problems
             ]
         hashes = {
             item: self.hashes.get(item, "") for item in self.ends if self.name.base_offset < item <= end
         }
         return SegmentCheck(
-            self.path, self.name, self.file.size, header, footer, self.found, self.content.hexdigest(), end,
-            bool(self.notes.problems), hashes,
+            self.path, self.name, self.file.size, header, footer, self.blocks, self.content.hexdigest(), end,
+            bool(self.findings.problems), hashes,
         )  # fmt: skip
 
     def read_header(self) -> SegmentHeader:
         declared = int.from_bytes(self.file.read(8, 4).to_pybytes(), "little")
         length = min(max(declared, FIXED_BYTES), HEADER_BYTES_MAX)
-        self.notes.read(self.where, min(length, self.file.size))
+        self.findings.count_read(self.where, min(length, self.file.size))
         header = decode_segment_header(self.file.read(0, length), where=self.where)
         if (header.base_offset, header.generation) != (self.name.base_offset, self.name.generation):
             raise CorruptionError(
@@ -265,9 +265,9 @@ class _Look:
 
     # -- with a footer ---------------------------------------------------------------------------
 
-    def _sealed(self, header: SegmentHeader | None, footer: Footer) -> None:
-        """Look at each block of the index, and at the marks between them, so that no byte is left out."""
-        self.notes.read(self.where, self.file.size - footer.position)
+    def _check_sealed(self, header: SegmentHeader | None, footer: Footer) -> None:
+        """Check each block of the index and the marks between them, so that every byte is checked."""
+        self.findings.count_read(self.where, self.file.size - footer.position)
         index, facts = footer.index, footer.facts
         if header is not None and (facts.segment_id, facts.base_offset) != (
             header.segment_id,
@@ -283,20 +283,20 @@ class _Look:
             base, count = int(index.base_offsets[i]), int(index.record_counts[i])
             after = int(index.base_offsets[i + 1]) if i + 1 < len(index) else facts.end_offset
             risk = (base, max(after, base + count))
-            with self.notes.guard(Item.SEGMENT, self.where, position=position, offsets=risk):
+            with self.findings.guard(Item.SEGMENT, self.where, position=position, offsets=risk):
                 self._marks(position, start, segment_id)
-            with self.notes.guard(Item.SEGMENT, self.where, position=start, offsets=risk):
+            with self.findings.guard(Item.SEGMENT, self.where, position=start, offsets=risk):
                 block = self._block_header(start, segment_id)
                 if (block.base_offset, block.length, block.record_count) != (base, length, count):
                     raise CorruptionError("block is not the one in the index", position=start)
                 self._body(header, block, start)
-                self._keep(block, start)
+                self._add_block(block, start)
             position = start + length
-        with self.notes.guard(Item.SEGMENT, self.where, position=position, offsets=self.risk):
+        with self.findings.guard(Item.SEGMENT, self.where, position=position, offsets=self.risk):
             self._marks(position, footer.position, segment_id)
 
     def _marks(self, position: int, end: int, segment_id: bytes) -> None:
-        """Check that there is nothing but marks between two places."""
+        """Check that only marks lie between two positions."""
         while position < end:
             block = self._block_header(position, segment_id)
             if block.record_count or position + block.length > end:
@@ -306,9 +306,9 @@ class _Look:
     # -- without one -----------------------------------------------------------------------------
 
     def follow(self, header: SegmentHeader, producers_end: int = 1 << 63) -> int:
-        """Follow the blocks as recovery does; beyond a damaged place look for the next block.
+        """Walk over the blocks like recovery; after a damaged block, continue at the next valid one.
 
-        Returns the offset after the last block.
+        Return the offset after the last block.
         """
         position, offset, epoch, synced = header.length, header.base_offset, 0, 0
         self.end_position, self.last_append_us = position, header.created_us
@@ -326,24 +326,24 @@ class _Look:
                 self._body(header, block, position)
             except CorruptionError as damage:
                 if self.file.read(position, 4).to_pybytes() == FOOTER_MAGIC:
-                    break  # what is left of a footer is dealt with where footers are
+                    break  # the check of the footer reports a damaged footer
                 later = self._later_block(position, segment_id, epoch)
                 proven = (
                     not self.newest or synced > position or self._proves(later, position, segment_id, epoch)
                 )
                 if not proven:
-                    break  # a torn tail: nobody was promised these bytes
+                    break  # a torn tail, whose bytes were never acknowledged
                 resumed = later if later is not None and later[0].base_offset >= offset else None
-                # Damage in the file's middle is followed by a block; else what the file once held is not known.
+                # Damage in the middle ends at the next valid block. Without one, the lost offsets are unknown.
                 end = resumed[0].base_offset if resumed else max(offset + 1, self.risk[1] if self.risk else 0)
-                said = f"{damage.reason}, in bytes that had been synced" if self.newest else damage.reason
+                reason = f"{damage.reason}, in bytes that had been synced" if self.newest else damage.reason
                 at = position if damage.position is None else damage.position
-                self._problem(said, at, (offset, max(end, offset + 1)))
+                self._problem(reason, at, (offset, max(end, offset + 1)))
                 if resumed is None:
                     break
                 (block, position), offset = resumed, resumed[0].base_offset
                 continue
-            self._keep(block, position)
+            self._add_block(block, position)
             if block.end_offset <= producers_end:
                 self.producers.add_block(block)
             epoch, synced = block.writer_epoch, max(synced, block.synced_through)
@@ -358,7 +358,7 @@ class _Look:
     def _proves(
         self, later: tuple[BlockHeader, int] | None, position: int, segment_id: bytes, epoch: int
     ) -> bool:
-        """Whether a later block was written when the bytes at `position` were known durable."""
+        """Whether a later block proves that the bytes at `position` had been synced."""
         return later is not None and any(
             block.synced_through > position for block, _ in self._later_blocks(position, segment_id, epoch)
         )
@@ -366,27 +366,27 @@ class _Look:
     def _later_blocks(
         self, position: int, segment_id: bytes | None, epoch: int
     ) -> Iterator[tuple[BlockHeader, int]]:
-        """Yield the valid block headers of this segment, or of any, after `position`."""
+        """Yield the valid block headers after `position`, of this segment or, with None, of any segment."""
         at = position + ALIGNMENT - position % ALIGNMENT
         while at < self.file.size:
             window = self.file.read(at, _WINDOW_BYTES + HEADER_BYTES).to_pybytes()
-            place = window.find(MAGIC)
-            while 0 <= place < _WINDOW_BYTES:
-                if place % ALIGNMENT == 0:
+            index = window.find(MAGIC)
+            while 0 <= index < _WINDOW_BYTES:
+                if index % ALIGNMENT == 0:
                     try:
-                        block = decode_header(window[place : place + HEADER_BYTES])
+                        block = decode_header(window[index : index + HEADER_BYTES])
                         if segment_id in (None, block.segment_id) and block.writer_epoch >= epoch:
-                            yield block, at + place
+                            yield block, at + index
                     except CorruptionError:
                         pass
-                place = window.find(MAGIC, place + 1)
+                index = window.find(MAGIC, index + 1)
             at += _WINDOW_BYTES
 
     # -- blocks ----------------------------------------------------------------------------------
 
     def _block_header(self, position: int, segment_id: bytes) -> BlockHeader:
         data = self.file.read(position, HEADER_BYTES)
-        self.notes.read(self.where, data.size)
+        self.findings.count_read(self.where, data.size)
         block = decode_header(data, where=self.where, position=position)
         if block.segment_id != segment_id:
             raise CorruptionError("block of another segment", position=position)
@@ -395,23 +395,25 @@ class _Look:
         return block
 
     def _body(self, header: SegmentHeader | None, block: BlockHeader, position: int) -> None:
-        """Read and check a block's chunks: all of them where a recovery would, and in a deep look."""
+        """Read and check the chunks of a block in the newest segment, or in a deep check."""
         if block.record_count == 0 or not (self.deep or self.newest):
             return
         data = self.file.read(position, block.length)
-        self.notes.read(self.where, block.stored_length)
+        self.findings.count_read(self.where, block.stored_length)
         if self.deep and header is not None:
             check_body(block, data, header.schema, where=self.where, position=position)
         else:
             verify_chunks(block, data, where=self.where, position=position)
 
-    def _keep(self, block: BlockHeader, position: int) -> None:
+    def _add_block(self, block: BlockHeader, position: int) -> None:
         if block.record_count:
-            self.notes.blocks += 1
-            self.found.add(block, position)
+            self.findings.blocks += 1
+            self.blocks.add(block, position)
             self.content.add(self.file.read(position, HEADER_BYTES).to_pybytes())
             if block.end_offset in self.ends:
                 self.hashes[block.end_offset] = self.content.hexdigest()
 
     def _problem(self, reason: str, position: int, offsets: tuple[int, int] | None) -> None:
-        self.notes.problem(Problem(Item.SEGMENT, self.where, reason, position=position, offsets=offsets))
+        self.findings.add_problem(
+            Problem(Item.SEGMENT, self.where, reason, position=position, offsets=offsets)
+        )

@@ -1,4 +1,4 @@
-"""Verify a store: its documents, every partition, its bucket. Never raises for damage, never changes data."""
+"""The verification of a store: its documents, partitions and bucket. It raises no error for damage and changes no data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..format.topic_meta import TopicMeta
 from ..reader.tiers import Tiers
 from ..warm.catalog import TOPICS_DIRECTORY
 from ..warm.partition_directory import list_segments
-from .damage_memory import Memory
+from .damage_memory import DamageMemory
 from .documents import (
     check_bucket_document,
     check_bucket_topic,
@@ -24,7 +24,7 @@ from .documents import (
     check_topic_document,
     local_topic_names,
 )
-from .notes import Gone, Notes, Progress
+from .findings import FileVanished, Findings, Progress
 from .partitions import VerifiedTiers, check_partition_tiers
 from .report import Item, Problem, VerifyReport
 from .segments import check_segment
@@ -35,33 +35,33 @@ def verify_store(
     *,
     deep: bool = False,
     progress: Progress | None = None,
-    memory: Memory | None = None,
+    memory: DamageMemory | None = None,
 ) -> VerifyReport:
-    """Look at everything that a store has, on disk and in its bucket.
+    """Verify the files and objects of a store.
 
     Parameters
     ----------
     access
-        Where its tiers lie. Nothing of the store needs to be sound, nor a bucket within reach.
+        The store's tiers. Any part of the store may be damaged, and the bucket may not answer.
     deep
-        Read and check every byte; else headers, footers, indexes, manifests, and that objects are there.
+        Read and check every byte. Otherwise check headers, footers, indexes, manifests, and that objects exist.
     progress
-        Told what is read.
+        Called with each read.
     memory
-        Where it is remembered which objects are damaged; None for a store that must not be written to.
+        Stores the damaged objects; None for a store that must not be changed.
     """
-    notes = Notes(progress)
-    places = access.locations
-    with notes.guard(Item.LOG, str(places.root or places.cold_url)):
-        _Verifier(access, deep, notes, memory).run()
+    findings = Findings(progress)
+    where = str(access.locations.root or access.locations.cold_url)
+    with findings.guard(Item.LOG, where):
+        _Verifier(access, deep, findings, memory).run()
     return VerifyReport(
-        str(places.root or places.cold_url), deep, tuple(notes.problems), tuple(notes.unknown),
-        notes.segments, notes.blocks, notes.objects, notes.bytes,
+        where, deep, tuple(findings.problems), tuple(findings.unknown),
+        findings.segments, findings.blocks, findings.objects, findings.bytes,
     )  # fmt: skip
 
 
 def bucket_topics(store: ObjectStore) -> Iterator[tuple[str, UUID]]:
-    """Yield name and id of every topic that has a folder in a bucket, deleted ones too."""
+    """Yield name and id of every topic with a folder in a bucket, including deleted topics."""
     bucket = StoreDocuments(store)
     for folder in store.folders(""):
         name = topic_of_folder(folder)
@@ -69,19 +69,19 @@ def bucket_topics(store: ObjectStore) -> Iterator[tuple[str, UUID]]:
             yield from ((name, topic_id) for topic_id in bucket.topic_ids(name))
 
 
-def find_bucket_topic(store: ObjectStore, name: str, notes: Notes) -> TopicMeta | None:
-    """Return the one live topic of this name as the bucket knows it; None where it does not, or knows two."""
-    bucket, found = StoreDocuments(store), []
-    with notes.guard(Item.DOCUMENT, f"{store.url.rstrip('/')}/{name}"):
+def find_bucket_topic(store: ObjectStore, name: str, findings: Findings) -> TopicMeta | None:
+    """Return the only live topic of this name in the bucket; None if there is none, or if there are two."""
+    bucket, topics = StoreDocuments(store), []
+    with findings.guard(Item.DOCUMENT, f"{store.url.rstrip('/')}/{name}"):
         for topic_id in bucket.topic_ids(name):
-            meta = _read_topic(bucket, name, topic_id, notes)
-            found += [meta] if meta is not None else []
-    return found[0] if len(found) == 1 else None
+            meta = _read_topic(bucket, name, topic_id, findings)
+            topics += [meta] if meta is not None else []
+    return topics[0] if len(topics) == 1 else None
 
 
-def _read_topic(bucket: StoreDocuments, name: str, topic_id: UUID, notes: Notes) -> TopicMeta | None:
+def _read_topic(bucket: StoreDocuments, name: str, topic_id: UUID, findings: Findings) -> TopicMeta | None:
     where = f"{bucket.store.url.rstrip('/')}/{topic_key(name, topic_id)}"
-    with notes.guard(Item.DOCUMENT, where, position=0):
+    with findings.guard(Item.DOCUMENT, where, position=0):
         values = bucket.read_topic(name, topic_id)
         if values is None:
             raise CorruptionError("is missing beside objects", where=where, position=0)
@@ -90,32 +90,32 @@ def _read_topic(bucket: StoreDocuments, name: str, topic_id: UUID, notes: Notes)
 
 
 class _Verifier:
-    def __init__(self, access: Tiers, deep: bool, notes: Notes, memory: Memory | None) -> None:
+    def __init__(self, access: Tiers, deep: bool, findings: Findings, memory: DamageMemory | None) -> None:
         self._access = access
         self._root = access.locations.root
         self._deep = deep
-        self._notes = notes
+        self._findings = findings
         self._memory = memory
 
     def run(self) -> None:
-        notes, root = self._notes, self._root
-        store_id = check_store_document(root, notes) if root is not None else None
-        store = self._reach()
+        findings, root = self._findings, self._root
+        store_id = check_store_document(root, findings) if root is not None else None
+        store = self._connect()
         in_bucket: list[tuple[str, UUID]] = []
         if store is not None:
-            with notes.guard(Item.LOG, store.url):
+            with findings.guard(Item.LOG, store.url):
                 in_bucket = list(bucket_topics(store))
-            bucket_id = check_bucket_document(StoreDocuments(store), store_id, bool(in_bucket), notes)
+            bucket_id = check_bucket_document(StoreDocuments(store), store_id, bool(in_bucket), findings)
             store_id = store_id or bucket_id
         tiers = VerifiedTiers(
-            root, store, store_id, cold_known=not self._access.has_cold and self._remembers_cold()
+            root, store, store_id, cold_known=not self._access.has_cold and self._has_valid_binding()
         )
         known: set[UUID] = set()
-        for name in local_topic_names(root, notes) if root is not None else []:
+        for name in local_topic_names(root, findings) if root is not None else []:
             with self._topic(name):
                 known |= self._local_topic(tiers, name, in_bucket)
-        # After the topics: what was deleted since is among these, or has its tombstone.
-        known |= check_deletions(root, notes) if root is not None else set()
+        # After the topics: one that was deleted meanwhile is among the deletions, or has its tombstone.
+        known |= check_deletions(root, findings) if root is not None else set()
         for name, topic_id in in_bucket:
             if topic_id not in known:
                 with self._topic(name):
@@ -123,91 +123,91 @@ class _Verifier:
 
     @contextmanager
     def _topic(self, name: str) -> Iterator[None]:
-        self._notes.topic, self._notes.partition = name, None
-        with self._notes.guard(Item.LOG, name):
+        self._findings.topic, self._findings.partition = name, None
+        with self._findings.guard(Item.LOG, name):
             yield
-        self._notes.topic, self._notes.partition = "", None
+        self._findings.topic, self._findings.partition = "", None
 
-    def _remembers_cold(self) -> bool:
-        """Whether the store's own document says where its bucket is, or that there is none."""
-        return not any(problem.where.endswith("cold.json") for problem in self._notes.problems)
+    def _has_valid_binding(self) -> bool:
+        """Whether the binding to the bucket is sound, so that a store without one has no bucket."""
+        return not any(problem.where.endswith("cold.json") for problem in self._findings.problems)
 
-    def _reach(self) -> ObjectStore | None:
-        """Return the bucket if it answers; one that does not is asked once, as each question takes all its retries."""
+    def _connect(self) -> ObjectStore | None:
+        """Return the bucket if it answers; otherwise no other request is made, because each would take all retries."""
         if not self._access.has_cold:
             return None
-        notes = self._notes.inner()
+        findings = self._findings.empty_copy()
         url = self._access.locations.cold_url or ""
         store = None
-        with notes.guard(Item.LOG, url):
+        with findings.guard(Item.LOG, url):
             store = self._access.object_store
             next(store.list("store.json/"), None)
-        for item in notes.unknown:
-            self._notes.not_known(url, f"the bucket was not looked at: {item.reason}")
-        return store if not notes.unknown else None
+        for item in findings.unknown:
+            self._findings.add_unknown(url, f"the bucket was not checked: {item.reason}")
+        return store if not findings.unknown else None
 
     def _local_topic(self, tiers: VerifiedTiers, name: str, in_bucket: list[tuple[str, UUID]]) -> set[UUID]:
         assert self._root is not None
         directory = self._root / TOPICS_DIRECTORY / name
-        meta = check_topic_document(self._root, name, self._notes)
+        meta = check_topic_document(self._root, name, self._findings)
         if meta is None and tiers.bucket is not None:
-            meta = find_bucket_topic(tiers.bucket, name, self._notes.inner())
+            meta = find_bucket_topic(tiers.bucket, name, self._findings.empty_copy())
         if meta is None:
             self._without_document(directory)
             return {topic_id for other, topic_id in in_bucket if other == name}
         if tiers.bucket is not None:
             published = (name, meta.topic_id) in in_bucket
-            check_bucket_topic(StoreDocuments(tiers.bucket), meta, published, self._notes)
+            check_bucket_topic(StoreDocuments(tiers.bucket), meta, published, self._findings)
         for partition in range(meta.partitions):
-            self._notes.partition = partition
+            self._findings.partition = partition
             self._partition(tiers, meta, partition, directory / str(partition))
-        self._notes.partition = None
+        self._findings.partition = None
         return {meta.topic_id}
 
     def _without_document(self, directory: Path) -> None:
-        """Look at the segments of a topic of which nobody knows the schema."""
+        """Check the segments of a topic whose schema is unknown."""
         for partition in sorted(path for path in directory.iterdir() if path.is_dir()):
             names = list_segments(partition).segments
             for i, name in enumerate(names):
                 hint = names[i + 1].base_offset if i + 1 < len(names) else None
                 path = partition / str(name)
                 try:
-                    with self._notes.guard(Item.SEGMENT, str(path)):
+                    with self._findings.guard(Item.SEGMENT, str(path)):
                         check_segment(
                             path,
                             newest=i + 1 == len(names),
                             end_hint=hint,
                             deep=self._deep,
-                            notes=self._notes,
+                            findings=self._findings,
                         )
-                except Gone:
-                    self._notes.not_known(str(path), "moved while it was looked at")
+                except FileVanished:
+                    self._findings.add_unknown(str(path), "moved while it was checked")
 
     def _bucket_topic(self, tiers: VerifiedTiers, name: str, topic_id: UUID) -> None:
         assert tiers.bucket is not None
-        meta = _read_topic(StoreDocuments(tiers.bucket), name, topic_id, self._notes)
+        meta = _read_topic(StoreDocuments(tiers.bucket), name, topic_id, self._findings)
         if meta is None:
             return
         if self._root is not None and not (self._root / TOPICS_DIRECTORY / name).is_dir():
             where = str(self._root / TOPICS_DIRECTORY / name)
-            self._notes.problem(
+            self._findings.add_problem(
                 Problem(Item.LOG, where, "the topic is in the bucket, and its directory is missing")
             )
         for partition in range(meta.partitions):
-            self._notes.partition = partition
+            self._findings.partition = partition
             self._partition(tiers, meta, partition, None)
 
     def _partition(
         self, tiers: VerifiedTiers, meta: TopicMeta, partition: int, directory: Path | None
     ) -> None:
-        notes = self._notes.inner()
+        findings = self._findings.empty_copy()
         where = str(directory) if directory is not None else f"{meta.name}/{partition}"
         try:
-            with notes.guard(Item.LOG, where):
-                check_partition_tiers(tiers, meta, partition, directory, deep=self._deep, notes=notes)
-        except Gone:
-            notes.not_known(where, "files keep moving while they are looked at")
+            with findings.guard(Item.LOG, where):
+                check_partition_tiers(tiers, meta, partition, directory, deep=self._deep, findings=findings)
+        except FileVanished:
+            findings.add_unknown(where, "files keep moving while they are checked")
         if self._memory is not None and directory is not None and tiers.bucket is not None:
             data = PartitionKeys.of(meta.name, meta.topic_id, partition).data_prefix
-            self._memory.note(directory, f"{tiers.bucket.url.rstrip('/')}/{data}", notes)
-        self._notes.add(notes)
+            self._memory.record(directory, f"{tiers.bucket.url.rstrip('/')}/{data}", findings)
+        self._findings.add(findings)

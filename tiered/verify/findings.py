@@ -1,4 +1,4 @@
-"""Where the checks write what they find, and the net that keeps any damage from ending a verification."""
+"""`Findings`: the problems and unknowns of a verification, and the guard that turns any error into one of them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..errors import CorruptionError, ObjectNotFound, TieredError, UnsupportedFo
 from .report import Item, Problem, Unknown
 
 Progress = Callable[[str, int], None]
-"""Told what is looked at, and how many bytes of it were read since the last call."""
+"""Takes the path or URL that is being read, and the number of bytes read since the last call."""
 
 
-class Gone(Exception):
-    """What was to be looked at is not there any more: it moved or was replaced meanwhile."""
+class FileVanished(Exception):
+    """A file was moved or replaced before it could be checked."""
 
 
 @dataclass(slots=True)
-class Notes:
-    """Problems, unknowns and counts of one verification, and of which topic they are.
+class Findings:
+    """The problems, unknowns and counts of one verification, with the topic and partition being checked.
 
     Attributes
     ----------
-    looked
-        Objects of which every byte was read, by name, each with the first problem that was found.
+    objects_read
+        The objects of which every byte was read, by name, each with its first problem or None.
     """
 
     progress: Progress | None = None
@@ -36,39 +36,39 @@ class Notes:
     blocks: int = 0
     objects: int = 0
     bytes: int = 0
-    looked: dict[str, Problem | None] = field(default_factory=dict)
+    objects_read: dict[str, Problem | None] = field(default_factory=dict)
 
-    def inner(self) -> Notes:
-        """Return empty notes of the same topic and partition, to be added or thrown away."""
-        return Notes(self.progress, topic=self.topic, partition=self.partition)
+    def empty_copy(self) -> Findings:
+        """Return empty findings for the same topic and partition, to add or to discard later."""
+        return Findings(self.progress, topic=self.topic, partition=self.partition)
 
-    def add(self, other: Notes) -> None:
-        """Take over what `other` found."""
+    def add(self, other: Findings) -> None:
+        """Add the findings in `other`."""
         for problem in other.problems:
-            self.problem(problem)
+            self.add_problem(problem)
         for item in other.unknown:
-            self.not_known(item.where, item.reason)
+            self.add_unknown(item.where, item.reason)
         self.segments += other.segments
         self.blocks += other.blocks
         self.objects += other.objects
         self.bytes += other.bytes
-        self.looked |= other.looked
+        self.objects_read |= other.objects_read
 
-    def problem(self, problem: Problem) -> None:
-        """Write down a problem, once."""
+    def add_problem(self, problem: Problem) -> None:
+        """Add a problem, unless it is there already."""
         if problem.topic == "" and problem.partition is None:
             problem = replace(problem, topic=self.topic, partition=self.partition)
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def not_known(self, where: str, reason: str) -> None:
-        """Write down what could not be looked at, once."""
+    def add_unknown(self, where: str, reason: str) -> None:
+        """Add a part that cannot be checked, unless it is there already."""
         item = Unknown(where, reason)
         if item not in self.unknown:
             self.unknown.append(item)
 
-    def read(self, where: str, count: int) -> None:
-        """Count bytes that were read."""
+    def count_read(self, where: str, count: int) -> None:
+        """Count bytes read from a file or object."""
         self.bytes += count
         if self.progress is not None:
             self.progress(where, count)
@@ -76,28 +76,28 @@ class Notes:
     def guard(
         self, item: Item, where: str, *, position: int | None = None, offsets: tuple[int, int] | None = None
     ) -> Guard:
-        """Turn whatever is raised within into a problem or an unknown, and go on after it."""
+        """Return a context that turns every error of its body into a problem or an unknown."""
         return Guard(self, Problem(item, where, "", position=position, offsets=offsets))
 
 
 class Guard:
-    """What `Notes.guard` returns.
+    """The context of `Findings.guard`.
 
-    Unreadable is not absent and unknown is not failed (promise P10): only bytes that were read and are wrong,
-    or what the disk or the bucket says with authority, is a problem.
+    Unreadable is not absent, and unknown is not failed (promise P10). A problem is only what is certain: bytes that were
+    read and are wrong, a missing object, a device error. All other errors are unknowns.
     """
 
-    __slots__ = ("_blank", "_notes")
+    __slots__ = ("_blank", "_findings")
 
-    def __init__(self, notes: Notes, blank: Problem) -> None:
-        self._notes = notes
+    def __init__(self, findings: Findings, blank: Problem) -> None:
+        self._findings = findings
         self._blank = blank
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if error is None or isinstance(error, Gone) or not isinstance(error, Exception):
+        if error is None or isinstance(error, FileVanished) or not isinstance(error, Exception):
             return False
         blank = self._blank
         if isinstance(error, CorruptionError):
@@ -112,15 +112,15 @@ class Guard:
         elif isinstance(error, ObjectNotFound):
             self._problem("is missing", blank.where, None, blank.offsets)
         elif isinstance(error, UnsupportedFormat):
-            self._notes.not_known(blank.where, f"{error}: upgrade to look at it")
+            self._findings.add_unknown(blank.where, f"{error}: upgrade to check it")
         elif isinstance(error, TieredError):
-            self._notes.not_known(blank.where, str(error))
+            self._findings.add_unknown(blank.where, str(error))
         elif isinstance(error, OSError) and error.errno == errno.EIO:
             self._problem(f"the device cannot read it ({error})", blank.where, blank.position, blank.offsets)
         elif isinstance(error, OSError) and error.errno is not None:
-            self._notes.not_known(blank.where, f"cannot be read ({error})")
+            self._findings.add_unknown(blank.where, f"cannot be read ({error})")
         else:
-            # Damaged bytes reach libraries that promise no classes of errors; a verification outlives them all.
+            # Damaged bytes can raise any error in a library, and no error may end a verification.
             reason = f"cannot be decoded ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
             self._problem(reason, blank.where, blank.position, blank.offsets)
         return True
@@ -128,6 +128,6 @@ class Guard:
     def _problem(
         self, reason: str, where: str, position: int | None, offsets: tuple[int, int] | None
     ) -> None:
-        self._notes.problem(
+        self._findings.add_problem(
             replace(self._blank, reason=reason, where=where, position=position, offsets=offsets)
         )
