@@ -50,7 +50,7 @@ from tiered.reader.locations import TierLocations
 from tiered.reader.rows import Query
 from tiered.reader.same_log import SameLog
 from tiered.reader.tiers import Tiers
-from tiered.recovery.restore import _look, _Restore
+from tiered.recovery.restore import _Restore, _verify_bucket
 from tiered.survey.local_segments import LocalSegments
 from tiered.tiering import claims as claims_module
 from tiered.tiering import fences, local_actions, partition_handle, publish_actions, store_claim
@@ -599,7 +599,7 @@ class ModelRestore(_Restore):
         self.disk.store_lineage = restoring.lineage
         return restoring
 
-    def _begun(self) -> None: ...
+    def _read_mark(self) -> None: ...
 
     def _segment(self, directory: Path, meta: Any, partition: int, epoch: int, base: int, last: Any) -> None:
         self.disk.create(base)
@@ -607,7 +607,7 @@ class ModelRestore(_Restore):
 
 def restore(disk: Disk) -> None:
     """Restore into a disk, as `tiered.restore` does before it opens the store."""
-    _look(StoreDocuments(model().store()), None, CLOCK_US, {})
+    _verify_bucket(StoreDocuments(model().store()), None, CLOCK_US, {})
     ModelRestore(disk).run()
 
 

@@ -24,7 +24,7 @@ from tests.support.stores import HOUR_US, let_intent_lapse, open_store
 from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.format.manifest import Head, Origin
-from tiered.recovery.point_in_time import LogPiece, View, view_at
+from tiered.recovery.point_in_time import LogPiece, LogView, view_at
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ class Model:
         self.named = [item.name for item in view.pieces if item.end_offset > start]
         self._begin(view.lineage, view.lineage_start, start)
 
-    def view(self, at_us: int) -> View:
+    def view(self, at_us: int) -> LogView:
         named: Any = object()
         pieces = [
             replace(item, entry=named if name in self.named else None, rank=(int(name in self.named),))
@@ -584,7 +584,7 @@ def test_times_that_cannot_be_had_are_refused(history: History) -> None:
     before = head_of(history.url)
     day_us = 24 * HOUR_US
     for at, words in (
-        (history.clock.now_us // 1000 + 1, "still to come"),
+        (history.clock.now_us // 1000 + 1, "in the future"),
         (history.clock.now_us // 1000 - day_us // 1000 - 1, "sweep.grace = 1d"),
         (datetime(2025, 1, 1), "no time zone"),
         ("yesterday", "aware datetime"),

@@ -585,11 +585,11 @@ def test_a_query_that_looks_at_a_bucket_in_the_middle_of_a_restore_sees_what_it_
     def looked_at(*arguments: Any) -> Any:
         nonlocal read
         read = stream.latest(read)
-        return rewound(*arguments)
+        return rewind_head(*arguments)
 
     module: Any = sys.modules["tiered.recovery.restore"]  # the package has the function by this name
-    rewound = module.rewound
-    monkeypatch.setattr(module, "rewound", looked_at)
+    rewind_head = module.rewind_head
+    monkeypatch.setattr(module, "rewind_head", looked_at)
     at = (clock.now_us - 150_000_000) // 1000
     with tiered.restore(bucket, tmp_path / "new", at=at, settings=settings, host=host) as store:
         assert store.topic("t").offsets()[0].end == 20

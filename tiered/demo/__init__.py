@@ -1,4 +1,4 @@
-"""The demo: a year of real flights moves through the tiers and is queried as one table, every answer checked."""
+"""The demo: a year of real flights moves through the tiers and is queried as one table; every answer is checked."""
 
 from .story import run_demo
 

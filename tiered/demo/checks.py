@@ -1,4 +1,4 @@
-"""Where everything lies, and whether reads across the tiers are right."""
+"""The checks of the demo: the tiers of the data, and reads across the tiers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .flights import KNOWN_ANSWERS, ORIGINS, ROW_COUNT, TIMESTAMP, answers
 from .stage import Stage
 
 _TIERS = {"hot": "memory", "warm": "segment files", "cold": "Parquet in the bucket"}
-# How far the range that spans all tiers reaches into the oldest and the newest.
-_REACH = 5_000
+# The number of records of the oldest and of the newest tier in a range that spans all tiers.
+_OVERLAP = 5_000
 
 
 def print_where(stage: Stage, store: Store, topics: Iterable[str]) -> None:
-    """Print records and bytes by tier; a record that is in several counts for the one that is read."""
+    """Print records and bytes by tier; a record in several tiers counts for the one that a scan reads."""
     stage.section("Where everything lies")
     rows, bold = [], []
     for name in topics:
@@ -41,7 +41,7 @@ def _row(name: str, share: TierShare, total: int) -> tuple[str, ...]:
 
 
 def check_across_tiers(stage: Stage, typed: Topic, records: Topic, flights: pa.Table) -> None:
-    """Read ranges that lie in all three tiers, and everything, and compare with the input."""
+    """Read ranges that span all three tiers, and all records, and compare them with the input."""
     stage.section("One reader across the tiers, in Python")
     _check_typed(stage, typed, flights)
     _check_records(stage, records, flights)
@@ -51,10 +51,10 @@ def check_across_tiers(stage: Stage, typed: Topic, records: Topic, flights: pa.T
         table.num_rows == ROW_COUNT and table.column("offset").to_pylist() == list(range(ROW_COUNT)),
         f"{ROW_COUNT:,} rows, each offset once and in order",
     )
-    found = answers(table)
+    by_carrier = answers(table)
     for carrier, known in KNOWN_ANSWERS.items():
         stage.check(
-            known.agrees(found.get(carrier)),
+            known.agrees(by_carrier.get(carrier)),
             f"{carrier}: {known.departures:,} departures, mean delay {known.mean_delay:.4f} minutes, as is known",
         )
 
@@ -64,14 +64,14 @@ def spanning_scan(topic: Topic, partition: int) -> Scan:
     splits = topic.scan(partition).splits()
     cold_end = max((item.end_offset for item in splits if item.tier == "cold"), default=0)
     hot_start = min((item.start_offset for item in splits if item.tier == "hot"), default=0)
-    return topic.scan(partition, start_offset=max(0, cold_end - _REACH), end_offset=hot_start + _REACH)
+    return topic.scan(partition, start_offset=max(0, cold_end - _OVERLAP), end_offset=hot_start + _OVERLAP)
 
 
 def _check_typed(stage: Stage, topic: Topic, flights: pa.Table) -> None:
     scan = spanning_scan(topic, 0)
     with stage.step("scan", "flights, from the last cold rows to the first hot ones") as step:
         table = scan.to_arrow()
-        step.text = f"flights, {_said(scan)}"
+        step.text = f"flights, {_share_text(scan)}"
     first, last = _bounds(table)
     own = table.select(topic.schema.names)
     stage.check(
@@ -85,7 +85,7 @@ def _check_records(stage: Stage, topic: Topic, flights: pa.Table) -> None:
         scan = spanning_scan(topic, partition)
         with stage.step("scan") as step:
             table = scan.to_arrow()
-            step.text = f"departures, {origin}: {_said(scan)}"
+            step.text = f"departures, {origin}: {_share_text(scan)}"
         first, last = _bounds(table)
         expected = flights.filter(pc.equal(flights.column("origin"), origin)).slice(first, last - first)
         stage.check(
@@ -95,17 +95,17 @@ def _check_records(stage: Stage, topic: Topic, flights: pa.Table) -> None:
 
 
 def _as_flights(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return flights from JSON records, with what key and timestamp say in place of the value's own."""
+    """Return flights from JSON records; carrier and time come from key and timestamp instead of the value."""
     values = [json.loads(value) for value in table.column("value").to_pylist()]
-    found = pa.Table.from_pylist(
+    flights = pa.Table.from_pylist(
         [{name: row[name] for name in schema.names if name != TIMESTAMP} for row in values],
         schema=pa.schema([field for field in schema if field.name != TIMESTAMP]),
     )
-    found = found.set_column(
-        found.schema.get_field_index("carrier"), "carrier", table.column("key").cast(pa.string())
+    flights = flights.set_column(
+        flights.schema.get_field_index("carrier"), "carrier", table.column("key").cast(pa.string())
     )
     times = table.column("timestamp").cast(schema.field(TIMESTAMP).type)
-    return found.add_column(schema.get_field_index(TIMESTAMP), TIMESTAMP, times).select(schema.names)
+    return flights.add_column(schema.get_field_index(TIMESTAMP), TIMESTAMP, times).select(schema.names)
 
 
 def _bounds(table: pa.Table) -> tuple[int, int]:
@@ -119,6 +119,6 @@ def _spans(scan: Scan) -> bool:
     return all(share.records for share in scan.explain().tiers)
 
 
-def _said(scan: Scan) -> str:
+def _share_text(scan: Scan) -> str:
     shares: dict[str, Any] = {share.tier: share.records for share in scan.explain().tiers}
     return ", ".join(f"{shares[tier]:,} {tier}" for tier in ("cold", "warm", "hot"))

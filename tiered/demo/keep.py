@@ -1,4 +1,4 @@
-"""Keep the demo's bucket: copy it into a directory, and let the store find it there."""
+"""Keeping the demo's bucket: its objects are copied to a directory, which becomes the store's cold tier."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from ..warm.filesystem import OsFileSystem
 
 
 def keep_bucket(folder: Path, url: str, endpoint_url: str) -> None:
-    """Copy every object to ``folder/bucket``, then make that the cold tier of ``folder/store``.
-
-    The store must be closed.
+    """Copy every object to ``folder/bucket``, then make it the cold tier of ``folder/store``, which must be closed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The demo's queries in Spark, in processes of their own, over the same store."""
+"""The demo's queries in Spark, which reads the same store in its own processes."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ FROM departures GROUP BY ALL ORDER BY partition"""
 
 
 def check_in_spark(stage: Stage, folder: Path, topics: tuple[str, ...], flights: pa.Table) -> None:
-    """Run both queries and compare them with what is known.
+    """Run both queries and compare the results with known answers.
 
     Raises
     ------
     ConfigError
-        Spark does not start, or a query fails; the message says where its log is.
+        Spark does not start, or a query fails; the message has the last line of Spark's log.
     """
     stage.section("The same in Spark SQL")
     log = folder / "spark.log"
-    # The JVM and its Python workers write their warnings to the standard error that they inherit.
+    # The JVM and its Python workers write warnings to the stderr that they inherit.
     with _stderr_to(log), _readable_errors(log):
-        with stage.step("start", "Spark and its Java, on this machine"), _signals_deferred():
+        with stage.step("start", "Spark and its Java, on this machine"), _deferred_signals():
             spark = tiered_spark.session("tiered-demo", **{"spark.master": "local[2]"})
-        with _stopped(spark):
+        with _stopping(spark):
             _load(stage, spark, folder / "store", topics)
             _check_typed(stage, spark, flights)
             _check_records(stage, spark, flights)
@@ -55,7 +55,7 @@ def _load(stage: Stage, spark: SparkSession, path: Path, topics: tuple[str, ...]
         spark.read.format("tiered").option("topic", topic).load(str(path)).createOrReplaceTempView(topic)
         stage.say("table", f'{topic} = spark.read.format("tiered").option("topic", "{topic}").load("{path}")')
     with open_store(path, read_only=True) as store:
-        # What this process holds in memory is in the files too, since the flush: there another process finds it.
+        # After the flush, records in this process's memory are in the files, too, where Spark reads them.
         shares = store.topic(topics[0]).scan().explain().tiers
     tiers = ", ".join(f"{share.records:,} {share.tier}" for share in reversed(shares) if share.records)
     stage.say("reads", f"flights: {tiers}; the hot ones from their files, as they were flushed")
@@ -65,26 +65,27 @@ def _check_typed(stage: Stage, spark: SparkSession, flights: pa.Table) -> None:
     _print_query(stage, _TYPED_QUERY)
     with stage.step("query", "departures and mean delay by carrier"):
         rows = spark.sql(_TYPED_QUERY).collect()
-    found = {row["carrier"]: Answer(row["departures"], row["mean_delay"]) for row in rows}
+    by_carrier = {row["carrier"]: Answer(row["departures"], row["mean_delay"]) for row in rows}
     stage.table(
         ("carrier", ">departures", ">mean delay", ">known"),
         [
             (name, f"{answer.departures:,}", f"{answer.mean_delay:.4f}", _known(name))
-            for name, answer in found.items()
+            for name, answer in by_carrier.items()
         ],
     )
     expected = answers(flights)
     stage.check(
-        sum(item.departures for item in found.values()) == ROW_COUNT,
+        sum(item.departures for item in by_carrier.values()) == ROW_COUNT,
         f"Spark counts {ROW_COUNT:,} departures",
     )
     for carrier, known in KNOWN_ANSWERS.items():
         stage.check(
-            known.agrees(found.get(carrier)),
+            known.agrees(by_carrier.get(carrier)),
             f"{carrier}: {known.departures:,} departures, mean delay {known.mean_delay:.4f} minutes, in Spark too",
         )
     stage.check(
-        found.keys() == expected.keys() and all(expected[name].agrees(found[name]) for name in found),
+        by_carrier.keys() == expected.keys()
+        and all(expected[name].agrees(answer) for name, answer in by_carrier.items()),
         f"all {len(expected)} carriers agree with the input",
     )
 
@@ -95,8 +96,8 @@ def _check_records(stage: Stage, spark: SparkSession, flights: pa.Table) -> None
         rows = spark.sql(_RECORDS_QUERY).collect()
     counts = {item["values"]: item["counts"] for item in flights.column("origin").value_counts().to_pylist()}
     expected = [(partition, origin, counts[origin]) for partition, origin in enumerate(ORIGINS)]
-    said = ", ".join(f"{origin} {number:,}" for _, origin, number in expected)
-    stage.check([tuple(row) for row in rows] == expected, f"JSON records by origin: {said}")
+    text = ", ".join(f"{origin} {number:,}" for _, origin, number in expected)
+    stage.check([tuple(row) for row in rows] == expected, f"JSON records by origin: {text}")
 
 
 def _known(carrier: str) -> str:
@@ -111,8 +112,8 @@ def _print_query(stage: Stage, query: str) -> None:
 
 
 @contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Hold back Ctrl-C and its like: PySpark, interrupted while it starts Java, leaves it running for ever."""
+def _deferred_signals() -> Iterator[None]:
+    """Defer signals to the end of the block: an interrupt while PySpark starts Java would leave Java running."""
     pending: list[int] = []
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for name in handlers:
@@ -127,14 +128,14 @@ def _signals_deferred() -> Iterator[None]:
 
 
 @contextmanager
-def _stopped(spark: SparkSession) -> Iterator[None]:
+def _stopping(spark: SparkSession) -> Iterator[None]:
     """Stop a session at the end."""
     from py4j.protocol import Py4JError
 
     try:
         yield
     except BaseException:
-        # The first error is the one to be told.
+        # Of two errors the first one is raised.
         with suppress(Py4JError):
             spark.stop()
         raise
@@ -143,7 +144,7 @@ def _stopped(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Let file descriptor 2, which child processes inherit, lead to a file."""
+    """Redirect file descriptor 2, which child processes inherit, to a file."""
     sys.stderr.flush()
     before = os.dup(2)
     try:
@@ -166,7 +167,7 @@ def _readable_errors(log: Path) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         before = error.__context__
         if before is not None and not isinstance(before, Exception):
-            # Ctrl-C leaves Py4J in the middle of a call, and what PySpark then does to clean up fails.
+            # An interrupt leaves Py4J in the middle of a call, so that PySpark's cleanup fails with this error.
             raise before from None
         last = next(
             (line for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), ""

@@ -1,4 +1,4 @@
-"""What the demo prints: sections, steps with what lies where after them, checks."""
+"""The output of the demo: sections, steps with the bytes in each tier after them, checks."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Figures:
 
 @dataclass(slots=True)
 class Step:
-    """A step while it runs; `text` is what is said of it afterwards."""
+    """A running step; `text` is printed at its end."""
 
     text: str
 
 
 class Stage:
-    """Prints, and counts checks.
+    """Prints the output and counts checks.
 
     Attributes
     ----------
     figures
-        Returns what lies where; None leaves the figures out.
+        Returns the bytes in each tier; None prints no figures.
     """
 
     def __init__(self, console: Console) -> None:
@@ -74,11 +74,11 @@ class Stage:
         self._console.print(f"   {name:<{_STEP_WIDTH}}", text, markup=False, soft_wrap=True)
 
     def print(self, text: str = "") -> None:
-        """Print a line as it is."""
+        """Print a line unchanged."""
         self._console.print(text, markup=False, soft_wrap=True)
 
     def heads(self) -> None:
-        """Print what the figures behind each step are."""
+        """Print the heads of the columns with figures."""
         names = "".join(f"{name:>10}" for name in ("memory", "disk", "bucket"))
         self._console.print(f"   [dim]{'':<{_STEP_WIDTH}} {'':<{_TEXT_WIDTH}}{names}{'time':>9}[/dim]")
 
@@ -110,7 +110,7 @@ class Stage:
         self._console.print(Padding(table, (0, 0, 1, 3), expand=False))
 
     def check(self, holds: bool, text: str) -> None:
-        """Print whether something that has to be so is so."""
+        """Print the result of a check."""
         if holds:
             self.passed += 1
             self._console.print(f"   [bold green]PASS[/bold green]  {text}", soft_wrap=True)
@@ -119,11 +119,11 @@ class Stage:
             self._console.print(f"   [bold red]FAIL[/bold red]  {text}", soft_wrap=True)
 
     def verdict(self) -> None:
-        """Print how many checks passed, and how long everything took."""
+        """Print the number of passed checks and the total time."""
         total = self.passed + self.failed
         colour = "red" if self.failed else "green"
-        said = f"{self.passed} of {total} checks passed" if self.failed else f"all {total} checks passed"
-        self._console.print(f"\n   [bold {colour}]{said}[/bold {colour}] in {self.seconds:.0f} s")
+        text = f"{self.passed} of {total} checks passed" if self.failed else f"all {total} checks passed"
+        self._console.print(f"\n   [bold {colour}]{text}[/bold {colour}] in {self.seconds:.0f} s")
 
 
 def _time(seconds: float) -> str:

@@ -41,7 +41,7 @@ _EVICT_AFTER = timedelta(days=1)
 
 @dataclass(slots=True)
 class Clock:
-    """The time of this machine, but for what the demo has still to skip; at its end both are the same."""
+    """The clock of the demo: behind the machine's clock by the time that the demo will skip; equal at its end."""
 
     skipped_us: int
 
@@ -49,13 +49,13 @@ class Clock:
         return time.time_ns() // 1000 + self.skipped_us
 
     def skip(self, duration: timedelta) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.skipped_us += to_us(duration)
 
 
 @dataclass(slots=True)
 class Scene:
-    """What the parts of the demo share."""
+    """The parts that the steps of the demo share."""
 
     stage: Stage
     store: LocalStore
@@ -78,7 +78,7 @@ def run_demo(console: Console, *, spark: bool = True, keep: Path | None = None) 
     spark
         Whether to query with Spark, too.
     keep
-        A directory, new or empty, that store and bucket stay in.
+        A new or empty directory in which store and bucket stay after the demo.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def _open(folder: Path, endpoint_url: str, clock: Clock) -> LocalStore:
             "cold": {"url": f"s3://{BUCKET}/store", "endpoint_url": endpoint_url, "region": "us-east-1"},
             "policies": {
                 "default": {
-                    # The demo seals by request, so that no leap of its clock does.
+                    # The demo seals by `roll`, so that a skip of its clock does not.
                     "roll": {"age": "off"},
                     "compress": {"codec": "zstd", "level": 3, "after": _COMPRESS_AFTER},
                     "offload": {"after": _OFFLOAD_AFTER, "tail_interval": "off"},
@@ -173,7 +173,7 @@ def _set_the_scene(scene: Scene, s3: EmbeddedS3) -> None:
 
 
 def _move(scene: Scene) -> None:
-    """Append the year in three parts, and let each come as far as its age brings it."""
+    """Append the year in three parts; each moves as far as its age allows."""
     scene.stage.section("Data arrives, ages and moves")
     scene.stage.figures = scene.figures
     scene.stage.heads()
@@ -191,7 +191,7 @@ def _move(scene: Scene) -> None:
 
 def _append(scene: Scene, when: str, first: int, last: int) -> None:
     typed, records = scene.store.topic(TYPED), scene.store.topic(RECORDS)
-    # Made before the clock starts: a producer has its JSON already.
+    # Before the step, whose time must not include making the JSON.
     prepared = [(table, as_records(table)) for table in arrivals(months(scene.flights, first, last))]
     count = sum(table.num_rows for table, _ in prepared)
     with scene.stage.step("append", f"{when}: {count:,} rows, {count:,} records"):
@@ -210,7 +210,7 @@ def _seal(scene: Scene) -> None:
 
 
 def _let_pass(scene: Scene, duration: timedelta, kind: type[Action], text: str) -> None:
-    """Skip some time, then tier: what is due by now is done."""
+    """Skip some time, then run a pass, which does what is due."""
     scene.clock.skip(duration)
     with scene.stage.step(kind.kind.removesuffix("_local")) as step:
         report = scene.store.tier()

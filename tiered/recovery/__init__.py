@@ -1,4 +1,4 @@
-"""A store again from its bucket alone, as it is or as it was.
+"""The restore of a store from its bucket, in its newest state or that of an earlier time.
 
 Other packages import `restore`.
 """

@@ -1,31 +1,9 @@
-"""The log of a partition as it was at an earlier time, from what objects say of themselves; for `restore`.
+"""The log of a partition at an earlier time, from its objects; for `restore`.
 
-A bucket keeps no earlier heads. It needs none: the log only grows, so what it was at a time T is told by the objects whose
-last record had been appended by T. Those that the head names now are the prefix of its entries. Beyond them, and
-before them, the *orphans* tell: tails that a whole segment replaced since, objects that retention or ``delete_before``
-removed, those of a log that another restore to a time had cut. The sweep leaves each for its grace, and so::
-
-    now - grace <= T   ⇒   what the head named at T was unnamed, if it was, less than the grace ago   ⇒   it is there,
-                           and no sweep, however long it stalled, holds it for due
-
-That is why nothing older than the grace is asked for: an orphan of before may be deleted by a sweep that has
-chosen it and stands still between its last look and its DELETE. Within the grace, adopting orphans breaks
-no promise of the sweep (P6).
-
-How exact it is. The end: the last object that had been appended to by T, hence by the interval at which tails are
-shipped, or by segments where they are not. The start: as the newest object knew it that was sealed by T, so what
-``delete_before`` or retention removed in the life of one segment before T may be back; of two, where nothing was
-appended to the newest one since. Never what had been removed before the lineage of T began.
-
-Lineages. The log at T is that of the newest lineage that had begun by T. Each has one log, which only grows: what it wrote,
-after what it took over from another one. The head says of each when it began, and whose log it took over up to which
-offset (`Origin`), so lineages are a tree, and any two of them share one log up to some offset and nothing beyond. What the
-head names is of the newest one's log, an orphan of the one's that wrote it: either was part of the log at T as far
-as the two logs are the same. It may be that it was undone since, adopted, and undone once more.
-
-The new lineage begins where the log leaves the one that it had last: at the restored end, or
-where a lineage begins that is undone. So a disk of any older lineage finds in the bucket exactly what is its own.
-That is why the start of a lineage does not tell what it took over. Of heads of early releases it is all that there is.
+The log only grows, so the log at a time T consists of the objects whose last record had been appended by T: objects that
+the head names, and *orphans*, which the sweep keeps for its grace. Therefore T is at most the grace ago. The log at T is
+that of the newest lineage that had begun by T; two lineages share one log up to some offset and nothing beyond. The page
+docs/design/restore.md has the proof, and says how exact the end and the start of the log are.
 """
 
 from __future__ import annotations
@@ -56,16 +34,16 @@ _CONNECTIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """An object that may hold a part of the log as it was.
+    """An object that may hold a part of the log at the time.
 
     Attributes
     ----------
     lineage
-        Epoch of the lineage that wrote an orphan; what the head names is of the newest one's log, whoever wrote it.
+        Epoch of the lineage that wrote an orphan. An object that the head names belongs to the log of the newest lineage.
     entry
-        Of an object that the head names; None for an orphan.
+        The entry of an object that the head names; None for an orphan.
     rank
-        Which of two objects of one range is the later one.
+        Of two objects with one range, the one with the higher rank is the later one.
     """
 
     name: str
@@ -78,17 +56,17 @@ class LogPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A log as it was, end exclusive.
+class LogView:
+    """A log at an earlier time, end exclusive.
 
     Attributes
     ----------
     pieces
-        Which hold it, end to end; the first may begin before the start offset.
+        The objects of the log, end to end; the first may begin before the start offset.
     lineage
         Epoch of the lineage whose log it was.
     lineage_start
-        Where a lineage begins that goes on from this log.
+        The offset at which a lineage begins that continues this log.
     """
 
     start_offset: int
@@ -100,27 +78,27 @@ class View:
 
 def view_at(
     head: Head, pieces: Sequence[LogPiece], began_us: Mapping[int, int], at_us: int, where: str = ""
-) -> View:
-    """Return the log at `at_us`, from where the objects that are left reach back to.
+) -> LogView:
+    """Return the log at `at_us`; it begins with the oldest object that still exists.
 
     Parameters
     ----------
     head
-        As it is now.
+        The present head.
     pieces
-        Every object that is left, named or not.
+        All existing objects, named by the head or not.
     began_us
-        When lineages of `head` began, by epoch, as far as known.
+        The times at which lineages of `head` began, by epoch, as far as known.
 
     Raises
     ------
     ColdStorageError
         Records of that time are in no object.
     """
-    undone = _undone(head, began_us, at_us)
+    undone = _undone_lineages(head, began_us, at_us)
     lineage = max(epoch for epoch, _ in head.lineages if epoch not in undone)
     origin = _origin(head, lineage)
-    chain = _longest(
+    chain = _longest_chain(
         piece
         for piece in _parts(head, lineage, pieces)
         if piece.last_append_us <= at_us and piece.end_offset > origin.start_offset
@@ -134,32 +112,32 @@ def view_at(
     else:
         start = min((piece.base_offset for piece in pieces), default=head.start_offset)
         start = end = max(start, origin.end_offset)
-    return View(start, end, lineage, min([end, *undone.values()]), chain)
+    return LogView(start, end, lineage, min([end, *undone.values()]), chain)
 
 
 def _parts(head: Head, lineage: int, pieces: Iterable[LogPiece]) -> list[LogPiece]:
-    """Return the pieces that are part of the log of `lineage`, of any time."""
+    """Return the pieces that were part of the log of `lineage` at any time."""
     shared = {epoch: shared_end(head, epoch, lineage) for epoch, _ in head.lineages}
-    # Of a head of an early release nobody knows what a restore adopted.
-    said = {origin.epoch for origin in head.origins}.issuperset(epoch for epoch, _ in head.rewinds)
-    shared_now = shared[head.lineage_epoch] if said else UNBOUNDED
+    # Heads of early releases do not say what a restore adopted.
+    complete = {origin.epoch for origin in head.origins}.issuperset(epoch for epoch, _ in head.rewinds)
+    shared_now = shared[head.lineage_epoch] if complete else UNBOUNDED
 
     def shared_of(piece: LogPiece) -> int:
         if piece.entry is not None:
             return shared_now
-        # A segment that was begun before the first claim names no lineage.
+        # A segment from before the first claim has no lineage.
         return shared[max((epoch for epoch in shared if epoch <= piece.lineage), default=min(shared))]
 
     return [piece for piece in pieces if piece.end_offset <= shared_of(piece)]
 
 
 def _origin(head: Head, lineage: int) -> Origin:
-    """Return where a lineage came from: from nothing, if it is the first or a head of an early release does not say."""
+    """Return the origin of a lineage; an empty one for the first lineage, and in heads of early releases."""
     return next((origin for origin in head.origins if origin.epoch == lineage), Origin(lineage, 0, 0, 0, 0))
 
 
-def _undone(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, int]:
-    """Return the lineages that had not begun yet, with their offsets; the first one always had."""
+def _undone_lineages(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, int]:
+    """Return the lineages that had not begun at `at_us`, with their offsets; the first lineage always had."""
     undone: dict[int, int] = {}
     earliest = 1 << 62  # of this lineage and all later ones
     for epoch, start in reversed(head.lineages[1:]):
@@ -169,12 +147,12 @@ def _undone(head: Head, began_us: Mapping[int, int], at_us: int) -> dict[int, in
     return undone
 
 
-def _longest(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
-    """Return the chain of pieces, end to end, that reaches farthest, then farthest back.
+def _longest_chain(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
+    """Return the chain of pieces, end to end, with the highest end and then the lowest start.
 
-    Of two, the one with fewer records of orphans: an orphan that would do for what the head names was never
-    published, and a sweep may be about to delete it. Then the one with fewer pieces: whatever replaces objects covers
-    all of each, so that is the later one.
+    Of two such chains, take the one with fewer records in orphans: an orphan with the records of a named object was never
+    published, and a sweep may be about to delete it. Then take the one with fewer pieces: an object that replaces others
+    covers all of them, so this chain is the later one.
     """
     best: dict[int, tuple[tuple[int, int, int], tuple[int, ...], LogPiece]] = {}
     for piece in sorted(pieces, key=lambda item: (item.base_offset, item.end_offset)):
@@ -182,8 +160,8 @@ def _longest(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
         start, adopted, length = before[0] if before else (piece.base_offset, 0, 0)
         adopted += piece.end_offset - piece.base_offset if piece.entry is None else 0
         cost = start, adopted, length + 1
-        known = best.get(piece.end_offset)
-        if known is None or (cost, known[1]) < (known[0], piece.rank):
+        other = best.get(piece.end_offset)
+        if other is None or (cost, other[1]) < (other[0], piece.rank):
             best[piece.end_offset] = cost, piece.rank, piece
     chain: list[LogPiece] = []
     end = max(best, default=-1)
@@ -193,17 +171,17 @@ def _longest(pieces: Iterable[LogPiece]) -> tuple[LogPiece, ...]:
     return tuple(reversed(chain))
 
 
-def rewound(
+def rewind_head(
     cold: PartitionManifest, head: Head, at_us: int, now_us: int, verified: dict[str, ObjectEntry]
 ) -> Head:
-    """Return `head`, whose newest lineage the caller has just begun, with the log as it was at `at_us`.
+    """Return `head`, whose newest lineage the caller has just begun, with the log at `at_us`; change nothing.
 
-    Orphans that it needs are read as a whole and verified, since what the manifest said of them is lost. Changes nothing.
+    The orphans in that log are read whole and verified, because the manifest has no checksums of them any more.
 
     Parameters
     ----------
     verified
-        Of orphans that were read before, by name, which no other object has; those that are read now are added.
+        The entries of orphans that were verified before, by name; the function adds those that it verifies.
 
     Raises
     ------
@@ -214,16 +192,16 @@ def rewound(
     before = replace(head, lineages=tuple(earlier), origins=origins)
     named = cold.entries(head)
     orphans = _orphans(cold, before, named, at_us)
-    began = _began(cold, before, named, orphans.values())
-    # One log; of an orphan nobody knows which one's.
+    began = _lineage_starts(cold, before, named, orphans.values())
+    # The named entries are one log. The log of an orphan is unknown here.
     times = corrected_times(((entry.end_offset, entry.last_append_us) for entry in named), now_us)
-    pieces = [_named(entry, times[entry.end_offset, entry.last_append_us]) for entry in named]
-    pieces += [_orphan(name, facts) for name, facts in orphans.items()]
+    pieces = [_live_piece(entry, times[entry.end_offset, entry.last_append_us]) for entry in named]
+    pieces += [_orphan_piece(name, facts) for name, facts in orphans.items()]
     where = cold.where(cold.keys.prefix)
     view = view_at(before, pieces, began, at_us, where)
     origin = _origin(before, view.lineage)
     parts = _parts(before, view.lineage, pieces)
-    start = max(view.start_offset, _known_start(cold, view, origin, parts, orphans, at_us))
+    start = max(view.start_offset, _start_at(cold, view, origin, parts, orphans, at_us))
     start = min(start, view.end_offset)
     chain = [piece for piece in view.pieces if piece.end_offset > start]
     fresh = [piece.name for piece in chain if piece.entry is None and piece.name not in verified]
@@ -244,7 +222,7 @@ def rewound(
 
 
 def begins_after(cold: PartitionManifest, head: Head, at_us: int) -> bool:
-    """Whether a log has records now and no object of it was complete at `at_us`, so that it would be empty.
+    """Whether a log has records now, but none of its objects was complete at `at_us`, so that a restore empties it.
 
     Raises
     ------
@@ -259,23 +237,23 @@ def begins_after(cold: PartitionManifest, head: Head, at_us: int) -> bool:
 def _orphans(
     cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry], at_us: int
 ) -> dict[str, SegmentFacts]:
-    """Return what the objects say that the head does not name; only the footer of each is read.
+    """Return the facts of all orphans, from their footers.
 
     Raises
     ------
     CorruptionError
-        One is damaged, and may be needed.
+        An orphan is damaged, and may be needed.
     """
     prefix = cold.keys.data_prefix
     known = {entry.name for entry in named}
     names = [info.key.removeprefix(prefix) for info in cold.store.list(prefix)]
     wanted = [name for name in names if name not in known and parse_object_name(name) is not None]
 
-    def look(name: str) -> SegmentFacts | None:
+    def read(name: str) -> SegmentFacts | None:
         try:
             return read_facts(cold.store, prefix + name).facts
         except ObjectNotFound:
-            return None  # swept since it was listed, hence long unnamed
+            return None  # swept since the listing, so it was an orphan for longer than the grace
         except CorruptionError as error:
             if not _is_replaced(name, head, named, at_us):
                 raise
@@ -283,19 +261,18 @@ def _orphans(
             return None
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        found = zip(wanted, pool.map(look, wanted), strict=True)
         return {
             name: facts
-            for name, facts in found
+            for name, facts in zip(wanted, pool.map(read, wanted), strict=True)
             if facts is not None and (facts.topic_id, facts.partition) == (cold.topic_id, cold.partition)
         }
 
 
 def _is_replaced(name: str, head: Head, named: Sequence[ObjectEntry], at_us: int) -> bool:
-    """Whether the head names what has all records of an orphan, and had them by then.
+    """Whether an object that the head names has all records of an orphan, and had them at `at_us`.
 
-    In one lineage the log only grows, and whatever replaces an object covers all of it. Where a lineage began since,
-    what it cut off may have reached farther than what is named now.
+    Within one lineage the log only grows, and an object that replaces another one covers all of it. If a lineage began
+    since, the part that it cut off may have had a higher end than the present log.
     """
     parsed = parse_object_name(name)
     assert parsed is not None
@@ -305,36 +282,36 @@ def _is_replaced(name: str, head: Head, named: Sequence[ObjectEntry], at_us: int
     )
 
 
-def _began(
+def _lineage_starts(
     cold: PartitionManifest, head: Head, named: Sequence[ObjectEntry], orphans: Iterable[SegmentFacts]
 ) -> dict[int, int]:
-    """Return when lineages began: as the head says, or the first object of each that is left."""
-    said = dict(head.rewinds) | {origin.epoch: origin.began_us for origin in head.origins}
+    """Return the times at which lineages began: from the head, or else from the first existing object of each."""
+    stored = dict(head.rewinds) | {origin.epoch: origin.began_us for origin in head.origins}
     first = [
         next((entry for entry in named if entry.base_offset >= start), None)
         for epoch, start in head.lineages[1:]
-        if epoch not in said
+        if epoch not in stored
     ]
-    known = [read_facts(cold.store, cold.keys.data(entry.name)).facts for entry in first if entry is not None]
+    live = [read_facts(cold.store, cold.keys.data(entry.name)).facts for entry in first if entry is not None]
     began: dict[int, int] = {}
-    for facts in (*known, *orphans):
+    for facts in (*live, *orphans):
         began[facts.lineage_epoch] = min(facts.created_us, began.get(facts.lineage_epoch, facts.created_us))
-    # The better word: an object merged across the border of two lineages was created before the later one began.
-    return began | said
+    # The head is more exact: an object merged across two lineages was created before the later one began.
+    return began | stored
 
 
-def _known_start(
+def _start_at(
     cold: PartitionManifest,
-    view: View,
+    view: LogView,
     origin: Origin,
     parts: Sequence[LogPiece],
     orphans: Mapping[str, SegmentFacts],
     at_us: int,
 ) -> int:
-    """Return the start offset as the newest object of the lineage knew it that was sealed by then, or its origin.
+    """Return the start offset in the newest object of the lineage that was sealed at `at_us`, or that of its origin.
 
-    What was sealed later may have been so after the very deletion that is to be undone. A segment was sealed when the
-    next one was created, and that was by then where a part of the log is of it.
+    A segment that was sealed later may have been sealed after the deletion that the restore undoes. A segment was sealed
+    when the next one was created, which is known if a part of the log is in the next one.
     """
 
     def facts_of(piece: LogPiece) -> SegmentFacts:
@@ -352,18 +329,18 @@ def _known_start(
                 item.segment_id != facts.segment_id and item.created_us <= at_us
                 for item in map(facts_of, followers)
             )
-            # Of an orphan that is a tail nothing else is known.
+            # An orphan that is a tail has the start offset 0, which says nothing.
             if sealed and (facts.start_offset or piece.entry is not None):
                 return facts.start_offset
         followers = [piece]
     return origin.start_offset
 
 
-def _named(entry: ObjectEntry, last_append_us: int) -> LogPiece:
+def _live_piece(entry: ObjectEntry, last_append_us: int) -> LogPiece:
     return LogPiece(entry.name, entry.base_offset, entry.end_offset, last_append_us, 0, entry, (1,))
 
 
-def _orphan(name: str, facts: SegmentFacts) -> LogPiece:
+def _orphan_piece(name: str, facts: SegmentFacts) -> LogPiece:
     parsed = parse_object_name(name)
     assert parsed is not None
     rank = (0, len(facts.replaces), facts.generation, parsed.epoch)
@@ -374,7 +351,7 @@ def _orphan(name: str, facts: SegmentFacts) -> LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class TopicAt:
-    """A topic of a time; `rivals` bear its name now and did not then."""
+    """A topic at an earlier time; `rivals` are the topics that got its name later."""
 
     meta: TopicMeta
     deleted: bool = False
@@ -382,7 +359,7 @@ class TopicAt:
 
 
 def topics_at(bucket: StoreDocuments, at_us: int) -> Iterator[TopicAt]:
-    """Yield the topics as they were, deleted since or not, and those that were created since under free names.
+    """Yield the topics of an earlier time, deleted since or not, and later topics whose names were free then.
 
     Raises
     ------
@@ -390,36 +367,38 @@ def topics_at(bucket: StoreDocuments, at_us: int) -> Iterator[TopicAt]:
     """
     live = bucket.topics()
     for name in bucket.names():
-        found = [bucket.read_topic(name, topic_id) for topic_id in bucket.topic_ids(name)]
-        # A topic that was deleted before it reached the bucket has a tombstone and nothing else.
-        known = [topic for topic in found if topic is not None and "created_us" in topic]
+        documents = [bucket.read_topic(name, topic_id) for topic_id in bucket.topic_ids(name)]
+        # A topic that was deleted before it reached the bucket has a tombstone and no document.
+        topics = [topic for topic in documents if topic is not None and "created_us" in topic]
         where = f"{bucket.store.url}/{name}/topic.json"
         if not all(
-            type(topic.get(item, 1)) is int for topic in known for item in ("created_us", DELETED, LINEAGE)
+            type(topic.get(item, 1)) is int for topic in topics for item in ("created_us", DELETED, LINEAGE)
         ):
             raise CorruptionError("a time or a lineage is no number", where=where)
         then = [
-            topic for topic in known if topic["created_us"] <= at_us and topic.get(DELETED, at_us + 1) > at_us
+            topic
+            for topic in topics
+            if topic["created_us"] <= at_us and topic.get(DELETED, at_us + 1) > at_us
         ]
         chosen = max(
             then, key=lambda topic: (topic.get(LINEAGE, 1), topic["created_us"]), default=live.get(name)
         )
         if chosen is not None:
             rivals = [
-                UUID(topic["id"]) for topic in known if DELETED not in topic and topic["id"] != chosen["id"]
+                UUID(topic["id"]) for topic in topics if DELETED not in topic and topic["id"] != chosen["id"]
             ]
             yield TopicAt(TopicMeta.from_json(chosen, where=where), DELETED in chosen, tuple(rivals))
 
 
 def revive_topic(bucket: StoreDocuments, topic: TopicAt, lineage: int, now_us: int) -> None:
-    """Make a deleted topic that of a new lineage, then delete those that took its name.
+    """Revive a deleted topic in a new lineage, then delete the topics that took its name.
 
-    In between, the higher lineage is the one that readers see.
+    In between, readers see the topic with the higher lineage.
 
     Raises
     ------
     Fenced
-        A still newer lineage has it.
+        A newer lineage owns the topic.
     CorruptionError, UnsupportedFormat, ColdStorageError
     """
     key = topic_key(topic.meta.name, topic.meta.topic_id)
