@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 from tests.spark.stores import ORIGIN_MS, Place, expected, in_spark
 from tests.support.spark_read import direct
 from tiered.spark import TieredDataSource
-from tiered.spark.read.pushdown import Narrowing, narrowing_of
+from tiered.spark.read.pushdown import FilterBounds, filter_bounds
 from tiered.spark.source import PushdownReader, TieredReader
 
 AT = datetime(2025, 1, 1, tzinfo=UTC)
@@ -39,26 +39,26 @@ AT_US = 1_735_689_600_000_000
 @pytest.mark.parametrize(
     ("filters", "wanted"),
     [
-        ([], Narrowing()),
-        ([EqualTo(("offset",), 7)], Narrowing(start_offset=7, end_offset=8)),
-        ([GreaterThan(("offset",), 7), LessThanOrEqual(("offset",), 9)], Narrowing(start_offset=8, end_offset=10)),
+        ([], FilterBounds()),
+        ([EqualTo(("offset",), 7)], FilterBounds(start_offset=7, end_offset=8)),
+        ([GreaterThan(("offset",), 7), LessThanOrEqual(("offset",), 9)], FilterBounds(start_offset=8, end_offset=10)),
         ([GreaterThanOrEqual(("offset",), 7), GreaterThan(("offset",), 3), LessThan(("offset",), 9)],
-         Narrowing(start_offset=7, end_offset=9)),
-        ([GreaterThan(("offset",), -5)], Narrowing()),
+         FilterBounds(start_offset=7, end_offset=9)),
+        ([GreaterThan(("offset",), -5)], FilterBounds()),
         ([GreaterThan(("timestamp",), AT), LessThan(("timestamp",), AT + timedelta(seconds=1))],
-         Narrowing(start_timestamp_us=AT_US + 1, end_timestamp_us=AT_US + 1_000_000)),
+         FilterBounds(start_timestamp_us=AT_US + 1, end_timestamp_us=AT_US + 1_000_000)),
         ([EqualTo(("timestamp",), AT), GreaterThan(("timestamp",), AT.replace(tzinfo=None))],
-         Narrowing(start_timestamp_us=AT_US, end_timestamp_us=AT_US + 1)),
-        ([In(("partition",), (0, 2)), EqualTo(("partition",), 2)], Narrowing(partitions=frozenset({2}))),
-        ([EqualTo(("partition",), 1), EqualTo(("partition",), 2)], Narrowing(partitions=frozenset())),
-        ([EqualTo(("key",), b"k"), EqualTo(("value",), b"v"), EqualTo(("a", "offset"), 7)], Narrowing(key=b"k")),
-        ([Not(EqualTo(("offset",), 7)), StringStartsWith(("key",), "k"), EqualTo(("offset",), None)], Narrowing()),
+         FilterBounds(start_timestamp_us=AT_US, end_timestamp_us=AT_US + 1)),
+        ([In(("partition",), (0, 2)), EqualTo(("partition",), 2)], FilterBounds(partitions=frozenset({2}))),
+        ([EqualTo(("partition",), 1), EqualTo(("partition",), 2)], FilterBounds(partitions=frozenset())),
+        ([EqualTo(("key",), b"k"), EqualTo(("value",), b"v"), EqualTo(("a", "offset"), 7)], FilterBounds(key=b"k")),
+        ([Not(EqualTo(("offset",), 7)), StringStartsWith(("key",), "k"), EqualTo(("offset",), None)], FilterBounds()),
     ],
     ids=str,
 )  # fmt: skip
-def test_filters_become_bounds(filters: list[Filter], wanted: Narrowing) -> None:
+def test_filters_become_bounds(filters: list[Filter], wanted: FilterBounds) -> None:
     """What is not understood narrows nothing; Spark applies every filter again."""
-    assert narrowing_of(filters, "key") == wanted
+    assert filter_bounds(filters, "key") == wanted
 
 
 def test_the_default_reader_pushes_nothing(on_files: Place) -> None:

@@ -60,9 +60,9 @@ def flown(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     tickets: list[bytes] = []
     rows = Connection.rows
     monkeypatch.setattr(Connection, "rows", lambda self, ticket: tickets.append(ticket) or rows(self, ticket))
-    remote._access.cache_clear()
+    remote._tiers.cache_clear()
     yield tickets
-    remote._access.cache_clear()
+    remote._tiers.cache_clear()
 
 
 @pytest.mark.parametrize("topic", ["records", "flights"])
@@ -79,7 +79,7 @@ def test_each_executor_reads_from_the_nearest_place(
     here = len(flown)
     assert here < sum(len(part.splits) for part in parts)
     monkeypatch.setattr(remote, "directory_id", ELSEWHERE)
-    remote._access.cache_clear()
+    remote._tiers.cache_clear()
     found = direct(location, topic=topic, startingTimestamp=0)
     assert_same(found.sort_by([("partition", "ascending"), ("offset", "ascending")]), wanted)
     assert len(flown) > here
@@ -108,7 +108,7 @@ def test_a_task_gives_the_same_rows_again_wherever_they_went(
         assert not place.store.tier().failed
     for where in (remote.directory_id, ELSEWHERE):
         monkeypatch.setattr(remote, "directory_id", where)
-        remote._access.cache_clear()
+        remote._tiers.cache_clear()
         assert_same(read(), wanted)
     assert flown
     for partition in range(3):
@@ -156,12 +156,12 @@ def test_a_local_path_finds_the_writer_that_serves_it(
 
     assert_same(read(), wanted)
     assert flown
-    (connection,) = {remote._connection(task.plan.places) for task in tasks}  # type: ignore[attr-defined]
+    (connection,) = {remote._connection(task.plan.locations) for task in tasks}  # type: ignore[attr-defined]
     monkeypatch.setattr(connection, "options", ConnectOptions(retry_seconds=0.1))
     for server in place.store.servers:
         server.close()
     assert_same(read(), wanted)
-    assert "reading what the server had from" in caplog.text
+    assert "reading its rows from" in caplog.text
     monkeypatch.setattr(stream._store.connection, "options", ConnectOptions(retry_seconds=0.1))  # type: ignore[attr-defined]
     assert stream.latestOffset(start, ReadAllAvailable()) == start  # type: ignore[attr-defined]
     stream.stop()
@@ -219,7 +219,7 @@ def test_a_stream_whose_server_is_gone_in_the_middle_of_a_call_goes_on(
         return real(self, asked, *arguments, **named)
 
     monkeypatch.setattr(Connection, call, lost)
-    stream._looked_at -= 1
+    stream._read_at -= 1
     assert stream.latestOffset(start, ReadAllAvailable()) == end
     tasks = stream.partitions(start, end)
     assert sum(batch.num_rows for task in tasks for batch in stream.read(task)) == sum(
@@ -244,10 +244,10 @@ def test_a_token_that_was_changed_is_taken_up(own: Place, tmp_path: Path) -> Non
 
     def rows() -> int:
         tasks = stream.partitions(start, end)
-        with_the_server = [replace(task, plan=replace(task.plan, places=elsewhere)) for task in tasks]
+        with_the_server = [replace(task, plan=replace(task.plan, locations=elsewhere)) for task in tasks]
         return sum(batch.num_rows for task in with_the_server for batch in stream.read(task))
 
-    elsewhere = replace(stream.partitions(start, end)[0].plan.places, root=None, cold_url=None)
+    elsewhere = replace(stream.partitions(start, end)[0].plan.locations, root=None, cold_url=None)
     assert rows() == 8500
     first.close()
     file.write_text("the-second-one")
@@ -300,7 +300,7 @@ def test_a_server_that_its_directory_names_is_never_shown_the_token(
 
     assert rows() == 8500
     monkeypatch.setattr(remote, "directory_id", ELSEWHERE)
-    remote._access.cache_clear()
+    remote._tiers.cache_clear()
     assert rows() == 8500
     assert flown
     names = {name for headers in shown for name in headers}

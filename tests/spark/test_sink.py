@@ -254,7 +254,7 @@ def test_other_mistakes_of_a_write_are_named(served: Served) -> None:
     schema = schema_of("value binary")
     with pytest.raises(ConfigError, match='mode\\("append"\\)'):
         served.source().writer(schema, overwrite=True)
-    with pytest.raises(ConfigError, match="nothing is overwritten"):
+    with pytest.raises(ConfigError, match="cannot be overwritten"):
         served.source().streamWriter(schema, overwrite=True)
     with pytest.raises(ConfigError, match="txnVersion"):
         served.source(txnAppId="a", txnVersion=1).streamWriter(schema, overwrite=False)

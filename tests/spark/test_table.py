@@ -127,7 +127,7 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
         while True:
             gc.collect()
             spark._jvm.java.lang.System.gc()
-            lease_keeper().tend()
+            lease_keeper().check()
             if not leases() or time.monotonic() > ends:
                 return leases()
             time.sleep(0.02)
@@ -144,7 +144,7 @@ def test_the_lease_lives_as_long_as_a_plan_that_reads_the_objects(spark: Any, ow
     del frame
     gc.collect()
     spark._jvm.java.lang.System.gc()
-    lease_keeper().tend()
+    lease_keeper().check()
     assert leases() == [lease]
     assert tail in tails()
     assert derived.count() == 3
@@ -208,10 +208,10 @@ def test_leases_are_renewed_in_time_and_an_ended_one_is_said(
     bucket = open_object_store(tmp_path.as_uri())
     lease = Lease.take(bucket, seconds=300, monotonic=lambda: clock.now_us / 1e6)
     keeper, closed = LeaseKeeper(), []
-    keeper.hold(lease, 300, lambda: True, lambda: closed.append(1))
+    keeper.add(lease, 300, lambda: True, lambda: closed.append(1))
     for _ in range(20):
         clock.advance(60)
-        keeper.tend()
+        keeper.check()
         assert lease.left_seconds > 190
 
     def refused() -> None:
@@ -220,10 +220,10 @@ def test_leases_are_renewed_in_time_and_an_ended_one_is_said(
     monkeypatch.setattr(lease, "_write", refused)
     for _ in range(4):
         clock.advance(60)
-        keeper.tend()
+        keeper.check()
     assert len(keeper) == 1
     clock.advance(120)
-    keeper.tend()
+    keeper.check()
     assert (len(keeper), closed) == (0, [1])
     assert "has ended; call table() again" in caplog.text
     assert list(bucket.list("leases/")) == []
@@ -241,17 +241,17 @@ def test_one_lease_that_cannot_be_tended_keeps_no_other_from_it(
     def broken() -> bool:
         raise OSError("the JVM is not well")
 
-    keeper.hold(None, 0, broken, lambda: None)
-    keeper.hold(lease, 300, lambda: True, lambda: None)
+    keeper.add(None, 0, broken, lambda: None)
+    keeper.add(lease, 300, lambda: True, lambda: None)
     clock.advance(200)
-    keeper.tend()
+    keeper.check()
     assert lease.left_seconds > 190
     assert "the JVM is not well" in caplog.text
     child = os.fork()
     if child == 0:
         try:
             keeper.release_all()
-            keeper.tend()
+            keeper.check()
         finally:
             os._exit(0)
     os.waitpid(child, 0)

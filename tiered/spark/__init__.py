@@ -18,7 +18,7 @@ _MODULES = {"TieredDataSource": ".source", "table": ".parquet_table.fast_table"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs PySpark when it is first asked for."""
+    """Import the module of a name that needs PySpark at the first use of the name."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,4 +1,4 @@
-"""Columns as Spark sees them: its types for ours, and batches of exactly the schema it expects."""
+"""Columns in Spark: its types for ours, and batches of exactly the schema that it expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..reader.rows import coalesce
 
 BATCH_ROWS_MAX = 16_384
 
-# Kafka's number for "the producer set it"; the log has no other kind.
+# Kafka's number for "the producer set the timestamp"; the log has no other timestamps.
 TIMESTAMP_TYPE = "timestampType"
 CREATE_TIME = 0
 
@@ -38,7 +38,7 @@ _SCALARS: dict[pa.DataType, st.DataType] = {
 
 
 def spark_type(kind: pa.DataType) -> st.DataType:
-    """Return Spark's type for one of the types a topic can have."""
+    """Return Spark's type for a type of a topic's columns."""
     if pt.is_decimal(kind):
         return st.DecimalType(kind.precision, kind.scale)
     if pt.is_list(kind):
@@ -55,18 +55,18 @@ def _spark_field(field: pa.Field) -> st.StructField:
 
 
 def spark_schema(fields: Sequence[pa.Field]) -> st.StructType:
-    """Return the schema of a read of these columns; everything is nullable."""
+    """Return the schema of a read of these columns; all are nullable."""
     return st.StructType([_spark_field(field) for field in fields])
 
 
 def source_fields(schema: pa.Schema) -> tuple[list[pa.Field], int]:
-    """Return all columns that a topic has in Spark, and how many of them a read has by default.
+    """Return the columns of a topic in Spark, and how many of them a read has by default.
 
     Parameters
     ----------
     schema
-        The topic's own columns. The record schema has the columns of the Kafka source in their order, then
-        ``headers``, which has to be asked for; a typed topic has its own, then the system columns.
+        The topic's own columns. A record topic has the columns of the Kafka source in their order, then ``headers``,
+        which a read has to name. A typed topic has its own columns, then the system columns.
     """
     if schema.equals(RECORD_SCHEMA):
         key, value, headers = schema
@@ -77,24 +77,24 @@ def source_fields(schema: pa.Schema) -> tuple[list[pa.Field], int]:
 
 
 def choose_fields(schema: pa.Schema, columns: Sequence[str] | None, *, headers: bool) -> list[pa.Field]:
-    """Return the columns of a read without a schema of the user's.
+    """Return the columns of a read that has no schema of the user's.
 
     Raises
     ------
     SchemaMismatch
-        A column that the topic does not have, or headers of a typed topic.
+        The topic has no such column, or is typed and has no headers.
     """
     fields, default = source_fields(schema)
     if headers and not schema.equals(RECORD_SCHEMA):
         raise SchemaMismatch("a typed topic has no record headers; leave includeHeaders out")
     if columns is None:
         return fields if headers else fields[:default]
-    return [_find(fields, name) for name in columns]
+    return [_field(fields, name) for name in columns]
 
 
-def _find(fields: Sequence[pa.Field], name: str) -> pa.Field:
+def _field(fields: Sequence[pa.Field], name: str) -> pa.Field:
     for field in fields:
-        # As Spark resolves names; a topic's are distinct in any case.
+        # Spark ignores case, too. No two columns of a topic differ in case alone.
         if field.name.lower() == name.lower():
             return field
     raise SchemaMismatch(f"no column {name!r}; the columns are {', '.join(field.name for field in fields)}")
@@ -102,14 +102,14 @@ def _find(fields: Sequence[pa.Field], name: str) -> pa.Field:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """From the columns of a scan to those Spark expects.
+    """Converts the batches of a scan to the columns that Spark expects.
 
     Attributes
     ----------
     schema
-        What every batch has, named as the user named it.
+        The schema of each batch for Spark, with the names that the user wrote.
     sources
-        The topic's column behind each; None for `TIMESTAMP_TYPE`, which is no column of the topic's.
+        The topic's column for each; None for `TIMESTAMP_TYPE`, which the topic does not store.
     """
 
     schema: pa.Schema
@@ -117,19 +117,19 @@ class Projection:
 
     @property
     def scanned(self) -> tuple[str, ...]:
-        """Columns to scan for: each once, at least one, so that rows are counted."""
+        """The columns to scan, each once. At least one, so that rows are counted."""
         stored = [name for name in self.sources if name is not None]
         return tuple(dict.fromkeys(stored)) or ("offset",)
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in batches of a size that suits Spark: some thousand rows."""
+        """Yield the rows in batches of at most `BATCH_ROWS_MAX`, a size that suits Spark."""
         for batch in coalesce(batches):
             columns = [self._column(batch, i) for i in range(len(self.sources))]
-            shaped = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            count = -(-shaped.num_rows // BATCH_ROWS_MAX)
-            rows = -(-shaped.num_rows // count)
-            for start in range(0, shaped.num_rows, rows):
-                yield shaped.slice(start, rows)
+            converted = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            count = -(-converted.num_rows // BATCH_ROWS_MAX)
+            rows = -(-converted.num_rows // count)
+            for start in range(0, converted.num_rows, rows):
+                yield converted.slice(start, rows)
 
     def _column(self, batch: pa.RecordBatch, index: int) -> pa.Array:
         name = self.sources[index]
@@ -138,29 +138,31 @@ class Projection:
         return batch.column(name)
 
 
-def project(topic_schema: pa.Schema, wanted: st.StructType) -> Projection:
-    """Return how to make rows of the schema `wanted`, which may name some of the columns, in any order.
+def project(topic_schema: pa.Schema, schema: st.StructType) -> Projection:
+    """Return the projection to Spark's `schema`, which has some of the topic's columns in any order.
 
     Raises
     ------
     SchemaMismatch
-        A column that the topic does not have.
+        The topic has no such column.
     ConfigError
-        No column, one that is named twice, of another type, or that must not be null: the message says what to declare.
+        The schema is empty, or has a column twice, with another type or not nullable. The message says what to declare.
     """
-    if not 0 < len({item.name.lower() for item in wanted}) == len(wanted):
+    if not 0 < len({item.name.lower() for item in schema}) == len(schema):
         raise ConfigError('a schema names at least one column, and each once: .schema("offset bigint")')
-    fields, _ = source_fields(topic_schema)
-    found: list[pa.Field] = []
-    for item in wanted:
-        field = _find(fields, item.name)
+    topic_fields, _ = source_fields(topic_schema)
+    fields: list[pa.Field] = []
+    for item in schema:
+        field = _field(topic_fields, item.name)
         expected = spark_type(field.type)
         if item.dataType != expected or not item.nullable:
             raise ConfigError(
                 f"column {item.name!r} is {expected.simpleString()}, nullable throughout, not "
                 f"{item.dataType.simpleString()}{'' if item.nullable else ' not null'}; declare it so and cast later"
             )
-        found.append(field)
-    names = [item.name for item in wanted]
-    schema = pa.schema([pa.field(name, field.type) for name, field in zip(names, found, strict=True)])
-    return Projection(schema, tuple(None if field is _TIMESTAMP_TYPE else field.name for field in found))
+        fields.append(field)
+    names = [item.name for item in schema]
+    batch_schema = pa.schema([pa.field(name, field.type) for name, field in zip(names, fields, strict=True)])
+    return Projection(
+        batch_schema, tuple(None if field is _TIMESTAMP_TYPE else field.name for field in fields)
+    )

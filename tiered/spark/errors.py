@@ -1,4 +1,4 @@
-"""Errors of tasks without the frames of the machinery below them."""
+"""Errors of tasks without the stack frames of this package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..errors import TieredError
 
 
 class TerseTracebacks:
-    """Leaves our own frames out of the traceback that Spark shows: the message says what to do."""
+    """Removes our own stack frames from the traceback that Spark shows: the message says what to do."""
 
     def __enter__(self) -> None:
         pass

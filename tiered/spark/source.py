@@ -1,4 +1,4 @@
-"""The data source ``tiered`` for Spark: batch reads of a topic, over all tiers, as Arrow batches."""
+"""The data source ``tiered`` for Spark: reads of a topic over all tiers, and writes, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .columns import choose_fields, project, spark_schema
 from .errors import TerseTracebacks
 from .options import SourceOptions, parse_options
 from .read.planning import open_source, pinned_scan
-from .read.pushdown import narrowing_of
+from .read.pushdown import filter_bounds
 from .read.tasks import TieredPartition, exempt_imports_from_collection, read_task, tasks_of
 from .sink.options import parse_sink_options
 from .sink.sink import TieredStreamWriter, TieredWriter
@@ -36,28 +36,28 @@ _log = logging.getLogger("tiered.spark.source")
 class TieredDataSource(DataSource):
     """Topics as tables: ``spark.read.format("tiered").option("topic", "orders").load("s3://bucket/prefix")``.
 
-    The path is a local store, or a bucket, which the executors then read themselves with the credentials
-    that the AWS chain finds there. What is read is pinned by the first action on a ``load()``: a snapshot of
-    what is durable; new data needs a new ``load()``. Where the writer of a local store serves, it plans the read,
-    and flushes for it; else records that it still holds in memory are not in it.
+    The path is a local store or a bucket. The executors read a bucket themselves, with the credentials that the AWS
+    chain finds on their hosts. The first action on a ``load()`` pins a snapshot of the durable records. To read new
+    records, call ``load()`` again. If the writer of a local store serves it, the writer flushes and plans the read.
+    Otherwise the read does not have the records in the writer's memory.
 
-    A record topic has the Kafka source's columns: ``key``, ``value`` (binary), ``topic``, ``partition``,
-    ``offset``, ``timestamp``, ``timestampType`` (always 0, create time). A typed topic has its own, then
-    ``topic``, ``partition``, ``offset``, ``timestamp``. Spark hands no column selection to a Python source:
-    ``.schema("offset bigint, value binary")`` or the option ``columns`` narrow what is read.
+    A record topic has the columns of the Kafka source: ``key``, ``value`` (binary), ``topic``, ``partition``,
+    ``offset``, ``timestamp``, ``timestampType`` (always 0, create time). A typed topic has its own columns, then
+    ``topic``, ``partition``, ``offset``, ``timestamp``. Spark does not tell a Python source which columns a query uses:
+    select them by ``.schema("offset bigint, value binary")`` or by the option ``columns``.
 
     ============================================  =====================================================
     Option                                        Meaning
     ============================================  =====================================================
     ``topic`` or ``subscribe``                    the topic; exactly one of the two
-    ``cold``                                      bucket of a local store, where it does not remember one
+    ``cold``                                      bucket of a local store that has not recorded one
     ``endpointUrl``, ``region``                   of an S3-compatible server
     ``config``                                    path of a ``tiered.toml``
     ``startingOffsets``                           ``earliest`` (default) or ``{"orders":{"0":23,"1":-2}}``
     ``endingOffsets``                             ``latest`` (default) or JSON; exclusive; -1 is latest
     ``startingTimestamp``, ``endingTimestamp``    milliseconds; the first offset at that time or later
     ``startingOffsetsByTimestamp`` (``ending…``)  the same for each partition, as JSON
-    ``startingOffsetsByTimestampStrategy``        ``error`` (default) or ``latest``: no such record
+    ``startingOffsetsByTimestampStrategy``        if no record is that late: ``error`` (default) or ``latest``
     ``fromTimestamp``, ``toTimestamp``            filter rows by timestamp, end exclusive; milliseconds or
                                                   ISO 8601 with a zone
     ``partitions``, ``key``                       only these partitions, only this key
@@ -66,40 +66,40 @@ class TieredDataSource(DataSource):
     ``splitBytes``                                stored bytes of a task, about (128 MiB)
     ``minPartitions``                             a hint: at least so many tasks
     ``pushdown``                                  ``true`` prunes by Spark's filters on ``offset``,
-                                                  ``timestamp``, ``partition`` and the key. PySpark gives
-                                                  wrong rows when one ``load()`` is used with two filters:
-                                                  one query a ``load()`` only. Needs
+                                                  ``timestamp``, ``partition`` and the key. Use one
+                                                  ``load()`` for each query: PySpark returns wrong rows
+                                                  for two filters on one ``load()``. Needs
                                                   ``spark.sql.python.filterPushdown.enabled``
-    ``failOnDataLoss``                            ``false`` reads what is there of a range that is not
-                                                  wholly in the log, and goes on where retention removed
-                                                  records meanwhile
+    ``failOnDataLoss``                            ``false`` reads the part of a range that is in the log,
+                                                  and skips records that retention removes during the read
     ============================================  =====================================================
 
-    ``startingTimestamp`` wins over ``startingOffsetsByTimestamp``, that over ``startingOffsets``; likewise
-    for the end. ``kafka.*`` is accepted and ignored, as it has no meaning here; any other option is refused.
+    ``startingTimestamp`` wins over ``startingOffsetsByTimestamp``, which wins over ``startingOffsets``; the options
+    for the end have the same order. Options ``kafka.*`` are ignored. Any other option is an error.
 
-    A stream (``readStream``) starts at the latest offsets by default, has no end, and takes besides:
+    A stream (``readStream``) starts at the latest offsets by default, has no end, and has these options besides:
 
     ============================================  =====================================================
     Option of a stream                            Meaning
     ============================================  =====================================================
-    ``maxOffsetsPerTrigger``                      offsets of a micro-batch at most, over all partitions
-    ``minOffsetsPerTrigger``                      a micro-batch waits until there are so many
-    ``maxTriggerDelay``                           but no longer than this (``15m``)
+    ``maxOffsetsPerTrigger``                      most offsets of a micro-batch, over all partitions
+    ``minOffsetsPerTrigger``                      a micro-batch waits for so many offsets
+    ``maxTriggerDelay``                           longest wait for them (``15m``)
     ============================================  =====================================================
 
-    Writes (``write`` with ``mode("append")``, ``writeStream``) go to a process that serves the store: the path
-    is ``grpc://host:port``. Columns go by name: those of the topic, and ``partition``, ``timestamp``; ``topic``,
-    ``offset`` and ``timestampType`` are left aside.
+    Writes (``write`` with ``mode("append")``, ``writeStream``) go to a process that serves the store: the path is
+    ``grpc://host:port``. Columns match by name: those of the topic, ``partition`` and ``timestamp``. The columns
+    ``topic``, ``offset`` and ``timestampType`` are ignored.
 
     ============================================  =====================================================
     Option of a write                             Meaning
     ============================================  =====================================================
     ``topic``                                     the topic to append to
     ``config``                                    path of a ``tiered.toml``
-    ``txnAppId``, ``txnVersion``                  name and rising number of a batch write: done once. A
-                                                  stream has the id of its query and numbers of its own,
-                                                  or a ``txnAppId``, another one for each new checkpoint
+    ``txnAppId``, ``txnVersion``                  name and rising number of a batch write, which is
+                                                  appended once however often it runs. A stream uses its
+                                                  query id and batch numbers, or a ``txnAppId``: a new one
+                                                  for each new checkpoint
     ============================================  =====================================================
 
     References
@@ -113,7 +113,7 @@ class TieredDataSource(DataSource):
         return "tiered"
 
     def schema(self) -> StructType:
-        """Return the columns that the topic has now, or those that the options ask for."""
+        """Return the columns that the topic has now, or those that the options name."""
         with TerseTracebacks():
             options = parse_options(dict(self.options), "either")
             with open_source(options) as store:
@@ -133,7 +133,7 @@ class TieredDataSource(DataSource):
         Raises
         ------
         ConfigError
-            PySpark is older than 4.2, which first lets a source limit its micro-batches.
+            PySpark is older than 4.2. Older ones do not let a source limit its micro-batches.
         """
         try:
             stream = import_module(".stream.stream", __package__)
@@ -162,39 +162,39 @@ class TieredDataSource(DataSource):
 
 def _check_appends(*, overwrite: bool) -> None:
     if overwrite:
-        raise ConfigError('a topic is a log, of which nothing is overwritten: write with .mode("append")')
+        raise ConfigError('a topic is a log and cannot be overwritten: write with .mode("append")')
 
 
 class TieredReader(DataSourceReader):
-    """Plans in the driver's planning process, reads in the executors."""
+    """Plans a batch read in the driver's planning process, and reads it in the executors."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._pushed: tuple[Filter, ...] = ()
+        self._filters: tuple[Filter, ...] = ()
 
     def partitions(self) -> list[InputPartition]:
-        """Take the snapshot and return its tasks; none where there is nothing to read."""
+        """Pin the snapshot and return its tasks; none for an empty snapshot."""
         options = self._options
         with TerseTracebacks(), open_source(options) as store:
             topic = store.topic(options.topic)
             projection = project(topic.schema, self._schema)
             scan = pinned_scan(topic, options, projection.scanned)
-            if (found := scan.explain()).committed_us:
-                _log.info("%s", found)  # says how far behind the writer this read can be
-            narrowing = narrowing_of(self._pushed, topic.meta.key_column)
+            if (explanation := scan.explain()).committed_us:
+                _log.info("%s", explanation)  # says how far behind the writer this read can be
+            bounds = filter_bounds(self._filters, topic.meta.key_column)
             exempt_imports_from_collection()
-            return tasks_of(topic, scan, projection, options, narrowing)
+            return tasks_of(topic, scan, projection, options, bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, the same ones at every attempt."""
+        """Yield the rows of one task, the same rows at each attempt."""
         return read_task(partition)
 
 
 class PushdownReader(TieredReader):
-    """A reader that prunes by Spark's filters: right for one query a ``load()``; see `spark.read.pushdown`."""
+    """A reader that prunes by Spark's filters. It is correct for one query a ``load()``; see `spark.read.pushdown`."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take note of the filters, and have Spark apply all of them as well."""
-        self._pushed = tuple(filters)
+        """Record the filters, and return all of them for Spark to apply as well."""
+        self._filters = tuple(filters)
         return filters

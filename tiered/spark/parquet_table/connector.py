@@ -1,4 +1,4 @@
-"""Whether Spark's own file readers can reach a bucket, under which URL, and with which options."""
+"""The URL and the options by which Spark's own file readers reach a bucket, if they can."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...cold.object_store.options import ColdOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Hadoop's name comes first: what a platform calls s3:// is its own, and S3A there is often the same.
+# Hadoop's scheme comes first. On some platforms, s3:// is a file system of their own, and s3a:// often works as well.
 _SCHEMES = {"s3": ("s3a", "s3"), "s3a": ("s3a", "s3"), "gcs": ("gs",), "az": ("abfs",)}
 
 _PAGE_INDEX = "parquet.filter.columnindex.enabled"
@@ -28,23 +28,23 @@ class Connector:
     Attributes
     ----------
     root
-        The bucket's URL, as Spark has to be given it, without a slash at the end.
+        The bucket's URL in Spark's form, without a slash at the end.
     options
-        For each read; where the bucket is, how to read from afar, and never a credential.
+        Options of each read: endpoint, region and how to read from remote storage; never a credential.
     """
 
     root: str
     options: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, key: str) -> str:
-        """Return the path of an object for ``spark.read``, which takes some characters for patterns."""
+        """Return the path of an object for ``spark.read``, with the characters of patterns escaped."""
         return _GLOB.sub(r"\\\1", f"{self.root}/{key}")
 
 
 def find_connector(spark: SparkSession, url: str, cold: ColdOptions) -> Connector | None:
-    """Return how this session reads the bucket at `url`; None where nothing in it can.
+    """Return this session's connector for the bucket at `url`; None if it has none.
 
-    A session of Spark Connect does not say what its server can do: there, None but for ``file://``.
+    A session of Spark Connect does not show the file systems of its server: None, but for ``file://``.
     """
     scheme, _, rest = url.rstrip("/").partition("://")
     if scheme == "file":
@@ -52,7 +52,7 @@ def find_connector(spark: SparkSession, url: str, cold: ColdOptions) -> Connecto
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         return None
-    # As each read has it: with what was set in this session alone.
+    # The configuration of a read: it includes the settings of this session alone.
     configured = spark._jsparkSession.sessionState().newHadoopConf()
     for name in _SCHEMES.get(scheme, (scheme,)):
         if _has_file_system(jvm, name, configured):
@@ -69,15 +69,15 @@ def _has_file_system(jvm: Any, scheme: str, configuration: Any) -> bool:
     try:
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, configuration)
     except Py4JJavaError:
-        return False  # no such scheme, or its JAR is missing
+        return False  # the scheme is unknown, or its JAR is missing
     return True
 
 
 def remote_options(configured: Callable[[str], str | None]) -> dict[str, str]:
-    """Return how Parquet is read from afar, unless the session says it: by few requests. Pure.
+    """Return the options for few requests to remote storage; the session's own settings win. Pure.
 
-    To leave out pages, Parquet asks for the indexes of each row group by themselves, for 64 KiB and more each. Row groups
-    are small, so the pages seldom make up for that.
+    The page index costs a request of 64 KiB or more for each row group. Row groups are small, so the pages that it skips
+    are seldom worth that request.
     """
     return {_PAGE_INDEX: "false"} if configured(_PAGE_INDEX) is None else {}
 
@@ -88,30 +88,30 @@ def s3a_options(
     environment: Mapping[str, str],
     configured: Callable[[str], str | None],
 ) -> dict[str, str]:
-    """Return where S3A finds a bucket, for all that the session does not say itself. Pure.
+    """Return S3A's options for the endpoint and region of a bucket; the session's own settings win. Pure.
 
     Parameters
     ----------
     environment
-        S3A does not look there for an endpoint, as the AWS SDKs do.
+        Variables with an endpoint, which the AWS SDKs read and S3A does not.
     configured
-        The session's own settings.
+        Returns a setting of the session.
     """
-    ours = f"fs.s3a.bucket.{bucket}."
+    prefix = f"fs.s3a.bucket.{bucket}."
 
-    def said(name: str) -> bool:
-        return configured(f"{ours}{name}") is not None or bool(configured(f"fs.s3a.{name}"))
+    def is_set(name: str) -> bool:
+        return configured(f"{prefix}{name}") is not None or bool(configured(f"fs.s3a.{name}"))
 
     endpoint = (
         cold.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     )
     region = cold.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     options: dict[str, str] = {}
-    if endpoint and not said("endpoint"):
-        options[f"{ours}endpoint"] = endpoint
-        options[f"{ours}path.style.access"] = "true"
-        options[f"{ours}connection.ssl.enabled"] = str(endpoint.startswith("https:")).lower()
+    if endpoint and not is_set("endpoint"):
+        options[f"{prefix}endpoint"] = endpoint
+        options[f"{prefix}path.style.access"] = "true"
+        options[f"{prefix}connection.ssl.enabled"] = str(endpoint.startswith("https:")).lower()
         region = region or "us-east-1"
-    if region and not said("endpoint.region"):
-        options[f"{ours}endpoint.region"] = region
+    if region and not is_set("endpoint.region"):
+        options[f"{prefix}endpoint.region"] = region
     return options

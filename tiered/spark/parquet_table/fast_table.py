@@ -1,4 +1,4 @@
-"""The fast table: one snapshot, of which Spark's own Parquet reader reads all that lies in the bucket."""
+"""The fast table: a snapshot whose objects in the bucket Spark's own Parquet reader reads."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ..options import TOPIC_ID, SourceOptions, parse_options
 from ..read.planning import open_source, pinned_scan
 from ..read.remote import RemoteLocations
 from .connector import Connector, find_connector
-from .leases import LEASE_SECONDS, Leased, lease_keeper, take_lease
+from .leases import LEASE_SECONDS, BucketLease, lease_keeper, take_lease
 from .plan import ColdFiles, Range, TablePlan, cold_first, plan_table
-from .tail import TAIL_BYTES, HeldTail, folder_for_tails, hold_tail
+from .tail import TAIL_BYTES, TailFiles, folder_for_tails, write_tail
 
 _log = logging.getLogger("tiered.spark.fast_table")
 
-# Spark checks no checksum unless told to, and a session may be set to leave out files that it cannot read (promises P4, P8).
-# Arrow writes dates as they are, which is what Spark calls corrected.
+# Spark verifies checksums only with this option, and a session may skip files that it cannot read (promises P4, P8).
+# Arrow writes dates without rebasing them, which Spark calls corrected.
 _READ_OPTIONS = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreCorruptFiles": "false",
@@ -46,7 +46,7 @@ _READ_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
 }
 
-# Chosen by the plan, for the part that our own source reads.
+# Options that the plan sets for the part that our own source reads.
 _RANGE_OPTIONS = {
     name.lower()
     for bound in ("starting", "ending")
@@ -63,39 +63,39 @@ def table(
     tail_bytes: int | str = TAIL_BYTES,
     **options: str | int | bool,
 ) -> DataFrame:
-    """Return a topic as it is now, for queries at the speed of Spark's own Parquet reader.
+    """Return a snapshot of a topic, for queries at the speed of Spark's own Parquet reader.
 
-    One snapshot is pinned by this call. Spark reads its objects in the bucket as Parquet: filters, column
-    pruning and aggregates run in the JVM, and nothing passes through Python. What is not in the bucket comes
-    from the data source ``tiered``, restricted to exactly those offsets; a union puts both together. In a local
-    session a small rest is read by this call and laid down beside Spark's own temporary files, so that no query
-    starts Python. Columns, their types and their order are those of ``spark.read.format("tiered")``.
+    This call pins the snapshot. Spark reads its objects in the bucket as Parquet: filters, column pruning and
+    aggregates run in the JVM, without Python. The data source ``tiered`` reads the offsets that are not in the bucket,
+    and a union joins the two parts. In a local session, this call writes a small tail to files beside Spark's own
+    temporary files, so that no query starts Python. Columns, their types and their order are those of
+    ``spark.read.format("tiered")``.
 
-    Spark verifies the checksums of the Parquet pages that it reads, but not the objects' footers, and does not
-    compare them with the manifest, as our own reader does.
+    Spark verifies the checksums of the Parquet pages that it reads. Unlike our own reader, it does not verify the
+    objects' footers, and does not compare objects with the manifest.
 
-    For as long as the session has a plan that reads the snapshot's objects, a lease keeps the sweep from deleting
-    them. Where the credentials may not write to the bucket there is none, and ``sweep.grace`` is what the job has.
+    A lease keeps the sweep from deleting the snapshot's objects as long as the session has a plan that reads them.
+    Without permission to write to the bucket there is no lease, and the objects stay for ``sweep.grace``.
 
     Parameters
     ----------
     path
-        As of ``load()``: a local store, ``s3://bucket/prefix``, ``file:///directory`` or ``grpc://host:port``.
+        The same as for ``load()``: a local store, ``s3://bucket/prefix``, ``file:///directory`` or ``grpc://host:port``.
     prefer
-        What to read of records that lie both in the bucket and in a local file: ``"cold"`` the Parquet object,
-        in the JVM; ``"warm"`` the local file, through Python, for a bucket that is far away.
+        The tier to read records from that are in the bucket and in a local file: ``"cold"`` reads the Parquet object,
+        in the JVM; ``"warm"`` reads the local file, through Python, for a bucket that is far away.
     tail_bytes
-        What is not in the bucket is read by this call, in a local session (``local[*]``), if it is no more than this
-        as Arrow, in bytes or as ``"256MiB"`` (the default); else by each query. 0: always by each query.
+        The largest tail that this call writes to files in a local session (``local[*]``), measured as Arrow: in bytes
+        or as ``"256MiB"`` (the default). Each query reads a larger tail itself. 0: each query reads the tail itself.
     **options
-        Of `TieredDataSource`: ranges, ``partitions``, ``key``, ``columns``, ``includeHeaders``, ``endpointUrl`` and
-        the rest.
+        Options of `TieredDataSource`: ranges, ``partitions``, ``key``, ``columns``, ``includeHeaders``, ``endpointUrl``
+        and the rest.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        Where Spark has no connector for the bucket (S3A for ``s3://``), all of it through the data source; a
-        warning says so.
+        If Spark has no connector for the bucket (S3A for ``s3://``), the data source reads all of it, and a warning
+        says so.
 
     Raises
     ------
@@ -109,21 +109,21 @@ def table(
     if prefer not in ("cold", "warm"):
         raise ConfigError(f'prefer is "cold" or "warm", not {prefer!r}')
     try:
-        held_bytes_max = parse_size(tail_bytes)
+        tail_bytes_max = parse_size(tail_bytes)
     except ValueError as error:
         raise ConfigError(f"tail_bytes is {tail_bytes!r}: {error}") from None
-    given = {name: _text(value) for name, value in options.items()} | {"topic": topic}
+    texts = {name: _text(value) for name, value in options.items()} | {"topic": topic}
     if path is not None:
-        given["path"] = os.fspath(path)
-    read = parse_options(given)
+        texts["path"] = os.fspath(path)
+    read = parse_options(texts)
     with open_source(read) as store:
-        # One for both: another may have its name by then.
-        found = store.topic(read.topic)
-        # Before there is a lease to let go of.
-        choose_fields(found.schema, read.columns, headers=read.include_headers)
-        pinned = _pin(spark, found, read, prefer)
-        pinned = _with_tail(spark, found, read, pinned, held_bytes_max)
-    return _Assembly(spark, given, read, pinned).frame()
+        # One handle for both: meanwhile a new topic may get its name.
+        handle = store.topic(read.topic)
+        # Fails for a wrong column, before there is a lease to release.
+        choose_fields(handle.schema, read.columns, headers=read.include_headers)
+        pinned = _pin(spark, handle, read, prefer)
+        pinned = _with_tail(spark, handle, read, pinned, tail_bytes_max)
+    return _Assembly(spark, texts, read, pinned).frame()
 
 
 def _text(value: str | int | bool) -> str:
@@ -132,27 +132,27 @@ def _text(value: str | int | bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """A snapshot, divided; `lease` covers its objects."""
+    """A snapshot with its division and the lease on its objects."""
 
     topic_id: UUID
     schema: pa.Schema
     query: Query
     plan: TablePlan
     connector: Connector | None
-    leased: Leased | None
+    lease: BucketLease | None
     splits: Sequence[Split]
-    tail: HeldTail | None = None
+    tail: TailFiles | None = None
 
-    def let_go(self) -> None:
-        """Release what outlives this call, where it fails."""
-        if self.leased is not None:
-            self.leased.let_go()
+    def release(self) -> None:
+        """Release the lease and remove the files, after an error."""
+        if self.lease is not None:
+            self.lease.release()
         if self.tail is not None:
             self.tail.remove()
 
 
 def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) -> _Pinned:
-    # A server is asked where the bucket is by a plan, which is made again once there is a lease.
+    # A server names its bucket in a plan. The plan is made again when there is a lease.
     bucket = topic.tiers or _bucket_of(pinned_scan(topic, read, ["offset"]), read)
     url = bucket.locations.cold_url if bucket.has_cold else None
     connector = find_connector(spark, url, bucket.locations.cold_options) if url is not None else None
@@ -161,92 +161,91 @@ def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) ->
             "this Spark session has no connector for %s: table() reads all through Python, as load() does",
             url,
         )
-    # Before the snapshot, which it covers only then.
-    leased = take_lease(url, bucket) if url is not None and connector is not None else None
+    # A lease covers only snapshots that are taken after it.
+    lease = take_lease(url, bucket) if url is not None and connector is not None else None
     try:
         scan = pinned_scan(topic, read, ["offset"])
-        if (found := scan.explain()).committed_us:
-            _log.info("%s", found)  # says how far behind the writer this can be
+        if (explanation := scan.explain()).committed_us:
+            _log.info("%s", explanation)  # says how far behind the writer this can be
         splits = [_direct(split) for split in scan.splits()]
         if connector is not None and prefer == "cold":
             splits = _cold_first(topic, bucket, splits)
         plan = plan_table(_within(splits, scan.query), parquet=connector is not None)
     except BaseException:
-        if leased is not None:
-            leased.let_go()
+        if lease is not None:
+            lease.release()
         raise
     finally:
         if topic.tiers is None:
             bucket.close()
-    if leased is not None and not plan.cold:
-        leased.let_go()
-        leased = None
-    return _Pinned(topic.meta.topic_id, topic.schema, scan.query, plan, connector, leased, splits)
+    if lease is not None and not plan.cold:
+        lease.release()
+        lease = None
+    return _Pinned(topic.meta.topic_id, topic.schema, scan.query, plan, connector, lease, splits)
 
 
 def _with_tail(
     spark: SparkSession, topic: Topic, read: SourceOptions, pinned: _Pinned, bytes_max: int
 ) -> _Pinned:
-    """Hold what no object has, if it is little: the plan has no rest then."""
+    """Write the tail to files if it is small, which leaves no reads through our source in the plan."""
     plan, folder = pinned.plan, folder_for_tails(spark)
-    everything = pinned.connector is None and any(
+    reads_objects = pinned.connector is None and any(
         isinstance(item.source, ColdSource) for item in pinned.splits
     )
-    if not plan.rest or folder is None or everything or bytes_max == 0:
+    if not plan.rest or folder is None or reads_objects or bytes_max == 0:
         return pinned
     stored = [field.name for field in object_schema(pinned.schema)]
-    chosen = {
-        field.name for field in choose_fields(pinned.schema, read.columns, headers=read.include_headers)
-    }
-    needed = chosen | {"offset", "timestamp", pinned.query.key_column}
+    fields = choose_fields(pinned.schema, read.columns, headers=read.include_headers)
+    needed = {field.name for field in fields} | {"offset", "timestamp", pinned.query.key_column}
     columns = [name for name in stored if name in needed]
     try:
-        tail = hold_tail(topic, read, pinned.splits, plan.rest, columns, bytes_max, folder)
+        tail = write_tail(topic, read, pinned.splits, plan.rest, columns, bytes_max, folder)
     except BaseException:
-        pinned.let_go()
+        pinned.release()
         raise
     if tail is None:
         return pinned
-    alone = sorted(tail.names.keys() - {files.partition for files in plan.cold if not files.ranges})
-    cold = (*plan.cold, *(ColdFiles(partition, ()) for partition in alone))
+    tail_only = sorted(tail.names.keys() - {files.partition for files in plan.cold if not files.ranges})
+    cold = (*plan.cold, *(ColdFiles(partition, ()) for partition in tail_only))
     return replace(pinned, plan=TablePlan(cold, ()), tail=tail)
 
 
 def _bucket_of(scan: Scan, read: SourceOptions) -> Tiers:
-    """Return a way to the bucket of a served store; its local tiers are left to the server."""
+    """Return the bucket of a served store as tiers without a directory: the server reads its local tiers."""
     assert isinstance(scan, RemoteScan)
     remote = RemoteLocations.of(scan, read)
-    places = replace(remote.here(), root=None)
-    if not remote.shared_bucket and not (scan.same_directory and (places.cold_url or "").startswith("file:")):
-        places = replace(places, cold_url=None)  # a directory or memory of the server's own
-    return Tiers(places)
+    locations = replace(remote.on_this_host(), root=None)
+    is_here = scan.same_directory and (locations.cold_url or "").startswith("file:")
+    if not remote.shared_bucket and not is_here:
+        locations = replace(locations, cold_url=None)  # a directory of the server's host, or its memory
+    return Tiers(locations)
 
 
 def _direct(split: Split) -> Split:
-    """Return a split of a server's plan as one of the bucket, if it is there."""
+    """Return a split of a server's plan as a split of the bucket, if the bucket has it."""
     return (split.direct(None) or split) if isinstance(split, RemoteSplit) else split
 
 
-def _cold_first(topic: Topic, access: Tiers, splits: Sequence[Split]) -> list[Split]:
+def _cold_first(topic: Topic, tiers: Tiers, splits: Sequence[Split]) -> list[Split]:
     bounds: dict[int, Range] = {}
     for split in splits:
         start, _ = bounds.get(split.partition, (split.start_offset, 0))
         bounds[split.partition] = start, split.end_offset
     local = {split.partition for split in splits if not isinstance(split.source, ColdSource)}
     published = {
-        partition: _sealed(published_extents(access, topic.meta, partition, *bounds[partition]))
+        partition: _sealed(published_extents(tiers, topic.meta, partition, *bounds[partition]))
         for partition in sorted(local)
     }
     return cold_first(topic.name, splits, published)
 
 
 def _sealed(extents: Sequence[Extent]) -> list[Extent]:
-    """Leave out tails of active segments: a local file has in one piece what they have in hundreds."""
+    """Leave out tails of active segments: one local file replaces hundreds of small objects."""
     return [item for item in extents if isinstance(item.source, ColdSource) and item.source.entry.sealed]
 
 
 def _within(splits: Sequence[Split], query: Query) -> list[Split]:
-    """Leave out objects without a row in the bounds on timestamps."""
+    """Leave out objects without a row between the timestamps of the query."""
     return [
         split
         for split in splits
@@ -256,38 +255,38 @@ def _within(splits: Sequence[Split], query: Query) -> list[Split]:
 
 
 class _Assembly:
-    """Makes one DataFrame of the parts of a plan."""
+    """Builds one DataFrame from the parts of a plan."""
 
     def __init__(
-        self, spark: SparkSession, given: Mapping[str, str], read: SourceOptions, pinned: _Pinned
+        self, spark: SparkSession, texts: Mapping[str, str], read: SourceOptions, pinned: _Pinned
     ) -> None:
         self._spark = spark
-        self._given = given
+        self._texts = texts
         self._read = read
         self._pinned = pinned
         self._fields = choose_fields(pinned.schema, read.columns, headers=read.include_headers)
 
     def frame(self) -> DataFrame:
-        """Return all rows; the lease lives as long as a plan that reads the objects."""
-        plan, leased, tail = self._pinned.plan, self._pinned.leased, self._pinned.tail
+        """Return all rows. The lease is held as long as a plan that reads the objects exists."""
+        plan, lease, tail = self._pinned.plan, self._pinned.lease, self._pinned.tail
         try:
-            objects = [self._objects(files) for files in plan.cold]
+            frames = [self._parquet(files) for files in plan.cold]
         except BaseException:
-            self._pinned.let_go()
+            self._pinned.release()
             raise
-        in_use = _in_use(self._spark, objects)
-        if leased is not None:
-            lease_keeper().hold(leased.lease, LEASE_SECONDS, in_use, leased.bucket.close)
+        in_use = _in_use(self._spark, frames)
+        if lease is not None:
+            lease_keeper().add(lease.lease, LEASE_SECONDS, in_use, lease.bucket.close)
         if tail is not None:
-            lease_keeper().hold(None, 0, in_use, tail.remove)
-        parts = [self._shaped(frame, files) for frame, files in zip(objects, plan.cold, strict=True)]
-        parts += [self._rest(ranges) for ranges in plan.rest]
-        # Gives every column its type, and lets it be null; Spark's optimizer drops it.
+            lease_keeper().add(None, 0, in_use, tail.remove)
+        parts = [self._rows(frame, files) for frame, files in zip(frames, plan.cold, strict=True)]
+        parts += [self._source(ranges) for ranges in plan.rest]
+        # Makes each column nullable, with its type; Spark's optimizer drops the empty frame.
         none = self._spark.createDataFrame([], spark_schema(self._fields)).where(f.lit(False))
         return reduce(lambda left, right: left.union(right), parts, none)
 
-    def _objects(self, files: ColdFiles) -> DataFrame:
-        """Return objects, and the held rows, as Spark's Parquet reader has them; what an older one lacks is null."""
+    def _parquet(self, files: ColdFiles) -> DataFrame:
+        """Return objects and the file of the tail by Spark's Parquet reader; columns that a file lacks are null."""
         connector, tail = self._pinned.connector, self._pinned.tail
         reader = self._spark.read.schema(spark_schema(list(object_schema(self._pinned.schema))))
         reader = reader.options(**_READ_OPTIONS)
@@ -296,11 +295,11 @@ class _Assembly:
             reader = reader.options(**connector.options)
             paths += [connector.path(key) for key in files.keys]
         if tail is not None and not files.ranges:
-            paths += tail.path(files.partition)
+            paths += tail.paths(files.partition)
         return reader.parquet(*paths)
 
-    def _shaped(self, frame: DataFrame, files: ColdFiles) -> DataFrame:
-        """Return the rows that count, with the columns of our source."""
+    def _rows(self, frame: DataFrame, files: ColdFiles) -> DataFrame:
+        """Return the rows of the snapshot in a frame of Parquet files, with the columns of our source."""
         for condition in (*_clip(files.ranges), *_filters(self._pinned.query)):
             frame = frame.where(condition)
         constants = {"topic": f.lit(self._read.topic), "partition": f.lit(files.partition)}
@@ -311,18 +310,18 @@ class _Assembly:
             [column.alias(field.name) for column, field in zip(columns, self._fields, strict=True)]
         )
 
-    def _rest(self, ranges: Mapping[int, Range]) -> DataFrame:
-        """Return what our source reads: these offsets, whatever tier they are in by then."""
-        kept = {name: text for name, text in self._given.items() if name.lower() not in _RANGE_OPTIONS}
-        # With the schema given, Spark does not start a Python process to ask for it.
-        reader = self._spark.read.format("tiered").schema(spark_schema(self._fields)).options(**kept)
+    def _source(self, ranges: Mapping[int, Range]) -> DataFrame:
+        """Return ranges of offsets by our source, which reads them from whichever tier has them at the query."""
+        options = {name: text for name, text in self._texts.items() if name.lower() not in _RANGE_OPTIONS}
+        # With a schema here, Spark does not start a Python process for it.
+        reader = self._spark.read.format("tiered").schema(spark_schema(self._fields)).options(**options)
         for index, name in enumerate(("startingOffsets", "endingOffsets")):
             bounds = {str(partition): item[index] for partition, item in ranges.items()}
-            # Another topic may have the name when the query runs.
-            named = {self._read.topic: bounds, TOPIC_ID: str(self._pinned.topic_id)}
-            reader = reader.option(name, json.dumps(named))
+            # With the id, since a new topic may have the name when the query runs.
+            offsets = {self._read.topic: bounds, TOPIC_ID: str(self._pinned.topic_id)}
+            reader = reader.option(name, json.dumps(offsets))
         reader = reader.option("partitions", ",".join(map(str, ranges)))
-        return reader.load(self._given["path"]) if "path" in self._given else reader.load()
+        return reader.load(self._texts["path"]) if "path" in self._texts else reader.load()
 
 
 def _column(name: str) -> Column:
@@ -330,40 +329,42 @@ def _column(name: str) -> Column:
 
 
 def _clip(ranges: Sequence[Range]) -> list[Column]:
-    """Return what keeps these offsets alone."""
+    """Return the condition on offsets, if there are ranges."""
     inside = [(_column("offset") >= start) & (_column("offset") < end) for start, end in ranges]
     return [reduce(lambda left, right: left | right, inside)] if inside else []
 
 
 def _filters(query: Query) -> list[Column]:
-    """Return the filters of a scan as Spark's."""
-    at, found = _column("timestamp"), []
+    """Return the filters of a scan as Spark's conditions."""
+    at, conditions = _column("timestamp"), []
     if query.start_timestamp_us is not None:
-        found.append(at >= f.timestamp_micros(f.lit(query.start_timestamp_us)))
+        conditions.append(at >= f.timestamp_micros(f.lit(query.start_timestamp_us)))
     if query.end_timestamp_us is not None:
-        found.append(at < f.timestamp_micros(f.lit(query.end_timestamp_us)))
+        conditions.append(at < f.timestamp_micros(f.lit(query.end_timestamp_us)))
     if query.key_column is not None:
-        found.append(_column(query.key_column) == f.lit(query.key))
-    return found
+        conditions.append(_column(query.key_column) == f.lit(query.key))
+    return conditions
 
 
 def _in_use(spark: SparkSession, frames: Sequence[DataFrame]) -> Callable[[], bool]:
     """Return a function that tells whether the JVM still has a plan, or an RDD, that reads one of the frames.
 
-    All that was made of one shares the instance of its format, which no other object holds for long; the index of its
-    files is held by plans alone, and not by what ``rdd`` or ``toLocalIterator()`` go by.
+    All plans and RDDs of a frame share one instance of its file format, and no other object refers to it for long. (The
+    index of the files would not do: ``rdd`` and ``toLocalIterator()`` do not refer to it.)
     """
     context, jvm = getattr(spark, "_sc", None), getattr(spark, "_jvm", None)
     if context is None or jvm is None:
-        return lambda: True  # Spark Connect, whose client may lack Py4J: until this process ends
+        return lambda: (
+            True
+        )  # Spark Connect, whose client may lack Py4J: the lease lasts as long as this process
     from py4j.protocol import Py4JError
 
     new = jvm.java.lang.ref.WeakReference
     try:
         leaves = [frame._jdf.queryExecution().analyzed().collectLeaves() for frame in frames]
-        formats = [new(found.apply(0).relation().fileFormat()) for found in leaves]
+        formats = [new(relations.apply(0).relation().fileFormat()) for relations in leaves]
     except Py4JError:
-        # Another version of Spark's reader, with other classes.
+        # This version of Spark has other classes: the lease lasts as long as the session.
         return lambda: context._jsc is not None
 
     def in_use() -> bool:

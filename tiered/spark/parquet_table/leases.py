@@ -1,4 +1,4 @@
-"""Leases on snapshots that Spark reads by itself, held for as long as some plan in Spark uses them."""
+"""Leases on snapshots that Spark reads by itself, held as long as a plan in Spark uses them."""
 
 from __future__ import annotations
 
@@ -18,36 +18,41 @@ from ...reader.tiers import Tiers
 
 LEASE_SECONDS = 3600.0
 
-_TEND_SECONDS = 60.0
-# Renewed when less than this share of it is left: several tries before it ends.
+_CHECK_SECONDS = 60.0
+# A lease is renewed when less than this share of its time is left, so that several tries fit in.
 _RENEW_SHARE = 2 / 3
 
 _log = logging.getLogger("tiered.spark.table_leases")
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
-    """A lease and the bucket it is in."""
+class BucketLease:
+    """A lease and the bucket that it is in."""
 
     lease: Lease
     bucket: ObjectStore
 
-    def let_go(self) -> None:
-        """Release it."""
+    def release(self) -> None:
+        """Release the lease, and close the bucket."""
         try:
-            self.lease.release()
-        except ColdStorageError as error:
-            _log.info("a lease was not released, and ends by itself: %s", error)
+            _release(self.lease)
         finally:
             self.bucket.close()
 
 
-def take_lease(url: str, access: Tiers) -> Leased | None:
-    """Take a lease on what the bucket at `url` has now; None, and a warning, where nothing can be written there."""
-    bucket = access.connect(access.locations.cold_options)
+def _release(lease: Lease) -> None:
+    try:
+        lease.release()
+    except ColdStorageError as error:
+        _log.info("a lease was not released, and ends by itself: %s", error)
+
+
+def take_lease(url: str, tiers: Tiers) -> BucketLease | None:
+    """Take a lease on the present objects of the bucket at `url`; None, and a warning, if the bucket refuses writes."""
+    bucket = tiers.connect(tiers.locations.cold_options)
     try:
         holder = f"tiered.spark.table on {socket.gethostname()}, process {os.getpid()}"
-        return Leased(Lease.take(bucket, seconds=LEASE_SECONDS, holder=holder), bucket)
+        return BucketLease(Lease.take(bucket, seconds=LEASE_SECONDS, holder=holder), bucket)
     except ColdStorageError as error:
         bucket.close()
         _log.warning("no lease on the objects of %s, so they stay for sweep.grace only: %s", url, error)
@@ -55,7 +60,7 @@ def take_lease(url: str, access: Tiers) -> Leased | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Entry:
     lease: Lease | None
     seconds: float
     in_use: Callable[[], bool]
@@ -66,77 +71,75 @@ class LeaseKeeper:
     """Renews leases while they are in use, and releases them after that. Thread-safe."""
 
     def __init__(self) -> None:
-        self._held: list[_Held] = []
+        self._entries: list[_Entry] = []
         self._lock = threading.Lock()
         self._process = os.getpid()
 
-    def hold(
+    def add(
         self, lease: Lease | None, seconds: float, in_use: Callable[[], bool], close: Callable[[], None]
     ) -> None:
-        """Keep a lease, or what is only to be let go of at the end.
+        """Add a lease, or a resource without one.
 
         Parameters
         ----------
         lease
-            None: there is none to renew.
+            None: there is no lease to renew, and `close` alone runs at the end.
         seconds
-            What it was taken for.
+            The duration of the lease.
         in_use
-            Whether its snapshot can still be read; asked at each `tend`.
+            Tells whether something can still read the snapshot; called at each `check`.
         close
-            Called once nothing uses it any more.
+            Called when nothing uses the snapshot any more, after the release of the lease.
         """
         with self._lock:
-            self._held.append(_Held(lease, seconds, in_use, close))
+            self._entries.append(_Entry(lease, seconds, in_use, close))
 
-    def tend(self) -> None:
-        """Renew what is due, release what is not in use."""
-        if self._is_of_parent():
+    def check(self) -> None:
+        """Renew the leases that are due, and release those that nothing uses."""
+        if self._is_forked():
             return
         with self._lock:
-            for held in list(self._held):
+            for entry in list(self._entries):
                 try:
-                    self._tend(held)
-                except Exception as error:  # noqa: BLE001 (those after it have to be renewed, whatever it is)
+                    self._check(entry)
+                except Exception as error:  # noqa: BLE001 (the entries after it must be renewed in any case)
                     _log.warning("a lease was not renewed, and is tried again: %s", error)
 
-    def _tend(self, held: _Held) -> None:
-        if not held.in_use():
-            self._let_go(held)
-        elif held.lease is None:
+    def _check(self, entry: _Entry) -> None:
+        if not entry.in_use():
+            self._remove(entry)
+        elif entry.lease is None:
             return
-        elif held.lease.left_seconds <= 0:
+        elif entry.lease.left_seconds <= 0:
             _log.warning(
                 "the lease on objects that a table of this session reads has ended; call table() again"
             )
-            self._let_go(held)
-        elif held.lease.left_seconds < held.seconds * _RENEW_SHARE:
-            held.lease.renew()
+            self._remove(entry)
+        elif entry.lease.left_seconds < entry.seconds * _RENEW_SHARE:
+            entry.lease.renew()
 
-    def _is_of_parent(self) -> bool:
-        """Whether this is a forked child, which ends before what its parent holds does."""
+    def _is_forked(self) -> bool:
+        """Whether this is a forked child. Its leases belong to the parent, which goes on."""
         return os.getpid() != self._process
 
     def release_all(self) -> None:
-        """Let go of every lease: the process ends."""
-        if self._is_of_parent():
+        """Release all leases, at the end of the process."""
+        if self._is_forked():
             return
         with self._lock:
-            for held in list(self._held):
-                self._let_go(held)
+            for entry in list(self._entries):
+                self._remove(entry)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
-    def _let_go(self, held: _Held) -> None:
-        self._held.remove(held)
+    def _remove(self, entry: _Entry) -> None:
+        self._entries.remove(entry)
         try:
-            if held.lease is not None:
-                held.lease.release()
-        except ColdStorageError as error:
-            _log.info("a lease was not released, and ends by itself: %s", error)
+            if entry.lease is not None:
+                _release(entry.lease)
         finally:
-            held.close()
+            entry.close()
 
 
 _keeper: LeaseKeeper | None = None
@@ -149,6 +152,6 @@ def lease_keeper() -> LeaseKeeper:
     with _keeper_lock:
         if _keeper is None:
             _keeper = LeaseKeeper()
-            Ticker("tiered-leases", _TEND_SECONDS, _keeper.tend).start()
+            Ticker("tiered-leases", _CHECK_SECONDS, _keeper.check).start()
             atexit.register(_keeper.release_all)
         return _keeper

@@ -1,4 +1,4 @@
-"""Which rows of a snapshot Spark's own Parquet reader can read, and which need our source. Needs no PySpark."""
+"""Divides a snapshot between Spark's own Parquet reader and our source. Needs no PySpark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ColdFiles:
     keys
         Each once, in offset order.
     ranges
-        Rows of the one object that count, by offset; empty: all rows of all objects.
+        The ranges of offsets to read from a single object; empty: all rows of all objects.
     """
 
     partition: int
@@ -31,14 +31,14 @@ class ColdFiles:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """Every row of a snapshot, once.
+    """A division of a snapshot, with each row once.
 
     Attributes
     ----------
     cold
-        For Spark's Parquet reader.
+        The objects for Spark's Parquet reader.
     rest
-        For our source: one read each, a range for each partition in it.
+        The reads through our source, each with one range for each of its partitions.
     """
 
     cold: tuple[ColdFiles, ...]
@@ -46,26 +46,26 @@ class TablePlan:
 
 
 def cold_first(topic: str, splits: Sequence[Split], published: dict[int, list[Extent]]) -> list[Split]:
-    """Return the same rows as `splits`, out of the bucket wherever it has them. Pure.
+    """Return splits of the same rows as `splits`, from the bucket where it has them. Pure.
 
     Parameters
     ----------
     splits
-        Of a scan: partition after partition, without a gap within each.
+        The splits of a scan: partition after partition, without gaps inside one.
     published
-        What the bucket has, by partition.
+        The bucket's extents by partition.
 
     Raises
     ------
     CorruptionError
     """
-    found: list[Split] = []
+    resolved: list[Split] = []
     for partition, group in groupby(splits, key=lambda split: split.partition):
         row = list(group)
         others = [Extent(s.start_offset, s.end_offset, s.bytes, s.tier, s.source) for s in row]
         start, end = row[0].start_offset, row[-1].end_offset
-        found += resolve(topic, partition, start, end, (published.get(partition, []), others))
-    return found
+        resolved += resolve(topic, partition, start, end, (published.get(partition, []), others))
+    return resolved
 
 
 def plan_table(splits: Sequence[Split], *, parquet: bool = True) -> TablePlan:
@@ -74,7 +74,7 @@ def plan_table(splits: Sequence[Split], *, parquet: bool = True) -> TablePlan:
     Parameters
     ----------
     parquet
-        Whether Spark can read the bucket at all.
+        Whether Spark can read the bucket.
     """
     cold: list[ColdFiles] = []
     gaps: list[list[Range]] = []
@@ -83,47 +83,47 @@ def plan_table(splits: Sequence[Split], *, parquet: bool = True) -> TablePlan:
         row = list(group)
         cold += _cold_files(partition, row) if parquet else []
         partitions.append(partition)
-        gaps.append(_joined(split for split in row if not (parquet and isinstance(split.source, ColdSource))))
-    layers = max(map(len, gaps), default=0)
+        gaps.append(_ranges(split for split in row if not (parquet and isinstance(split.source, ColdSource))))
+    reads = max(map(len, gaps), default=0)
     rest = tuple(
         {
-            partition: found[layer]
-            for partition, found in zip(partitions, gaps, strict=True)
-            if layer < len(found)
+            partition: ranges[read]
+            for partition, ranges in zip(partitions, gaps, strict=True)
+            if read < len(ranges)
         }
-        for layer in range(layers)
+        for read in range(reads)
     )
     return TablePlan(tuple(cold), rest)
 
 
 def _cold_files(partition: int, splits: Iterable[Split]) -> list[ColdFiles]:
-    ranges: dict[str, list[Split]] = {}
+    by_key: dict[str, list[Split]] = {}
     for split in splits:
         if isinstance(split.source, ColdSource):
-            ranges.setdefault(split.source.key, []).append(split)
-    whole = [key for key, parts in ranges.items() if _is_whole(parts)]
-    found = [ColdFiles(partition, tuple(whole))] if whole else []
-    # By itself each: rows that are left out of one may be in another.
-    found += [
-        ColdFiles(partition, (key,), tuple(_joined(parts)))
-        for key, parts in ranges.items()
+            by_key.setdefault(split.source.key, []).append(split)
+    whole = [key for key, parts in by_key.items() if _is_whole(parts)]
+    files = [ColdFiles(partition, tuple(whole))] if whole else []
+    # A clipped object has a scan of its own: another object may have the offsets that this scan filters out.
+    files += [
+        ColdFiles(partition, (key,), tuple(_ranges(parts)))
+        for key, parts in by_key.items()
         if not _is_whole(parts)
     ]
-    return found
+    return files
 
 
 def _is_whole(parts: Sequence[Split]) -> bool:
     source = parts[0].source
     assert isinstance(source, ColdSource)
-    return _joined(parts) == [(source.entry.base_offset, source.entry.end_offset)]
+    return _ranges(parts) == [(source.entry.base_offset, source.entry.end_offset)]
 
 
-def _joined(splits: Iterable[Split]) -> list[Range]:
-    """Return the ranges of splits in offset order, those that lie end to end as one."""
-    found: list[Range] = []
+def _ranges(splits: Iterable[Split]) -> list[Range]:
+    """Return the ranges of splits in offset order; adjacent ones are joined."""
+    ranges: list[Range] = []
     for split in splits:
-        if found and found[-1][1] == split.start_offset:
-            found[-1] = (found[-1][0], split.end_offset)
+        if ranges and ranges[-1][1] == split.start_offset:
+            ranges[-1] = (ranges[-1][0], split.end_offset)
         else:
-            found.append((split.start_offset, split.end_offset))
-    return found
+            ranges.append((split.start_offset, split.end_offset))
+    return ranges

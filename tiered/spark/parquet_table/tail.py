@@ -1,6 +1,7 @@
-"""The small rest of a fast table that is not in the bucket yet, read once and held for Spark's own readers.
+"""The tail of a fast table, which is not in the bucket yet, written to Parquet files for Spark's own reader.
 
-A Python source costs each query a process that plans and a task that reads; for some megabytes that is most of the query.
+With a Python source, each query starts a process that plans and a task that reads. For some megabytes, that takes longer
+than the rest of the query.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ TAIL_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTail:
-    """Files of rows that no object has, one for each of some partitions."""
+class TailFiles:
+    """Parquet files of the rows that no object has, one for each partition that has such rows."""
 
     folder: Path
     names: Mapping[int, str]
 
-    def path(self, partition: int) -> list[str]:
-        """Return the path of a partition's file, as Spark has to be given it; none where there is none."""
+    def paths(self, partition: int) -> list[str]:
+        """Return the path of a partition's file in Spark's form; empty without a file."""
         name = self.names.get(partition)
         return [] if name is None else [Connector(f"file://{self.folder}").path(name)]
 
@@ -48,18 +49,19 @@ class HeldTail:
 
 
 def folder_for_tails(spark: SparkSession) -> Path | None:
-    """Return a directory that all of Spark's processes see, and that goes with the session; None if there is none.
+    """Return a directory for the files that is deleted with the session; None in a cluster.
 
-    Only where driver and executors are one process; a cluster reads the rest by the source, each executor its share.
+    Only a local session has a directory that driver and executors share. In a cluster, the executors read the tail
+    through the source, each a part.
     """
     context = getattr(spark, "_sc", None)
     if context is None or not context.master.startswith("local"):
         return None
-    # Spark deletes it at the end, also where this process is killed.
+    # Spark deletes it at its end, even if this process is killed.
     return Path(context._temp_dir)
 
 
-def hold_tail(
+def write_tail(
     topic: Topic,
     read: SourceOptions,
     splits: Sequence[Split],
@@ -67,29 +69,29 @@ def hold_tail(
     columns: Sequence[str],
     bytes_max: int,
     folder: Path,
-) -> HeldTail | None:
-    """Read the rest of a snapshot and write it down for Spark's Parquet reader; None where it is more than `bytes_max`.
+) -> TailFiles | None:
+    """Write the tail of a snapshot to Parquet files; None if it is larger than `bytes_max`.
 
     Parameters
     ----------
     splits, rest
-        Of the snapshot: where its rows lie, and the offsets that no object has.
+        The splits of the snapshot, and the ranges of offsets that no object has.
     columns
-        Of the topic, with those that the read filters by.
+        The topic's columns that the read uses, those of its filters included.
     bytes_max
-        As Arrow.
+        Of the rows as Arrow.
     """
     if sum(split.bytes for split in splits if not isinstance(split.source, ColdSource)) > bytes_max:
         return None
-    place = Path(mkdtemp(prefix="tail-", dir=folder))
+    path = Path(mkdtemp(prefix="tail-", dir=folder))
     try:
-        names = _written(place, _batches(topic, read, rest, columns), bytes_max)
+        names = _write_files(path, _batches(topic, read, rest, columns), bytes_max)
     except OffsetOutOfRange:
-        names = None  # retention was faster: the source does what the options say then
+        names = None  # retention removed rows meanwhile: the source handles that by the options
     except BaseException:
-        HeldTail(place, {}).remove()
+        TailFiles(path, {}).remove()
         raise
-    tail = HeldTail(place, names or {})
+    tail = TailFiles(path, names or {})
     if names is None:
         tail.remove()
         return None
@@ -99,7 +101,7 @@ def hold_tail(
 def _batches(
     topic: Topic, read: SourceOptions, rest: Sequence[Mapping[int, Range]], columns: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rest's rows, each batch with its partition."""
+    """Yield the batches of the ranges, each with its partition."""
     for ranges in rest:
         starts = {partition: start for partition, (start, _) in ranges.items()}
         ends = {partition: end for partition, (_, end) in ranges.items()}
@@ -109,10 +111,10 @@ def _batches(
                 yield split.partition, batch
 
 
-def _written(
-    place: Path, batches: Iterator[tuple[int, pa.RecordBatch]], bytes_max: int
+def _write_files(
+    folder: Path, batches: Iterator[tuple[int, pa.RecordBatch]], bytes_max: int
 ) -> dict[int, str] | None:
-    """Write each partition's rows to a file of its own; return their names, None where they are more than `bytes_max`."""
+    """Write a file for each partition and return their names; None if the rows are larger than `bytes_max`."""
     names: dict[int, str] = {}
     size = 0
     with ExitStack() as files:
@@ -123,16 +125,16 @@ def _written(
                 return None
             if partition not in rows:
                 names[partition] = f"{partition}.parquet"
-                rows[partition] = files.enter_context(_RowGroups(place / names[partition], batch.schema))
+                rows[partition] = files.enter_context(_RowGroups(folder / names[partition], batch.schema))
             rows[partition].add(batch)
     return names
 
 
 class _RowGroups:
-    """A Parquet file that is written a row group at a time; leave the context to end it."""
+    """A writer of a Parquet file by row groups; the end of the context completes the file."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        # With the names alone that a read has: what a file lacks is null to Spark. As quick to write as to read.
+        # The file has only the columns of the read: Spark reads the others as null. It is uncompressed, for speed.
         self._file = pq.ParquetWriter(
             path, schema, compression="none", store_schema=False, write_page_checksum=True
         )

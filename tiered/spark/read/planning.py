@@ -1,4 +1,4 @@
-"""From options to tasks: a pinned scan of the topic, cut and packed into few pieces of similar size."""
+"""From options to tasks: pin a scan of the topic, and divide it into tasks of similar size."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ...store.interface.topic import Topic
 from ..options import LATEST, LINEAGES, Lineages, Position, SourceOptions
 
 Task = tuple[Split, ...]
-"""What one Spark task reads: pieces of one partition, in offset order."""
+"""The splits that one Spark task reads: of one partition, in offset order."""
 
-# Pieces of a task are cut no finer than this share of its size.
+# A split is cut into pieces of at least this share of a task.
 _PIECES_PER_TASK = 16
-# Each is a request of its own to the server.
+# The server cuts coarser, as each piece is one request to it.
 _REMOTE_PIECES_PER_TASK = 4
-# How often retention may move the start offset while a plan is made that takes what is left.
+# Without failOnDataLoss, planning starts again when retention moves the start offset: at most so often.
 _ATTEMPTS = 5
 
 
 def open_source(options: SourceOptions) -> Store:
-    """Open the store of a read, for reading: a local one at the writer that serves it, if one does.
+    """Open the store of a read for reading. If a writer serves a local store, this connects to the writer.
 
     Raises
     ------
@@ -56,17 +56,19 @@ def open_source(options: SourceOptions) -> Store:
     url = None if store.tiers is None else store.tiers.locations.cold_url
     if url is not None and url.startswith("memory:"):
         store.close()
-        raise ConfigError(f"{url} lies in the memory of one process, and Spark reads from others")
+        raise ConfigError(
+            f"{url} lies in the memory of one process, and Spark's processes cannot read it: use file:// or s3://"
+        )
     return store
 
 
 def pinned_scan(topic: Topic, options: SourceOptions, columns: Sequence[str]) -> Scan:
-    """Take the snapshot that one ``load()`` shows.
+    """Pin the snapshot that one ``load()`` shows.
 
     Raises
     ------
     OffsetOutOfRange
-        Offsets that were asked for are not in the log, and ``failOnDataLoss`` is on.
+        Offsets that the options name are not in the log, and ``failOnDataLoss`` is on.
     ConfigError, TopicNotFound, CorruptionError, ColdStorageError
     """
     partitions = select_partitions(topic.meta, options.partitions)
@@ -98,17 +100,17 @@ def scan_between(
     ends: Mapping[int, int],
     columns: Sequence[str],
 ) -> Scan:
-    """Take a snapshot of offsets of the partitions named, with the filters of a read.
+    """Pin a snapshot of ranges of offsets, with the filters of a read.
 
     Parameters
     ----------
     starts, ends
-        For each partition, end exclusive; a negative one stands for the log's own bound.
+        By partition, end exclusive; a negative offset stands for the bound of the log.
 
     Raises
     ------
     OffsetOutOfRange
-        A range begins before the log does.
+        A range begins before the log.
     ConfigError, CorruptionError, ColdStorageError
     """
     arguments: dict[str, Any] = {
@@ -126,13 +128,15 @@ def scan_between(
 def expand(
     topic: Topic, position: Position, partitions: Sequence[int], name: str, without_match: str
 ) -> dict[int, int]:
-    """Return an offset for each partition; a negative one stands for the log's own bound.
+    """Return an offset for each partition; a negative offset stands for the bound of the log.
 
     Raises
     ------
     ConfigError
     TopicNotFound
-        The offsets are those of a topic that was deleted; another one has its name.
+        The offsets belong to a deleted topic of the same name.
+    OffsetOutOfRange
+        The offsets are past the end that a restored partition shares with the log that they belong to.
     """
     if position.topic_id not in (None, topic.meta.topic_id):
         raise TopicNotFound(
@@ -140,10 +144,11 @@ def expand(
         )
     if isinstance(position.value, Mapping) and position.lineages is not None:
         log = topic.offsets()
-        common = in_common(topic, position.value, position.lineages, topic.lineages())
+        common = common_offsets(topic, position.value, position.lineages, topic.lineages())
         for key, end in common.items():
             if end < position.value[key]:
-                message = f"{undone(topic.name, log[key], position.value[key], end)}; leave {LINEAGES} out to start there"
+                reason = restore_message(topic.name, log[key], position.value[key], end)
+                message = f"{reason}; leave {LINEAGES} out to start there"
                 raise OffsetOutOfRange(message, start=log[key].start, end=log[key].end)
     if isinstance(position.value, Mapping) and set(position.value) != set(partitions):
         raise ConfigError(
@@ -152,9 +157,9 @@ def expand(
         )
     if position.unit == "offset":
         return {partition: position.of(partition) for partition in partitions}
-    found = {}
+    offsets = {}
     for partition in partitions:
-        offset = _first_at(topic, partition, position.of(partition))
+        offset = _first_offset(topic, partition, position.of(partition))
         if offset is None and without_match == "error":
             raise ConfigError(
                 f"no record of topic {topic.name!r} partition {partition} has timestamp {position.of(partition)} or "
@@ -162,36 +167,39 @@ def expand(
             )
         if offset is None:
             offset = LATEST if name == "ending" else topic.offsets()[partition].end
-        found[partition] = offset
-    return found
+        offsets[partition] = offset
+    return offsets
 
 
-def in_common(topic: Topic, offsets: Mapping[int, int], lineages: Lineages, now: Lineages) -> dict[int, int]:
-    """Return offsets of logs of some lineages, those that the logs of now do not share taken back to where they part.
+def common_offsets(
+    topic: Topic, offsets: Mapping[int, int], lineages: Lineages, current: Lineages
+) -> dict[int, int]:
+    """Return the offsets, reduced where a partition was restored to the end that both of its lineages share.
 
     Parameters
     ----------
-    lineages, now
-        Epochs by partition, `FIRST_LINEAGE` where there is none; None: not known, so the offsets are taken as they are.
+    lineages, current
+        The epochs of the lineages that the offsets belong to, and of the log's; a partition that is not named has
+        `FIRST_LINEAGE`. None: unknown, so the offsets stay.
     """
-    found = dict(offsets)
-    if lineages is not None and now is not None:
-        for key in found.keys() & now.keys():
+    common = dict(offsets)
+    if lineages is not None and current is not None:
+        for key in common.keys() & current.keys():
             epoch = lineages.get(key, FIRST_LINEAGE)
-            if epoch != now[key]:
-                found[key] = min(found[key], topic.common_end(key, epoch))
-    return found
+            if epoch != current[key]:
+                common[key] = min(common[key], topic.common_end(key, epoch))
+    return common
 
 
-def undone(name: str, log: OffsetRange, offset: int, end: int) -> str:
-    """Return what happened to the records before `offset`, of which the log has those before `end` alone."""
+def restore_message(name: str, log: OffsetRange, offset: int, end: int) -> str:
+    """Return a message: a restore replaced the records from `end` on, and `offset` is of the log before the restore."""
     return (
-        f"topic {name!r} partition {log.partition} was restored: its log has other records from offset {end} on than the "
-        f"one whose offset {offset} this is; the log has {log.start} to {log.end}"
+        f"topic {name!r} partition {log.partition} was restored: from offset {end} on, its records are not those of the "
+        f"log before the restore, to which offset {offset} belongs; the log has {log.start} to {log.end}"
     )
 
 
-def _first_at(topic: Topic, partition: int, timestamp_ms: int) -> int | None:
+def _first_offset(topic: Topic, partition: int, timestamp_ms: int) -> int | None:
     """Return the first offset with this timestamp or a later one, or None."""
     scan = topic.scan(partition, start_timestamp=timestamp_ms, columns=["offset"])
     for split in scan.splits():
@@ -202,17 +210,17 @@ def _first_at(topic: Topic, partition: int, timestamp_ms: int) -> int | None:
 
 def _check_within(name: str, scan: Scan, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
     for partition, (start, end) in scan.offsets.items():
-        for wanted in (starts[partition], ends[partition]):
-            if wanted > end:
+        for offset in (starts[partition], ends[partition]):
+            if offset > end:
                 raise OffsetOutOfRange(
-                    f"offset {wanted} of topic {name!r} partition {partition} is not there; the log has {start} to {end}",
+                    f"offset {offset} of topic {name!r} partition {partition} is not there; the log has {start} to {end}",
                     start=start,
                     end=end,
                 )
 
 
 def _key(topic: Topic, text: str) -> Any:
-    """Return the key that the text of an option means, as its column's type has it."""
+    """Return the text of an option as a value of the key column's type."""
     column = topic.meta.key_column
     kind = None if column is None else topic.schema.field(column).type
     if kind is None or pt.is_binary(kind):
@@ -228,33 +236,33 @@ def _key(topic: Topic, text: str) -> Any:
 def plan_tasks(splits: Sequence[Split], bytes_max: int, count_min: int = 1) -> list[Task]:
     """Cut large splits and pack small ones into tasks of similar work, of about `bytes_max` each. Pure.
 
-    Where records differ much in size, a task of large ones has up to twice that.
+    Where records differ much in size, a task of large records has up to twice `bytes_max`.
 
     Parameters
     ----------
     splits
         In the order of partitions and offsets.
     count_min
-        A hint: so many tasks, where there are as many records. Cuts fall between row groups and blocks
-        while those suffice, and within them only to reach this number.
+        A hint: the least number of tasks, where there are as many records. Cuts fall between row groups and blocks as
+        long as there are enough of them, and inside them only to reach this number.
 
     Returns
     -------
     list of tasks
-        In the order of partitions and offsets; every offset once; none empty.
+        In the order of partitions and offsets. Each offset is in one task, and no task is empty.
     """
     total = sum(split.bytes for split in splits)
     size = max(1, min(bytes_max, -(-total // count_min)))
     tasks: list[Task] = []
     for _, group in groupby(splits, key=lambda split: split.partition):
-        tasks += _pack([piece for split in group for piece in _pieces(split, size // _PIECES_PER_TASK)], size)
-    return _halved(tasks, count_min)
+        tasks += _pack([piece for split in group for piece in _cut(split, size // _PIECES_PER_TASK)], size)
+    return _halve_largest(tasks, count_min)
 
 
 def _pack(pieces: list[Split], size: int) -> Iterator[Task]:
-    """Yield the pieces of one partition in runs of about equal work, as many as there are times `size` bytes.
+    """Yield the pieces of one partition as tasks of about equal work, one for each `size` bytes.
 
-    Half of a task's work goes with its stored bytes, half with its records: bytes that are not compressed are faster to read.
+    The work of a task is half its stored bytes and half its records, since uncompressed bytes are faster to read.
     """
     stored = max(1, sum(piece.bytes for piece in pieces))
     records = max(1, sum(piece.record_count for piece in pieces))
@@ -269,23 +277,23 @@ def _pack(pieces: list[Split], size: int) -> Iterator[Task]:
         return middle * count // (4 * stored * records)
 
     for _, run in groupby(pieces, key=run_of):
-        yield _joined(run)
+        yield _join_adjacent(run)
 
 
-def _joined(pieces: Iterator[Split]) -> Task:
-    """Put pieces of one split that lie end to end together again."""
-    joined: list[Split] = []
+def _join_adjacent(pieces: Iterator[Split]) -> Task:
+    """Join adjacent pieces of one split again."""
+    splits: list[Split] = []
     for piece in pieces:
-        last = joined[-1] if joined else None
+        last = splits[-1] if splits else None
         if last is not None and last.source is piece.source and last.end_offset == piece.start_offset:
-            joined[-1] = replace(last, end_offset=piece.end_offset, bytes=last.bytes + piece.bytes)
+            splits[-1] = replace(last, end_offset=piece.end_offset, bytes=last.bytes + piece.bytes)
         else:
-            joined.append(piece)
-    return tuple(joined)
+            splits.append(piece)
+    return tuple(splits)
 
 
-def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
-    """Yield a split in pieces of `bytes_min` or more that begin where a row group or block begins."""
+def _cut(split: Split, bytes_min: int) -> Iterator[Split]:
+    """Yield pieces of a split, of `bytes_min` or more, that begin where a row group or block begins."""
     start, size = split.start_offset, 0
     if split.bytes > bytes_min:
         for offset, length in borders(split):
@@ -294,7 +302,7 @@ def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
             if offset > start and size >= bytes_min:
                 yield replace(split, start_offset=start, end_offset=offset, bytes=size)
                 start, size = offset, 0
-            # What lies before the split's start is not counted, but for the one that holds the start.
+            # Row groups before the split do not count, but for the one with the split's start.
             size = length if offset <= split.start_offset else size + length
     if start == split.start_offset:
         yield split
@@ -302,8 +310,8 @@ def _pieces(split: Split, bytes_min: int) -> Iterator[Split]:
         yield replace(split, start_offset=start, bytes=size)
 
 
-def _halved(tasks: list[Task], count_min: int) -> list[Task]:
-    """Halve the largest tasks until there are enough, or one record each."""
+def _halve_largest(tasks: list[Task], count_min: int) -> list[Task]:
+    """Halve the largest tasks until there are `count_min`, or each has one record."""
 
     def entry(task: Task) -> tuple[int, int, int, int, Task]:
         records = sum(split.record_count for split in task)

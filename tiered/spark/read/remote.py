@@ -1,7 +1,7 @@
-"""Reads through a writer's server: planned there once, then read by each executor from the nearest place.
+"""Reads through a writer's server: the server plans, and each executor reads from the nearest tier.
 
-Cold splits come straight from the bucket, warm ones from the file where the executor has the store's directory, and all else
-over Arrow Flight. A ticket names offsets, so a task that runs again gets the same rows, whatever moved meanwhile.
+An executor reads cold splits from the bucket, warm splits from the file if it has the store's directory, and the rest
+over Arrow Flight. A ticket names offsets, so a task that runs again reads the same rows from whichever tier has them.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ..options import SourceOptions
 
 _log = logging.getLogger("tiered.spark.remote")
 
-# Where boto3 and our connector look by themselves.
+# Environment variables that boto3 and our connector read.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-# URLs that lead to a cloud's own hosts, or to none.
+# Schemes of URLs that name no host: a cloud's own hosts serve them, or this one.
 _WITHOUT_HOST = ("s3:", "s3a:", "gs:", "gcs:", "file:", "memory:")
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLocations:
-    """Where a served store can be read. Picklable, and without a secret: each process finds the token of its own.
+    """Where to read a served store. Picklable, and without a secret: each process reads the token itself.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class RemoteLocations:
     root, directory_id
         The store's directory; see `PlanInfo`.
     instance
-        Of the server, where the directory named it; without its secret.
+        The server's instance without its secret, if the store's directory named it.
     """
 
     location: str
@@ -74,12 +74,12 @@ class RemoteLocations:
 
     @classmethod
     def of(cls, scan: Scan, options: SourceOptions) -> RemoteLocations:
-        """Return the places of a planned scan; what is configured here of the bucket wins.
+        """Return the locations of a planned scan. The bucket's settings on this host win over those in the plan.
 
         Raises
         ------
         ConfigError
-            The plan sends requests to a host that nothing here names.
+            The plan names a host for requests that no setting here names.
         """
         assert isinstance(scan, RemoteScan)
         plan = scan.plan
@@ -97,53 +97,53 @@ class RemoteLocations:
 
     @property
     def shared_bucket(self) -> bool:
-        """Whether other hosts than the server's reach the bucket by its URL."""
+        """Whether hosts other than the server's reach the bucket by its URL."""
         return self.cold_url is not None and not self.cold_url.startswith(("file:", "memory:"))
 
-    def here(self) -> TierLocations:
-        """Return the places as this process has them: with the directory, where it is the same one and can be read."""
+    def on_this_host(self) -> TierLocations:
+        """Return the locations for this process: with the directory if this host has it and may read it."""
         root = self.root
         same = root is not None and self.directory_id is not None and directory_id(root) == self.directory_id
         # Executors may run as another user than the writer.
-        same = same and os.access(f"{root}/{TOPICS_DIRECTORY}", os.R_OK | os.X_OK)
+        readable = same and os.access(f"{root}/{TOPICS_DIRECTORY}", os.R_OK | os.X_OK)
         options = ColdOptions(endpoint_url=self.endpoint_url, region=self.region)
-        return TierLocations(Path(root) if same and root is not None else None, self.cold_url, options)
+        return TierLocations(Path(root) if readable and root is not None else None, self.cold_url, options)
 
 
 def bucket_of(plan: PlanInfo, options: SourceOptions, environment: Mapping[str, str]) -> BucketBinding:
-    """Return the bucket of a plan, at a host that was configured here and not by the server alone.
+    """Return the bucket of a plan. Its host must be configured on this side; the server's word is not enough.
 
-    Requests to it are signed with the credentials of this process, and may carry a token: who made up the plan would say who
-    gets them. Configured is what the read's options and settings say, and what the directory remembers that it names.
+    This process signs requests to that host with its credentials, and may send a token. Otherwise a forged plan could
+    send them anywhere. The configuration is the read's options, its settings and the binding in the store's directory.
 
     Raises
     ------
     ConfigError
-        Names the setting to write, and what the server said.
+        The message says what the server named, and which setting to write.
     """
     settings = options.settings()
     path = options.path if options.path is not None else settings.store.path
-    known = BucketBinding() if "://" in path else read_binding(Path(path).absolute())
-    endpoint = settings.cold.endpoint_url or known.endpoint_url
-    said = plan.endpoint_url
-    if said is not None and endpoint is None and not any(environment.get(name) for name in _ENDPOINTS):
+    binding = BucketBinding() if "://" in path else read_binding(Path(path).absolute())
+    endpoint = settings.cold.endpoint_url or binding.endpoint_url
+    planned = plan.endpoint_url
+    if planned is not None and endpoint is None and not any(environment.get(name) for name in _ENDPOINTS):
         raise ConfigError(
-            f"the server says that its bucket is at {said!r}, and nothing here does: if that is right, give the option "
-            f"endpointUrl, or write endpoint_url = {json.dumps(said)} under [cold] of the settings"
+            f"the server says that its bucket is at {planned!r}, and no setting here names it: if it is right, set the "
+            f"option endpointUrl, or write endpoint_url = {json.dumps(planned)} under [cold] of the settings"
         )
     url = plan.cold_url
     if url is not None and not url.startswith(_WITHOUT_HOST):
-        configured = {found.rstrip("/") for found in (settings.cold.url, known.url) if found}
+        configured = {name.rstrip("/") for name in (settings.cold.url, binding.url) if name}
         if url.rstrip("/") not in configured:
             raise ConfigError(
-                f"the server says that its bucket is {url!r}, which names a host, and nothing here does: if that is right, "
+                f"the server says that its bucket is {url!r}, and no setting here names that host: if it is right, "
                 f"write url = {json.dumps(url)} under [cold] of the settings"
             )
-    return BucketBinding(url, endpoint, settings.cold.region or known.region or plan.region)
+    return BucketBinding(url, endpoint, settings.cold.region or binding.region or plan.region)
 
 
 def locations_of(scan: Scan, options: SourceOptions) -> TierLocations | RemoteLocations:
-    """Return where executors read a scan's rows; of a served store see `RemoteLocations.of`."""
+    """Return where executors read the rows of a scan; for a served store see `RemoteLocations.of`."""
     return scan.locations if scan.locations is not None else RemoteLocations.of(scan, options)
 
 
@@ -156,76 +156,76 @@ def read_remote(
     ------
     OffsetOutOfRange, CorruptionError, ColdStorageError, ServerUnavailable
     """
-    access = _access(remote)
-    same_directory = access.locations.root is not None
+    tiers = _tiers(remote)
+    same_directory = tiers.locations.root is not None
     reachable = split.tier is not Tier.COLD or remote.shared_bucket or same_directory
-    direct = split.direct(access.locations.root) if reachable else None
+    direct = split.direct(tiers.locations.root) if reachable else None
     if direct is None or (remote.cold_url or "").startswith("memory:"):
-        left, begun = Ticket.decode(split.ticket), False
+        rest, has_rows = Ticket.decode(split.ticket), False
         try:
             for batch in _connection(remote).rows(split.ticket):
-                left, begun = left.behind(batch), True
+                rest, has_rows = rest.behind(batch), True
                 yield batch
             return
-        except ServerUnavailable as gone:
-            # Rows that do not tell how far they go would come again.
-            if not same_directory or (begun and left.start_offset == split.start_offset):
+        except ServerUnavailable as error:
+            # Without the column of offsets, nobody knows which rows came already: they would come twice.
+            if not same_directory or (has_rows and rest.start_offset == split.start_offset):
                 raise
-            _log.warning("reading what the server had from %s: %s", access.locations.root, gone)
-        yield from _durable(access, meta, split.clip(left.start_offset, split.end_offset), query)
+            _log.warning("the server is gone; reading its rows from %s: %s", tiers.locations.root, error)
+        yield from _read_directory(tiers, meta, split.clip(rest.start_offset, split.end_offset), query)
     else:
-        yield from read_split(access, meta, direct, query)
+        yield from read_split(tiers, meta, direct, query)
 
 
-def _durable(access: Tiers, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
-    """Yield a split's rows by the directory alone: they were made durable before the plan named them (promise P2)."""
-    root = access.locations.root
+def _read_directory(tiers: Tiers, meta: TopicMeta, split: Split, query: Query) -> Iterator[pa.RecordBatch]:
+    """Yield a split's rows from the store's directory. They were durable before the plan named them (promise P2)."""
+    root = tiers.locations.root
     assert root is not None
     if Catalog(OsFileSystem(), root).read_topic(meta.name).topic_id != meta.topic_id:
         raise TopicNotFound(f"topic {meta.name!r} was deleted and created again")
     start, end = split.start_offset, split.end_offset
-    found = snapshot_partition(access, meta, split.partition, view=None, start_offset=start, end_offset=end)
-    if found.end_offset < end:
+    snapshot = snapshot_partition(tiers, meta, split.partition, view=None, start_offset=start, end_offset=end)
+    if snapshot.end_offset < end:
         raise OffsetOutOfRange(
             f"offset {end} of topic {meta.name!r} partition {split.partition} is not there; the log has "
-            f"{found.start_offset} to {found.end_offset}",
-            start=found.start_offset,
-            end=found.end_offset,
+            f"{snapshot.start_offset} to {snapshot.end_offset}",
+            start=snapshot.start_offset,
+            end=snapshot.end_offset,
         )
-    for piece in found.splits:
-        yield from read_split(access, meta, piece, query)
+    for piece in snapshot.splits:
+        yield from read_split(tiers, meta, piece, query)
 
 
 def release_segments(remote: RemoteLocations) -> None:
-    """Let go of local files: an evicted one that is held open keeps its disk space."""
-    _access(remote).release_segments()
+    """Close local segment files. An evicted file that a process holds open keeps its disk space."""
+    _tiers(remote).release_segments()
 
 
 @lru_cache(maxsize=16)
-def _access(remote: RemoteLocations) -> Tiers:
-    return Tiers(remote.here())
+def _tiers(remote: RemoteLocations) -> Tiers:
+    return Tiers(remote.on_this_host())
 
 
 def _connection(remote: RemoteLocations) -> Connection:
-    # The token is looked up each time: its file may have another one by now.
+    # Read the token each time: its file may have a new one.
     options = connect_options(Settings.load(remote.config), None)
     if remote.instance is not None:
-        server = _still_there(remote, remote.instance)
+        server = _running_instance(remote, remote.instance)
         provable = server.asks_token or server.secret is not None
         token = options.token if server.asks_token else None
         options = replace(options, token=token, instance=server if provable else None)
-    return _connected(remote.location, options)
+    return _open_connection(remote.location, options)
 
 
-def _still_there(remote: RemoteLocations, server: Instance) -> Instance:
-    """Return a server with what stands for a token where it asks for none; on another host only its id is known.
+def _running_instance(remote: RemoteLocations, server: Instance) -> Instance:
+    """Return a server's instance with its secret, which the store's directory has; without it on another host.
 
     Raises
     ------
     ServerUnavailable
-        It has ended: there is no need to wait for it.
+        The server has ended, so waiting for it would be in vain.
     """
-    root = remote.here().root
+    root = remote.on_this_host().root
     if root is None:
         return server
     notice = read_notice(root)
@@ -235,5 +235,5 @@ def _still_there(remote: RemoteLocations, server: Instance) -> Instance:
 
 
 @lru_cache(maxsize=16)
-def _connected(location: str, options: ConnectOptions) -> Connection:
+def _open_connection(location: str, options: ConnectOptions) -> Connection:
     return Connection(location, options)

@@ -1,4 +1,4 @@
-"""Tasks of a read, batch or stream: made of a pinned scan where Spark plans, read in the executors."""
+"""Tasks of a read, batch or stream: Spark's planning makes them of a pinned scan, and the executors read them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from ..columns import Projection
 from ..errors import TerseTracebacks
 from ..options import SourceOptions
 from .planning import Task, plan_tasks
-from .pushdown import Narrowing
+from .pushdown import FilterBounds
 from .remote import RemoteLocations, locations_of, read_remote, release_segments
 
 _log = logging.getLogger("tiered.spark.tasks")
 
-_ALL = Narrowing()
+_NO_BOUNDS = FilterBounds()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What the tasks of one read have in common."""
+    """The part of a plan that all tasks of one read share."""
 
-    places: TierLocations | RemoteLocations
+    locations: TierLocations | RemoteLocations
     meta: TopicMeta
     query: Query
     projection: Projection
@@ -48,7 +48,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, repr=False)
 class TieredPartition(InputPartition):
-    """What one task reads: all it needs, and no credentials."""
+    """One task: all that the executor needs for its rows, without credentials."""
 
     plan: ReadPlan
     splits: Task
@@ -65,73 +65,73 @@ def tasks_of(
     scan: Scan,
     projection: Projection,
     options: SourceOptions,
-    narrowing: Narrowing = _ALL,
+    bounds: FilterBounds = _NO_BOUNDS,
 ) -> list[InputPartition]:
-    """Return a pinned scan as tasks; none where there is nothing to read."""
-    query = narrowing.query(scan.query, topic.meta.key_column)
+    """Return the tasks of a pinned scan; none for an empty one."""
+    query = bounds.narrow(scan.query, topic.meta.key_column)
     plan = ReadPlan(locations_of(scan, options), topic.meta, query, projection, options.fail_on_data_loss)
-    splits = narrowing.splits(scan.splits())
+    splits = bounds.clip(scan.splits())
     return [
         TieredPartition(plan, task) for task in plan_tasks(splits, options.split_bytes, options.tasks_min)
     ]
 
 
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task, the same ones at every attempt.
+    """Yield the rows of one task, the same rows at each attempt.
 
-    Without a task there is nothing to read: Spark calls so where there was none to plan.
+    For a plan without tasks, Spark calls this with another object, and there are no rows.
     """
     if not isinstance(partition, TieredPartition):
         return
     plan = partition.plan
     try:
-        with TerseTracebacks(), _fetched_ahead(plan, partition.splits) as ahead:
+        with TerseTracebacks(), _prefetch(plan, partition.splits) as ahead:
             batches = (batch for split in partition.splits for batch in _read(plan, split, ahead))
             yield from plan.projection.apply(batches)
     finally:
-        # The process waits for its next task now; an evicted file that it holds open would keep its disk space.
-        if isinstance(plan.places, RemoteLocations):
-            release_segments(plan.places)
+        # The process now waits for its next task. An evicted file that it holds open would keep its disk space.
+        if isinstance(plan.locations, RemoteLocations):
+            release_segments(plan.locations)
         else:
-            _access(plan.places).release_segments()
+            _tiers(plan.locations).release_segments()
         exempt_imports_from_collection()
 
 
 @cache
 def exempt_imports_from_collection() -> None:
-    """Spare a process of Spark 50 to 200 ms a task: PySpark collects garbage after each, over all that was imported."""
+    """Exempt imported modules from the garbage collection after each task, which saves 50 to 200 ms a task."""
     gc.freeze()
 
 
 @lru_cache(maxsize=16)
-def _access(places: TierLocations) -> Tiers:
-    """Return the way to a store's tiers: an executor's process keeps its connections from task to task."""
-    return Tiers(places)
+def _tiers(locations: TierLocations) -> Tiers:
+    """Return a store's tiers. An executor's process keeps their connections from task to task."""
+    return Tiers(locations)
 
 
-def _fetched_ahead(plan: ReadPlan, splits: Task) -> AbstractContextManager[SplitsAhead | None]:
-    """Fetch what lies in the bucket across the borders of a task's splits."""
-    if isinstance(plan.places, RemoteLocations):
+def _prefetch(plan: ReadPlan, splits: Task) -> AbstractContextManager[SplitsAhead | None]:
+    """Fetch and decode the cold splits of a task ahead of their reads."""
+    if isinstance(plan.locations, RemoteLocations):
         return nullcontext()
-    return SplitsAhead(_access(plan.places).fetcher, plan.meta, splits, plan.query, eager=True)
+    return SplitsAhead(_tiers(plan.locations).fetcher, plan.meta, splits, plan.query, eager=True)
 
 
 def _rows(plan: ReadPlan, split: Split, ahead: SplitsAhead | None) -> Iterator[pa.RecordBatch]:
-    if isinstance(plan.places, RemoteLocations):
+    if isinstance(plan.locations, RemoteLocations):
         assert isinstance(split, RemoteSplit)
-        return read_remote(plan.places, plan.meta, split, plan.query)
-    return read_split(_access(plan.places), plan.meta, split, plan.query, ahead)
+        return read_remote(plan.locations, plan.meta, split, plan.query)
+    return read_split(_tiers(plan.locations), plan.meta, split, plan.query, ahead)
 
 
 def _read(plan: ReadPlan, split: Split, ahead: SplitsAhead | None) -> Iterator[pa.RecordBatch]:
-    """Yield a split's rows; if the user said so, without those that retention removed meanwhile."""
+    """Yield a split's rows. Without ``failOnDataLoss``, skip the rows that retention removes during the read."""
     while split.record_count > 0:
         try:
             yield from _rows(plan, split, ahead)
             return
-        except OffsetOutOfRange as lost:
-            # What was read lies before the log's new start, so going on there repeats nothing.
-            if plan.fail_on_data_loss or lost.start <= split.start_offset:
+        except OffsetOutOfRange as error:
+            # The rows yielded so far are before the log's new start, so none comes twice.
+            if plan.fail_on_data_loss or error.start <= split.start_offset:
                 raise
-            _log.warning("failOnDataLoss is off, going on at offset %d: %s", lost.start, lost)
-            split = split.clip(lost.start, split.end_offset)
+            _log.warning("failOnDataLoss is off, going on at offset %d: %s", error.start, error)
+            split = split.clip(error.start, split.end_offset)

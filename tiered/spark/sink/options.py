@@ -1,4 +1,4 @@
-"""The options of a write, checked once, and how a frame's columns become a topic's. Needs no PySpark."""
+"""The options of a write, and the mapping of a frame's columns to a topic's. Needs no PySpark."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ...staging.stage import BATCH_MAX
 
 _ACCEPTED = ("topic", "path", "config", "txnAppId", "txnVersion")
 _BY_LOWER_CASE = {name.lower(): name for name in _ACCEPTED}
-# Spark's own, which it hands over with the others.
-_SPARKS = ("checkpointlocation", "queryname")
-# Columns of a frame that was read from a topic: where a row came from says nothing about where it goes.
-_LEFT_ASIDE = ("topic", "offset", "timestamptype")
-# Of a record that is appended, besides the topic's own columns.
-_OF_A_RECORD = ("partition", "timestamp")
+# Options of Spark itself, which it passes with the others.
+_SPARK_OPTIONS = ("checkpointlocation", "queryname")
+# Columns of a frame that was read from a topic. They describe where a row came from, not where it goes.
+_IGNORED_COLUMNS = ("topic", "offset", "timestamptype")
+# Columns of an append besides the topic's own.
+_RECORD_COLUMNS = ("partition", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """One write, as its options describe it; see `TieredDataSource` for their meaning.
+    """The options of one write; `TieredDataSource` explains each.
 
     Attributes
     ----------
     location
         ``grpc://host:port`` of the writer's server.
     app_id, version
-        Name and number under which a write is done once, however often it is repeated; None: each is its own.
+        Name and number of a write: a repetition with the same ones is not appended again. None: each write is new.
     """
 
     topic: str
@@ -48,34 +48,34 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
     Raises
     ------
     ConfigError
-        Names the option and what to write.
+        The message names the option and says what to write.
     InvalidName
     """
-    given = {}
-    for key, value in options.items():
+    texts = {}
+    for key, text in options.items():
         lower = key.lower()
-        if lower in _SPARKS or lower.startswith("kafka."):
+        if lower in _SPARK_OPTIONS or lower.startswith("kafka."):
             continue
         if lower not in _BY_LOWER_CASE:
             close = difflib.get_close_matches(lower, _BY_LOWER_CASE, n=1)
             hint = f"did you mean {_BY_LOWER_CASE[close[0]]}? " if close else ""
             raise ConfigError(f"no option {key!r} of a write; {hint}The options are {', '.join(_ACCEPTED)}")
-        given[_BY_LOWER_CASE[lower]] = value
-    if "topic" not in given:
+        texts[_BY_LOWER_CASE[lower]] = text
+    if "topic" not in texts:
         raise ConfigError('name the topic to append to: .option("topic", "orders")')
-    app_id, version = given.get("txnAppId"), given.get("txnVersion")
+    app_id, version = texts.get("txnAppId"), texts.get("txnVersion")
     if stream and version is not None:
         raise ConfigError("option txnVersion: a stream numbers its batches itself; leave it out")
     if not stream and (app_id is None) != (version is None):
         raise ConfigError("txnAppId and txnVersion go together: both, or neither")
     if app_id is not None and not 1 <= len(app_id) <= 256:
-        raise ConfigError("option txnAppId is a name of 1 to 256 characters")
+        raise ConfigError(f"option txnAppId has {len(app_id)} characters; write a name of 1 to 256")
     if version is not None and not (version.isdecimal() and len(version) < 32 and int(version) < BATCH_MAX):
         raise ConfigError(f"option txnVersion is {version!r}; write a number from 0 to {BATCH_MAX - 1}")
     return SinkOptions(
-        topic=check_topic_name(given["topic"].strip()),
-        location=_location(given.get("path")),
-        config=given.get("config"),
+        topic=check_topic_name(texts["topic"].strip()),
+        location=_location(texts.get("path")),
+        config=texts.get("config"),
         app_id=app_id,
         version=None if version is None else int(version),
     )
@@ -84,59 +84,61 @@ def parse_sink_options(options: Mapping[str, str], *, stream: bool) -> SinkOptio
 def _location(path: str | None) -> str:
     if path is not None and path.startswith(("grpc://", "grpc+tls://")):
         return path
-    # A URL may hold a secret, which is not repeated.
-    shown = repr(path) if path is None or "://" not in path else f"{path.partition('://')[0]}://"
+    # A URL may have a secret in it, so the message shows the scheme alone.
+    text = repr(path) if path is None or "://" not in path else f"{path.partition('://')[0]}://"
     raise ConfigError(
-        f"rows are appended through the process that writes the store, not to {shown}: run `tiered serve` there, or "
+        f"rows are appended through the process that writes the store, not to {text}: run `tiered serve` there, or "
         'store.serve(), and write to its address: .save("grpc://host:port")'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
-    """From the columns of a frame to those that are staged: names are as the topic has them.
+    """The columns of a frame that are sent, and their names in the topic.
 
     Attributes
     ----------
     indices
-        Of the frame's columns that are sent.
+        Positions of the columns in the frame.
     names
-        What each is called at the other end.
+        The topic's name for each.
     """
 
     indices: tuple[int, ...]
     names: tuple[str, ...]
 
     def apply(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the columns that are sent."""
+        """Yield batches of the columns that are sent."""
         for batch in batches:
             columns = [batch.column(index) for index in self.indices]
             yield pa.RecordBatch.from_arrays(columns, names=list(self.names))
 
 
 def choose_columns(meta: TopicMeta, names: Sequence[str]) -> SinkColumns:
-    """Match a frame's columns to the topic's by name, in any case and order, as Kafka's sink does for a topic of records.
+    """Match a frame's columns to the topic's by name, in any case and order, as Kafka's sink does for a record topic.
 
     Raises
     ------
     SchemaMismatch
-        A column that the topic does not have, or records without ``value``.
+        The topic lacks a column of the frame, or a frame of records lacks ``value``.
     """
-    known = {name.lower(): name for name in (*meta.schema.names, *_OF_A_RECORD)}
-    chosen = []
+    by_lower_case = {name.lower(): name for name in (*meta.schema.names, *_RECORD_COLUMNS)}
+    indices, topic_names = [], []
     for index, name in enumerate(names):
-        if name.lower() in known:
-            chosen.append((index, known[name.lower()]))
-        elif name.lower() not in _LEFT_ASIDE:
+        if name.lower() in by_lower_case:
+            indices.append(index)
+            topic_names.append(by_lower_case[name.lower()])
+        elif name.lower() not in _IGNORED_COLUMNS:
             raise SchemaMismatch(
-                f"column {name!r} is none of topic {meta.name!r}; its columns are {', '.join(meta.schema.names)}, and "
-                "partition and timestamp say where and when: select what is to be appended"
+                f"column {name!r} is none of topic {meta.name!r}; its columns are {', '.join(meta.schema.names)}, "
+                "besides partition and timestamp: select the columns to append"
             )
-    found = tuple(name for _, name in chosen)
-    if len(set(found)) != len(found):
-        raise SchemaMismatch("a column name appears twice in the frame")
-    if not meta.typed and "value" not in found:
+    if len(set(topic_names)) != len(topic_names):
+        raise SchemaMismatch("a column name appears twice in the frame: drop or rename one")
+    if not meta.typed and "value" not in topic_names:
         raise SchemaMismatch(f"topic {meta.name!r} is of records: the frame needs a column value")
-    if not set(found) & set(meta.schema.names):
-        raise SchemaMismatch(f"the frame has none of the columns of topic {meta.name!r}")
-    return SinkColumns(tuple(index for index, _ in chosen), found)
+    if not set(topic_names) & set(meta.schema.names):
+        raise SchemaMismatch(
+            f"the frame has none of the columns of topic {meta.name!r}, which are {', '.join(meta.schema.names)}"
+        )
+    return SinkColumns(tuple(indices), tuple(topic_names))

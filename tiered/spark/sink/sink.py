@@ -1,4 +1,4 @@
-"""Writes: the tasks stage their rows at the writer's server, the driver commits those of the attempts that count."""
+"""Writes: tasks stage their rows at the writer's server, and the driver commits those of the successful attempts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from uuid import uuid4
 
 import pyarrow as pa
@@ -35,13 +36,13 @@ from .options import SinkColumns, SinkOptions, choose_columns
 
 _log = logging.getLogger("tiered.spark.sink")
 
-# Spark's own name of a streaming query, the same at every restart from one checkpoint.
+# Spark's property with the id of a streaming query, which is the same at each restart from one checkpoint.
 _QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What one task staged, for which query."""
+    """The rows that one attempt of a task staged for a query."""
 
     query: str
     staged: Staged
@@ -51,7 +52,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class _Sink:
-    """What batch and stream have in common. No secret is part of it: each process finds the token of its own."""
+    """The client side of a write, batch or stream. It holds no secret: each process reads the token itself."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -73,11 +74,11 @@ class _Sink:
             first = next(batches, None)
             if first is None:
                 return StagedRows(query, Staged(attempt, 0, 0))
-            staged = client.stage(self._meta, query, attempt, first.schema, _chained(first, batches))
+            staged = client.stage(self._meta, query, attempt, first.schema, chain([first], batches))
             return StagedRows(query, staged)
 
-    def publish(self, query: str, batch: int, messages: Messages) -> None:
-        """Commit what the tasks staged."""
+    def commit(self, query: str, batch: int, messages: Messages) -> None:
+        """Commit the rows that the tasks staged."""
         staged = [item.staged for item in messages if isinstance(item, StagedRows)]
         with TerseTracebacks(), self._client() as client:
             if not client.commit(self._options.topic, query, batch, staged):
@@ -86,17 +87,17 @@ class _Sink:
                     batch, query, self._options.topic,
                 )  # fmt: skip
 
-    def drop(self, messages: Messages) -> None:
-        """Let go of what the tasks staged; what cannot be reached now is swept by age."""
-        found = [item for item in messages if isinstance(item, StagedRows)]
+    def abort(self, messages: Messages) -> None:
+        """Delete the rows that the tasks staged. If that fails, the server's sweep deletes them by age."""
+        rows = [item for item in messages if isinstance(item, StagedRows)]
         with suppress(TieredError), self._client() as client:
-            for query in {item.query for item in found}:
-                attempts = [item.staged.attempt for item in found if item.query == query]
+            for query in {item.query for item in rows}:
+                attempts = [item.staged.attempt for item in rows if item.query == query]
                 client.abort(self._options.topic, query, attempts)
 
 
 def _check_zones(meta: TopicMeta, columns: SinkColumns, schema: StructType) -> None:
-    """Refuse local times for instants, and the reverse: Arrow would take the session's time zone for UTC.
+    """Refuse local times for instants, and the reverse: Arrow would read local times as UTC.
 
     Raises
     ------
@@ -104,42 +105,37 @@ def _check_zones(meta: TopicMeta, columns: SinkColumns, schema: StructType) -> N
     """
     kinds = {field.name: field.type for field in (*SYSTEM_FIELDS, *meta.schema)}
     for index, name in zip(columns.indices, columns.names, strict=True):
-        found = _other_time(schema[index].dataType, kinds[name])
-        if found is not None:
+        time_type = _mismatched_time(schema[index].dataType, kinds[name])
+        if time_type is not None:
             raise SchemaMismatch(
-                f"column {name!r} has {found.simpleString()} in the frame where topic {meta.name!r} has "
-                f"{'local time' if isinstance(found, TimestampType) else 'no local time'}: cast it in Spark, which "
+                f"column {name!r} has {time_type.simpleString()} in the frame where topic {meta.name!r} has "
+                f"{'local time' if isinstance(time_type, TimestampType) else 'no local time'}: cast it in Spark, which "
                 "knows the session's time zone"
             )
 
 
-def _other_time(given: DataType, wanted: pa.DataType) -> DataType | None:
-    """Return what, at any depth, is a local time in the frame and an instant in the topic, or the reverse."""
+def _mismatched_time(spark: DataType, arrow: pa.DataType) -> DataType | None:
+    """Return the first type, at any depth, that is a local time in the frame and an instant in the topic, or the reverse."""
     pairs: list[tuple[DataType, pa.DataType]] = []
-    if isinstance(given, StructType) and pt.is_struct(wanted):
-        known = [item for item in given if wanted.get_field_index(item.name) >= 0]
-        pairs = [(item.dataType, wanted.field(item.name).type) for item in known]
-    elif isinstance(given, ArrayType) and pt.is_list(wanted):
-        pairs = [(given.elementType, wanted.value_type)]
-    elif isinstance(given, MapType) and pt.is_map(wanted):
-        pairs = [(given.keyType, wanted.key_type), (given.valueType, wanted.item_type)]
-    elif isinstance(given, MapType) and pt.is_list(wanted):
-        entry = StructType().add("key", given.keyType).add("value", given.valueType)
-        pairs = [(entry, wanted.value_type)]
-    elif pt.is_timestamp(wanted) and wanted.tz is not None:
-        return given if isinstance(given, DateType | TimestampNTZType) else None
-    elif pt.is_temporal(wanted):
-        return given if isinstance(given, TimestampType) else None
-    return next((found for pair in pairs if (found := _other_time(*pair)) is not None), None)
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
+    if isinstance(spark, StructType) and pt.is_struct(arrow):
+        fields = [item for item in spark if arrow.get_field_index(item.name) >= 0]
+        pairs = [(item.dataType, arrow.field(item.name).type) for item in fields]
+    elif isinstance(spark, ArrayType) and pt.is_list(arrow):
+        pairs = [(spark.elementType, arrow.value_type)]
+    elif isinstance(spark, MapType) and pt.is_map(arrow):
+        pairs = [(spark.keyType, arrow.key_type), (spark.valueType, arrow.item_type)]
+    elif isinstance(spark, MapType) and pt.is_list(arrow):
+        entry = StructType().add("key", spark.keyType).add("value", spark.valueType)
+        pairs = [(entry, arrow.value_type)]
+    elif pt.is_timestamp(arrow) and arrow.tz is not None:
+        return spark if isinstance(spark, DateType | TimestampNTZType) else None
+    elif pt.is_temporal(arrow):
+        return spark if isinstance(spark, TimestampType) else None
+    return next((kind for pair in pairs if (kind := _mismatched_time(*pair)) is not None), None)
 
 
 class TieredWriter(DataSourceArrowWriter):
-    """Appends one frame, wholly or not at all."""
+    """Appends one frame, as a whole or not at all."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._sink = _Sink(options, schema)
@@ -151,16 +147,16 @@ class TieredWriter(DataSourceArrowWriter):
         return self._sink.stage(self._query, iterator)
 
     def commit(self, messages: Messages) -> None:
-        """Publish the attempts that Spark chose, together."""
-        self._sink.publish(self._query, self._batch, messages)
+        """Commit the attempts that Spark chose, together."""
+        self._sink.commit(self._query, self._batch, messages)
 
     def abort(self, messages: Messages) -> None:
-        """Leave nothing behind."""
-        self._sink.drop(messages)
+        """Delete the staged rows."""
+        self._sink.abort(messages)
 
 
 class TieredStreamWriter(DataSourceStreamArrowWriter):
-    """Appends the micro-batches of a query, each once."""
+    """Appends each micro-batch of a query once."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._sink = _Sink(options, schema)
@@ -172,22 +168,22 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
 
     def _query(self) -> str:
         if self._app_id is not None:
-            # Its numbers are those of its micro-batches, which say nothing about a batch write's of the same name.
+            # Micro-batches have numbers of their own, so a batch write of the same name has another prefix.
             return f"stream:{self._app_id}"
         context = TaskContext.get()
-        found = None if context is None else context.getLocalProperty(_QUERY_ID)
-        if found is None:
+        query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if query_id is None:
             raise ConfigError(
                 "Spark does not say which query this is; name it by option txnAppId, with a new name for each new "
                 "checkpointLocation"
             )
-        return f"query:{found}"
+        return f"query:{query_id}"
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        """Publish the attempts that Spark chose, together, unless this batch was published before."""
+        """Commit the attempts that Spark chose, together, unless this batch is committed already."""
         for query in {item.query for item in messages if isinstance(item, StagedRows)}:
-            self._sink.publish(query, batchId, messages)
+            self._sink.commit(query, batchId, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803
-        """Leave nothing behind."""
-        self._sink.drop(messages)
+        """Delete the staged rows."""
+        self._sink.abort(messages)

@@ -1,4 +1,4 @@
-"""Offsets of a stream: as Spark keeps them in a checkpoint, and how far a micro-batch goes. Pure."""
+"""Offsets of a stream: their JSON in Spark's checkpoint, and the end of a limited micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ Offsets = dict[int, int]
 
 
 def to_json(topic: str, topic_id: UUID, offsets: Mapping[int, int], lineages: Lineages) -> dict[str, Any]:
-    """Return offsets as Kafka's source writes them, and whose they are.
+    """Return offsets as Kafka's source writes them, with the topic and the lineages that they belong to.
 
     ``{"orders": {"0": 23, "1": 7}, "@topicId": "5b5c…", "@lineages": {"1": 3}}``: a topic that is created again has
-    another id, and a partition that was restored another lineage. Spark compares their text, so the order is always the
-    same.
+    another id, and a restored partition another lineage. Spark compares offsets as text, so their order is fixed.
 
     Parameters
     ----------
     lineages
-        Epochs by partition; those of `FIRST_LINEAGE` are not written. None: a server does not say, so nothing is.
+        Epochs by partition; `FIRST_LINEAGE` is left out. None: the server does not tell them, so the document has none.
     """
-    places = {str(partition): offsets[partition] for partition in sorted(offsets)}
-    found: dict[str, Any] = {topic: places, TOPIC_ID: str(topic_id)}
+    by_partition = {str(partition): offsets[partition] for partition in sorted(offsets)}
+    document: dict[str, Any] = {topic: by_partition, TOPIC_ID: str(topic_id)}
     if lineages is not None:
         restored = [key for key in sorted(offsets) if lineages.get(key, FIRST_LINEAGE) != FIRST_LINEAGE]
-        found[LINEAGES] = {str(key): lineages[key] for key in restored}
-    return found
+        document[LINEAGES] = {str(key): lineages[key] for key in restored}
+    return document
 
 
 def from_json(topic: str, document: Any) -> tuple[UUID | None, Offsets, Lineages]:
-    """Return what `to_json` was given; without an id or lineages where an older release wrote it.
+    """Return topic id, offsets and lineages of a document of `to_json`; an older release wrote no id and no lineages.
 
     Raises
     ------
@@ -44,9 +43,9 @@ def from_json(topic: str, document: Any) -> tuple[UUID | None, Offsets, Lineages
     """
     topic_id, lineages, rest = split_marks(document)
     if isinstance(rest, dict) and list(rest) == [topic] and isinstance(rest[topic], dict):
-        found = rest[topic].items()
-        if all(key.isdecimal() and type(value) is int and value >= 0 for key, value in found):
-            return topic_id, dict(sorted((int(key), value) for key, value in found)), lineages
+        items = rest[topic].items()
+        if all(key.isdecimal() and type(value) is int and value >= 0 for key, value in items):
+            return topic_id, dict(sorted((int(key), value) for key, value in items)), lineages
     raise ConfigError(
         f"the checkpoint of this query has the offsets {document!r}, which are none of topic {topic!r}; a query on "
         "another topic needs a checkpointLocation of its own"
@@ -54,15 +53,15 @@ def from_json(topic: str, document: Any) -> tuple[UUID | None, Offsets, Lineages
 
 
 def ration(starts: Mapping[int, int], ends: Mapping[int, int], limit: int) -> Offsets:
-    """Return where a micro-batch of at most `limit` offsets ends: each partition by its share of what there is.
+    """Return the ends of a micro-batch of at most `limit` offsets: each partition gets its share of them.
 
-    Where the limit suffices, each partition that has something gets one at least; else they take turns, as the
-    starts move on. So none waits for ever beside one that grows faster than it is read.
+    If the limit suffices, each partition with new offsets gets at least one. Otherwise the partitions take turns, as
+    the starts move on. So no partition waits for ever beside one that grows faster than the query reads.
 
     Parameters
     ----------
     starts, ends
-        What there is of each partition; the same partitions in both.
+        The range of new offsets of each partition; the same partitions in both.
     """
     sizes = {key: ends[key] - starts[key] for key in sorted(ends) if ends[key] > starts[key]}
     total, count = sum(sizes.values()), len(sizes)
