@@ -64,7 +64,7 @@ def open_active(
 ) -> SegmentWriter:
     """Return the segment that takes the next block: the newest file without its torn tail, or a new file.
 
-    The caller holds the partition's lock.
+    `SegmentWriter.resume` cuts the torn tail off. The caller holds the partition's lock.
 
     Raises
     ------

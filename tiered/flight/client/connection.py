@@ -98,7 +98,7 @@ class Connection:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Make one call, until its first answer: of who has to prove who he is, nothing is believed before."""
+        """Make one call up to its first answer. If the server must prove its identity, no answer is used before the proof."""
         with self._errors():
             try:
                 yield

@@ -1,8 +1,8 @@
-"""Where a store is being served, left in its directory, so that readers of the path find the writer by themselves.
+"""The file in a store's directory that names its server, so that readers of the path find the writer by themselves.
 
-``serving.json`` is there while a writer serves, and ``serving.lock`` is held for as long as its socket is open. The file outlives a
-writer that was killed, a boot of the host and a copy of the directory. So it is a hint, and who follows it makes sure that the
-lock is held by the server that the file names, where he may look at it, and that who answers is that server (`proof`).
+``serving.json`` exists while a writer serves, and ``serving.lock`` is held while its socket is open. The file outlives a
+killed writer, a boot of the host and a copy of the directory, so it is only a hint. A client that uses it checks that the
+named server holds ``serving.lock``, if it may read the lock, and that the process which answers is that server (`proof`).
 """
 
 from __future__ import annotations
