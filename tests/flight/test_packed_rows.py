@@ -45,6 +45,7 @@ from tiered.flight.wire.packed_rows import (
     split_rows,
 )
 from tiered.flight.wire.put_messages import Ack, BatchInfo
+from tiered.format.record import header_pairs
 from tiered.format.schema import (
     RECORD_SCHEMA,
     TIMESTAMP,
@@ -64,26 +65,33 @@ RANGES = st.lists(
     st.tuples(st.integers(0, 99), NUMBERS | st.just(-1), NUMBERS | st.just(-1)), max_size=3
 ).map(tuple)
 RECORDS = RowPacker(RECORD_SCHEMA)
+MISSING_OR_BYTES = st.none() | st.binary(max_size=9)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+HEADERS = st.lists(st.tuples(NAMES, MISSING_OR_BYTES), max_size=3) | st.just([])
 PACKED_TYPES = [kind for kind in PLAIN_LEAVES if not pt.is_decimal(kind)]
 
 
 @st.composite
 def packable(draw: st.DrawFn) -> tuple[pa.Schema, RecordBuffer | RowBuffer]:
     """Rows of a record topic, or of any typed one whose columns have packed forms; the values as rows have them."""
-    rows: RecordBuffer | RowBuffer
+    count = draw(st.integers(1, 6))
     if draw(st.booleans()):
-        schema, rows = RECORD_SCHEMA, RecordBuffer(0)
-    else:
-        schema = draw(schemas(st.sampled_from(PACKED_TYPES)))
-        rows = RowBuffer(0, RowLayout.of(schema))
-    check = RowChecker(schema)
-    for _ in range(draw(st.integers(1, 6))):
+        records = RecordBuffer(0)
+        for _ in range(count):
+            key, value, headers = draw(MISSING_OR_BYTES), draw(MISSING_OR_BYTES), draw(HEADERS)
+            pairs, size = header_pairs(headers)
+            records.add(
+                (key, value, pairs), size + len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
+            )
+            records.timestamps_us.append(draw(TIMES))
+        return RECORD_SCHEMA, records
+    schema = draw(schemas(st.sampled_from(PACKED_TYPES)))
+    rows, check = RowBuffer(0, RowLayout.of(schema)), RowChecker(schema)
+    for _ in range(count):
         row = {}
         for field in schema:
-            drawn = None if field.name == "headers" else draw(values(field.type) | odd(field.type))
-            row[field.name] = as_appended(field.type, drawn)
-        found, size = check(row)
-        rows.add(found, size + (RECORD_OVERHEAD_BYTES if schema is RECORD_SCHEMA else 0))
+            row[field.name] = as_appended(field.type, draw(values(field.type) | odd(field.type)))
+        rows.add(*check(row))
         rows.timestamps_us.append(draw(TIMES))
     return schema, rows
 
@@ -204,7 +212,19 @@ HOSTILE = {
     "more records than bytes": (head((1 << 32) - 1) + bytes(16), "4294967295 rows"),
     "a negative number": (head(1, -1) + bytes(16), "from number -1 on"),
     "too few columns": (head(1, width=1) + bytes(16), "1 rows of 1 columns"),
-    "too many columns": (head(1, width=3) + bytes(16), "1 rows of 3 columns"),
+    "too many columns": (head(1, width=4) + bytes(16), "1 rows of 4 columns"),
+    "headers that are not there": (
+        head(1, width=3) + struct.pack("<qiii", 0, -1, -1, 1 << 30),
+        "headers of 1 rec",
+    ),
+    "fewer headers than none": (
+        head(1, width=3) + struct.pack("<qiii", 0, -1, -1, -2),
+        "headers of 1 records",
+    ),
+    "a header without a name": (
+        head(1, width=3) + struct.pack("<qiiiii", 0, -1, -1, 1, -1, -1),
+        "without a name",
+    ),
     "a length below -1": (one(-2, 2), "a length of -2"),
     "a length that goes back": (head(2) + struct.pack("<qqiiii", 0, 0, 8, -8, 0, 0), "a length of -8"),
     "a length beyond the end": (one(0, 1 << 30) + b"x", "lengths beyond the end"),
@@ -384,6 +404,7 @@ def test_rows_of_a_typed_topic_are_those_of_an_append_in_the_process(
         {"user": "a", "amount": 1, "at": 1_000, "ratio": 0.1, "day": 7},
         {"user": "b", "at": None, "ratio": float("nan"), "day": date(2026, 1, 2)},
         {"user": "é", "amount": -(1 << 15), "at": datetime(1, 1, 1, tzinfo=UTC), "ratio": float("inf")},
+        {"user": "c", "amount": 0, "ratio": -0.0},
         {"user": None, "amount": 5},
     ]
     options = {"partitions": 3, "schema": TYPED, "timestamp": "at", "key": "user"}
@@ -404,6 +425,24 @@ def test_rows_of_a_typed_topic_are_those_of_an_append_in_the_process(
     )
     assert repr(there.to_pylist()) == repr(here.to_pylist())
     assert there.num_rows == len(rows)
+
+
+@pytest.mark.parametrize("way", ["append", "synced", "producer"])
+def test_records_with_headers_are_those_of_an_append_in_the_process(
+    remote: tiered.Store, store: tiered.Store, sent: list[type], way: str
+) -> None:
+    """Also names that occur twice, and values that are null; and others without headers beside them."""
+    headers: list[Any] = [{"a": b"1"}, None, [("é", None), ("é", b""), ("", b"x")], []]
+    for owner, name in ((remote, "there"), (store, "here")):
+        topic: Any = owner.create_topic(name)
+        target = topic.producer("ingest") if way == "producer" else topic
+        for at, pairs in enumerate(headers):
+            target.append(b"%d" % at, key=b"k", headers=pairs, timestamp=2_000, sync=way == "synced" or None)
+        topic.flush()
+        assert set(sent) == {RecordBuffer}
+    there, here = (store.topic(name).scan().to_arrow().drop_columns(["topic"]) for name in ("there", "here"))
+    assert there.equals(here)
+    assert [found and len(found) for found in there["headers"].to_pylist()] == [1, None, 3, None]
 
 
 @pytest.mark.parametrize("session", [False, True])
@@ -455,17 +494,10 @@ def let_rest(topic: Any) -> None:
 def test_a_server_gets_packed_rows_if_it_reads_them(
     server: Any, monkeypatch: pytest.MonkeyPatch, sent: list[type], earlier: bool
 ) -> None:
-    """With headers, of many records, or of a type without a packed form they are a batch in any case."""
+    """Many rows, or rows of a type without a packed form, are a batch in any case."""
     if earlier:
         of_an_earlier_release(monkeypatch, server._service._actions)
-    kinds = [
-        *[RecordBuffer] * 2,
-        pa.RecordBatch,
-        *[RecordBuffer] * 2,
-        pa.RecordBatch,
-        RowBuffer,
-        pa.RecordBatch,
-    ]
+    kinds = [*[RecordBuffer] * 5, pa.RecordBatch, RowBuffer, pa.RecordBatch]
     with tiered.open(server.location) as remote:
         topic = remote.create_topic("orders", partitions=2)
         assert topic.append(b"1", key=b"k", partition=0).offset == 0

@@ -118,10 +118,12 @@ def prepare_rows(
         values = [column[at] for column in columns]
         texts = [value.encode() if isinstance(value, str) else value for value in values]
         size = sum(len(value) for value in texts if isinstance(value, bytes))
-        check_record_size(size, topic.record_bytes_max)
         partition_key = key_bytes(values[key_at]) if key_at is not None and key_at < len(values) else None
         if isinstance(rows, RecordBuffer):
-            values.append(rows.headers.get(at))
+            pairs = rows.headers.get(at)
+            size += 0 if pairs is None else header_pairs(pairs)[1]
+            values.append(pairs)
+        check_record_size(size, topic.record_bytes_max)
         records.append(PreparedRecord(values, size, when, partition_key, partition))
     return records
 

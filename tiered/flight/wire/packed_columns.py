@@ -9,9 +9,12 @@ boolean, integer, timestamp, date   for each value 1 byte, 0 for a null; then fo
 float                               the same, as a double
 string, binary                      for each value 4 bytes, signed: its length, -1 for a null;
                                     then the bytes of all values
+headers                             for each record 4 bytes, signed: the number of its headers,
+                                    -1 for none; then the names of all headers as strings, and
+                                    their values as binary
 ==================================  ============================================================
 
-A decimal, list, struct or map has no such form.
+A decimal, list, struct or map has no such form, but for the headers of records.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from datetime import date
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from ...format.record import header_pairs
 from ...format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -102,7 +107,10 @@ class Numbers:
         there = bytes([value is not None for value in values])
         if self._to_number is not None:
             values = [None if value is None else self._to_number(value) for value in values]
-        return [there, struct.pack(f"<{len(there)}{self._form}", *[value or 0 for value in values])]
+        return [
+            there,
+            struct.pack(f"<{len(there)}{self._form}", *[0 if value is None else value for value in values]),
+        ]
 
     def unpack(self, data: bytes, position: int, count: int) -> tuple[list[Any], int, int]:
         """See `Texts.unpack`; the sum is 0, since all values of the type have one length."""
@@ -119,10 +127,41 @@ class Numbers:
         return number if self._from_number is None else self._from_number(number)
 
 
-Column = Texts | Numbers
-
 BINARY = Texts()
 _STRING = Texts(str.encode, lambda data: data.decode())
+
+
+class HeaderPairs:
+    """The headers of records: for each record a list of pairs, or None."""
+
+    def pack(self, values: Sequence[Any]) -> list[bytes]:
+        """See `Texts.pack`."""
+        counts = [-1 if pairs is None else len(pairs) for pairs in values]
+        flat = [pair for pairs in values if pairs is not None for pair in pairs]
+        names, contents = [name for name, _ in flat], [content for _, content in flat]
+        return [struct.pack(f"<{len(counts)}i", *counts), *_STRING.pack(names), *BINARY.pack(contents)]
+
+    def unpack(self, data: bytes, position: int, count: int) -> tuple[list[Any], int, int]:
+        """See `Texts.unpack`."""
+        counts = struct.unpack_from(f"<{count}i", data, position)
+        total = sum(number for number in counts if number > 0)
+        if min(counts) < -1 or total > len(data):
+            raise ValueError(f"{total} headers of {count} records")
+        names, position, _ = _STRING.unpack(data, position + 4 * count, total)
+        contents, position, _ = BINARY.unpack(data, position, total)
+        if None in names:
+            raise ValueError("a header without a name")
+        pairs, values, size = zip(names, contents, strict=True), [], 0
+        for number in counts:
+            headers, more = header_pairs(list(islice(pairs, max(0, number))))
+            values.append(headers)
+            size += more
+        return values, position, size
+
+
+Column = Texts | Numbers | HeaderPairs
+RECORD_COLUMNS = (BINARY, BINARY, HeaderPairs())
+"""Those of a record topic: key, value and headers."""
 
 
 def column_of(kind: pa.DataType) -> Column | None:

@@ -11,7 +11,7 @@ count        4 bytes, unsigned: the number of rows, at least 1
 sequence     8 bytes, signed, not negative: the number of the first row
 timestamps   for each row 8 bytes, signed: microseconds since the epoch
 columns      the first columns of the topic, as `packed_columns` has them; of a record topic
-             two, without the headers
+             at least two, key and value
 ===========  ===============================================================================
 
 The answer is an `Ack` if it has an error. Else it is as short:
@@ -31,6 +31,7 @@ encoded and decoded once.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ import pyarrow as pa
 from ...errors import ConfigError
 from ...format.schema import RECORD_SCHEMA, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
 from ...hot.row_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, RowBuffer, RowLayout
-from .packed_columns import BINARY, Column, column_of
+from .packed_columns import RECORD_COLUMNS, Column, column_of
 from .put_messages import Ack
 from .values import MESSAGE_BYTES_MAX
 
@@ -57,22 +58,26 @@ class RowPacker:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._layout = None if schema.equals(RECORD_SCHEMA) else RowLayout.of(schema)
-        # Headers are rare, and have no packed form.
-        kinds = [BINARY, BINARY] if self._layout is None else map(column_of, schema.types)
-        self._columns: list[Column | None] = list(kinds)
+        self._columns: Sequence[Column | None] = RECORD_COLUMNS
+        if self._layout is not None:
+            self._columns = list(map(column_of, schema.types))
 
     def takes(self, rows: RecordBuffer | RowBuffer) -> bool:
         """Whether rows go packed, and not as a batch."""
         if rows.bytes > PACKED_BYTES_MAX:
             return False
-        if isinstance(rows, RecordBuffer):
-            return not rows.headers
         return None not in self._columns[: rows.width]
 
     def pack(self, sequence: int, rows: RecordBuffer | RowBuffer) -> bytes:
         """Return rows that are taken, and the number of the first one, as bytes."""
         count = len(rows.timestamps_us)
-        columns = [rows.keys, rows.values] if isinstance(rows, RecordBuffer) else rows.columns
+        columns: list[list[Any]]
+        if isinstance(rows, RowBuffer):
+            columns = rows.columns
+        elif rows.headers:
+            columns = [rows.keys, rows.values, list(map(rows.headers.get, range(count)))]
+        else:
+            columns = [rows.keys, rows.values]
         parts = [
             _HEAD.pack(VERSION, len(columns), count, sequence),
             struct.pack(f"<{count}q", *rows.timestamps_us),
@@ -102,7 +107,7 @@ class RowPacker:
     def _unpack(self, data: bytes) -> tuple[int, RecordBuffer | RowBuffer]:
         _, width, count, sequence = _HEAD.unpack_from(data)
         # Before memory is set aside by the count.
-        fits = width == 2 if self._layout is None else width <= len(self._columns)
+        fits = (2 if self._layout is None else 0) <= width <= len(self._columns)
         if count == 0 or _HEAD.size + 8 * count > len(data) or sequence < 0 or not fits:
             raise ValueError(f"{count} rows of {width} columns from number {sequence} on")
         timestamps = struct.unpack_from(f"<{count}q", data, _HEAD.size)
@@ -123,7 +128,9 @@ class RowPacker:
     def _rows(self, timestamps: list[int], columns: list[list[Any]], size: int) -> RecordBuffer | RowBuffer:
         count, rows = len(timestamps), self._empty(len(columns))
         if isinstance(rows, RecordBuffer):
-            rows.keys, rows.values = columns
+            rows.keys, rows.values = columns[:2]
+            if len(columns) > 2:
+                rows.headers = {at: pairs for at, pairs in enumerate(columns[2]) if pairs}
             rows.bytes = size + count * RECORD_OVERHEAD_BYTES
         else:
             rows.columns = columns
