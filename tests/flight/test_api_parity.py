@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import tiered
 from tiered.errors import ServerUnavailable
 from tiered.flight.client import follow as remote_reads
 from tiered.flight.client.connection import Connection
+from tiered.flight.client.remote_scan import RemoteSplit, read_remote_split
+from tiered.flight.wire.messages import ScanCommand, Ticket
+from tiered.format.predicate import Comparison
 from tiered.reader import rows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
@@ -223,3 +227,38 @@ def test_a_server_of_something_else_is_said() -> None:
         pytest.raises(tiered.ConfigError, match="no tiered server"),
     ):
         tiered.open(f"grpc://127.0.0.1:{other.port}")
+
+
+def test_filters_are_checked_at_both_ends(
+    remote: tiered.Store, store: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = remote.create_topic("events", schema=EVENTS)
+    here = store.topic("events")
+    there.append_batch(pa.table({"n": [1, None, 3]}), sync=True)
+    for topic in (there, here):
+        assert topic.scan(filter=("n", ">", 1), columns=["n"]).to_arrow().to_pylist() == [{"n": 3}]
+        for wrong, error in [
+            (("m", "==", 1), tiered.SchemaMismatch),
+            (("n", "==", "x"), tiered.SchemaMismatch),
+            (("n", "~", 1), tiered.ConfigError),
+        ]:
+            with pytest.raises(error):
+                topic.scan(filter=wrong)
+    # A client of another release may not check.
+    (split,) = there.scan().splits()
+    assert isinstance(split, RemoteSplit)
+    ticket = Ticket.decode(split.ticket)
+    for condition in (Comparison("m", "==", 1), Comparison("n", "==", "x"), Comparison("n", "==", 1 << 70)):
+        with pytest.raises(tiered.SchemaMismatch):
+            list(read_remote_split(remote.url, replace(ticket, filter=condition).encode()))
+
+
+def test_a_server_that_ignores_filters_is_not_believed(
+    remote: tiered.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = remote.create_topic("events", schema=EVENTS)
+    topic.append({"n": 1}, sync=True)
+    decode = ScanCommand.decode
+    monkeypatch.setattr(ScanCommand, "decode", lambda data: replace(decode(data), filter=None))
+    with pytest.raises(tiered.ConfigError, match="a release without filters"):
+        topic.scan(filter=("n", "==", 2))

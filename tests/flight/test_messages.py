@@ -22,6 +22,7 @@ from tiered.flight.wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
 from tiered.flight.wire.options import ConnectOptions
 from tiered.flight.wire.put_messages import Ack, BatchInfo, PutCommand
 from tiered.flight.wire.values import decode_action, decode_answer, encode_json
+from tiered.format import predicate
 from tiered.reader.splits import Tier
 from tiered.staging.stage_file import Staged
 
@@ -31,6 +32,30 @@ TIMES = st.none() | st.integers(-(1 << 62), 1 << 62)
 KEYS = st.none() | st.binary(max_size=9) | st.text(max_size=9) | st.integers(-9, 9)
 NAMES = st.lists(st.text(max_size=5), max_size=3).map(tuple)
 
+LITERALS = (
+    st.integers()
+    | st.floats(allow_nan=False)
+    | st.booleans()
+    | st.binary(max_size=5)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+    | st.dates()
+    | st.decimals(allow_nan=False, allow_infinity=False)
+)
+COLUMNS = st.sampled_from(["key", "offset", "n"])
+CONDITIONS = (
+    st.builds(predicate.Comparison, COLUMNS, st.sampled_from(["<", "<=", "==", ">=", ">"]), LITERALS)
+    | st.builds(predicate.In, COLUMNS, st.lists(LITERALS, max_size=3).map(tuple))
+    | st.builds(predicate.IsNull, COLUMNS)
+)
+FILTERS = st.none() | st.recursive(
+    CONDITIONS,
+    lambda inner: (
+        st.builds(predicate.Not, inner)
+        | st.builds(predicate.And, st.lists(inner, min_size=1, max_size=3).map(tuple))
+        | st.builds(predicate.Or, st.lists(inner, min_size=1, max_size=3).map(tuple))
+    ),
+    max_leaves=5,
+)
 COMMANDS = st.builds(
     ScanCommand,
     st.text(max_size=9),
@@ -44,6 +69,7 @@ COMMANDS = st.builds(
     st.none() | NUMBERS,
     st.none() | st.integers(1, 1 << 40),
     st.none() | st.builds(uuid4),
+    FILTERS,
 )
 
 
@@ -54,7 +80,7 @@ def tickets(draw: st.DrawFn) -> Ticket:
     column = None if key is None else "key"
     return Ticket(
         "t", uuid4(), draw(NUMBERS), start, start + draw(st.integers(0, 99)), draw(NAMES), draw(TIMES),
-        draw(TIMES), key, column, draw(st.none() | NUMBERS),
+        draw(TIMES), key, column, draw(st.none() | NUMBERS), draw(FILTERS),
     )  # fmt: skip
 
 
@@ -87,6 +113,33 @@ KINDS = [ScanCommand, Ticket, PutCommand, BatchInfo, Ack, SplitInfo, PlanInfo]
 @given(MESSAGES)
 def test_a_message_comes_out_as_it_went_in(message: Any) -> None:
     assert type(message).decode(message.encode()) == message
+
+
+def test_a_message_without_a_filter_is_that_of_earlier_releases() -> None:
+    for message in (ScanCommand("t"), Ticket("t", uuid4(), 0, 0, 1, ("offset",))):
+        assert "filter" not in json.loads(message.encode())
+
+
+DEEP: Any = ["null", "n"]
+for _ in range(300):
+    DEEP = ["not", DEEP]
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {}, [], 3, "n", ["null"], ["null", 3], ["==", "n"], ["!=", "n", 1], ["==", "n", None], ["==", "n", [1]],
+        ["==", "n", {"bytes": "?"}], ["==", "n", {"decimal": "x"}], ["==", "n", {"date": "2020"}], ["==", "n", {}],
+        ["==", "n", {"time": "1"}], ["==", "n", {"bytes": "AA==", "date": "2020-01-01"}], ["in", "n", 1], ["not"],
+        ["not", ["null", "n"], ["null", "n"]], ["and"], ["or", 1], [["and"], "n", 1], DEEP,
+    ],
+    ids=lambda encoded: str(encoded)[:60],
+)  # fmt: skip
+def test_a_filter_that_is_none_is_refused(encoded: Any) -> None:
+    for message in (ScanCommand("t"), Ticket("t", uuid4(), 0, 0, 1, ("offset",))):
+        values = json.loads(message.encode()) | {"filter": encoded}
+        with pytest.raises(ConfigError, match="the other end sent no"):
+            type(message).decode(json.dumps(values).encode())
 
 
 @given(ERRORS)

@@ -15,11 +15,14 @@ from tiered.errors import ConfigError, CorruptionError, TieredError
 
 pytest.importorskip("pyspark")
 from pyspark.sql.datasource import (
+    EqualNullSafe,
     EqualTo,
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
     Not,
@@ -28,37 +31,61 @@ from pyspark.sql.datasource import (
 
 from tests.spark.stores import ORIGIN_MS, Place, expected, in_spark
 from tests.support.spark_read import direct
+from tiered.format import predicate
+from tiered.format.predicate import And, Comparison
 from tiered.spark import TieredDataSource
-from tiered.spark.read.pushdown import FilterBounds, filter_bounds
+from tiered.spark.read.pushdown import predicate_of
 from tiered.spark.source import PushdownReader, TieredReader
 
 AT = datetime(2025, 1, 1, tzinfo=UTC)
 AT_US = 1_735_689_600_000_000
 
 
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("n", pa.int64()),
+        ("x", pa.float64()),
+        ("at", pa.timestamp("us")),
+    ]
+)
+KEY = Comparison("key", "==", b"k")
+
+
 @pytest.mark.parametrize(
     ("filters", "wanted"),
     [
-        ([], FilterBounds()),
-        ([EqualTo(("offset",), 7)], FilterBounds(start_offset=7, end_offset=8)),
-        ([GreaterThan(("offset",), 7), LessThanOrEqual(("offset",), 9)], FilterBounds(start_offset=8, end_offset=10)),
-        ([GreaterThanOrEqual(("offset",), 7), GreaterThan(("offset",), 3), LessThan(("offset",), 9)],
-         FilterBounds(start_offset=7, end_offset=9)),
-        ([GreaterThan(("offset",), -5)], FilterBounds()),
-        ([GreaterThan(("timestamp",), AT), LessThan(("timestamp",), AT + timedelta(seconds=1))],
-         FilterBounds(start_timestamp_us=AT_US + 1, end_timestamp_us=AT_US + 1_000_000)),
-        ([EqualTo(("timestamp",), AT), GreaterThan(("timestamp",), AT.replace(tzinfo=None))],
-         FilterBounds(start_timestamp_us=AT_US, end_timestamp_us=AT_US + 1)),
-        ([In(("partition",), (0, 2)), EqualTo(("partition",), 2)], FilterBounds(partitions=frozenset({2}))),
-        ([EqualTo(("partition",), 1), EqualTo(("partition",), 2)], FilterBounds(partitions=frozenset())),
-        ([EqualTo(("key",), b"k"), EqualTo(("value",), b"v"), EqualTo(("a", "offset"), 7)], FilterBounds(key=b"k")),
-        ([Not(EqualTo(("offset",), 7)), StringStartsWith(("key",), "k"), EqualTo(("offset",), None)], FilterBounds()),
+        ([], None),
+        ([EqualTo(("offset",), 7)], Comparison("offset", "==", 7)),
+        ([GreaterThan(("offset",), 7), LessThanOrEqual(("offset",), 9)],
+         And((Comparison("offset", ">", 7), Comparison("offset", "<=", 9)))),
+        ([GreaterThanOrEqual(("offset",), 7), LessThan(("offset",), 9)],
+         And((Comparison("offset", ">=", 7), Comparison("offset", "<", 9)))),
+        ([GreaterThan(("timestamp",), AT)], Comparison("timestamp", ">", AT_US)),
+        # A naive time is in a zone that only the session knows, unless the column is naive, too.
+        ([EqualTo(("timestamp",), AT.replace(tzinfo=None)), EqualTo(("at",), AT.replace(tzinfo=None))],
+         Comparison("at", "==", AT_US)),
+        ([In(("partition",), (0, 2)), EqualTo(("partition",), 2)],
+         And((predicate.In("partition", (0, 2)), Comparison("partition", "==", 2)))),
+        ([EqualTo(("key",), b"k"), EqualTo(("value",), b"v"), EqualTo(("a", "offset"), 7)],
+         And((KEY, Comparison("value", "==", b"v")))),
+        ([Not(EqualTo(("offset",), 7)), StringStartsWith(("key",), "k"), EqualTo(("offset",), None)],
+         predicate.Not(Comparison("offset", "==", 7))),
+        ([Not(In(("n",), (1, 2))), IsNull(("n",)), IsNotNull(("key",))],
+         And((predicate.Not(predicate.In("n", (1, 2))), predicate.IsNull("n"),
+              predicate.Not(predicate.IsNull("key"))))),
+        ([Not(EqualNullSafe(("key",), b"k"))],
+         predicate.Not(And((predicate.Not(predicate.IsNull("key")), KEY)))),
+        # Spark's NaN equals itself, and is larger than all.
+        ([GreaterThan(("x",), 1.0), Not(LessThan(("x",), 1.0)), IsNull(("x",))], predicate.IsNull("x")),
+        ([EqualTo(("timestampType",), 0), EqualTo(("n",), "1"), In(("n",), (1, None))], None),
     ],
     ids=str,
 )  # fmt: skip
-def test_filters_become_bounds(filters: list[Filter], wanted: FilterBounds) -> None:
-    """What is not understood narrows nothing; Spark applies every filter again."""
-    assert filter_bounds(filters, "key") == wanted
+def test_filters_become_a_predicate(filters: list[Filter], wanted: predicate.Predicate | None) -> None:
+    """What does not mean the same here is left out; Spark applies every filter again."""
+    assert predicate_of(filters, SCHEMA) == wanted
 
 
 def test_the_default_reader_pushes_nothing(on_files: Place) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..cold.fetch.decode_ahead import DecodeAhead
 from ..cold.fetch.fetcher import Admission, Fetcher
 from ..cold.fetch.object_reader import BATCH_ROWS, Bounds, ObjectRead
+from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from .rows import Query, needed_columns
 from .splits import ColdSource, Split
@@ -65,27 +66,24 @@ class SplitsAhead:
         source, query, schema = split.source, self._query, self._meta.schema
         assert isinstance(source, ColdSource)
         needed = needed_columns(schema, query)
-        bounds = Bounds(
-            split.start_offset, split.end_offset, query.start_timestamp_us, query.end_timestamp_us
-        )
         return ObjectRead(
             self._fetcher,
             source.key,
             source.entry,
             schema,
-            bounds,
+            Bounds(split.start_offset, split.end_offset),
             columns=["offset", *(name for name in (*schema.names, "timestamp") if name in needed)],
             admission=self._admission(split, source),
             implied_offsets=True,
+            row_filter=RowFilter.of(query.predicate, split.topic, split.partition),
         )
 
     def _admission(self, split: Split, source: ColdSource) -> Admission:
-        entry, query = source.entry, self._query
+        entry, predicate = source.entry, self._query.predicate
         whole = (
             split.start_offset <= entry.base_offset
             and split.end_offset >= entry.end_offset
-            and query.start_timestamp_us is None
-            and query.end_timestamp_us is None
+            and (predicate is None or predicate.columns.isdisjoint(("offset", "timestamp")))
         )
         return Admission.SCAN if whole or self._bytes > NARROW_BYTES else Admission.NARROW
 

@@ -12,6 +12,7 @@ from ..errors import ConfigError, SchemaMismatch, TopicNotFound
 from ..format.record import key_bytes
 from ..format.timestamps import plain_int, timestamp_us
 from ..format.topic_meta import TopicMeta
+from .filters import parse_filter
 from .rows import Query
 
 Offsets = int | Mapping[int, int] | None
@@ -20,7 +21,12 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def query_of(
-    meta: TopicMeta, start: object, end: object, key: object, columns: Iterable[str] | None
+    meta: TopicMeta,
+    start: object,
+    end: object,
+    key: object,
+    columns: Iterable[str] | None,
+    conditions: object = None,
 ) -> Query:
     """Return the query of a scan; raise `ConfigError` or `SchemaMismatch` for arguments that do not fit the topic."""
     key_column = None
@@ -46,6 +52,7 @@ def query_of(
         end_timestamp_us=None if end is None else timestamp_us(end),
         key=key,
         key_column=key_column,
+        filter=None if conditions is None else parse_filter(meta.schema, conditions),
     )
 
 

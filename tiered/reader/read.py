@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import pyarrow as pa
 
 from ..errors import CorruptionError, ObjectNotFound, OffsetOutOfRange
 from ..format.block import FLAG_OFFSETS
+from ..format.row_filter import ALL_ROWS, range_statistics
 from ..format.topic_meta import TopicMeta
+from ..warm.segment_reader import Block, SegmentFile
 from .prefetch import SplitsAhead
 from .rows import Query, RowAssembler
 from .snapshot import snapshot_partition
@@ -121,7 +124,7 @@ def _read_source(
     if isinstance(source, HotSource):
         return _read_hot(split, source, assembler)
     if isinstance(source, WarmSource):
-        return _read_warm(access, split, source, query, assembler)
+        return _read_warm(access, split, source, assembler)
     return _read_cold(access, meta, split, query, assembler, ahead)
 
 
@@ -130,37 +133,64 @@ def _read_hot(split: Split, source: HotSource, assembler: RowAssembler) -> Itera
         if block.end_offset <= split.start_offset or block.base_offset >= split.end_offset:
             continue
         batch = block.batch()
-        columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
         yield (
             block.end_offset,
-            assembler.dense(columns, block.base_offset, batch.num_rows, split.start_offset, split.end_offset),
+            assembler.dense(
+                partial(_columns, batch),
+                block.base_offset,
+                batch.num_rows,
+                split.start_offset,
+                split.end_offset,
+            ),
         )
 
 
+def _columns(batch: pa.RecordBatch, names: frozenset[str]) -> dict[str, pa.Array]:
+    return {name: batch.column(i) for i, name in enumerate(batch.schema.names) if name in names}
+
+
 def _read_warm(
-    access: Tiers, split: Split, source: WarmSource, query: Query, assembler: RowAssembler
+    access: Tiers, split: Split, source: WarmSource, assembler: RowAssembler
 ) -> Iterator[Progress]:
     segment = source.opened or access.segment(source.path)
     if segment.header.segment_id != source.segment_id:
         raise FileNotFoundError(f"{source.path} is another segment now")
-    names = segment.header.schema.names
-    wanted = [i for i, name in enumerate(names) if name in assembler.needed]
+    indices = {name: i for i, name in enumerate([*segment.header.schema.names, "offset"])}
     for block in segment.blocks(split.start_offset, split.end_offset):
         header = block.header
-        if query.excludes(header.min_timestamp_us, header.max_timestamp_us):
+        known = range_statistics(
+            header.base_offset, header.end_offset, header.min_timestamp_us, header.max_timestamp_us
+        )
+        rest = assembler.filter.narrowed(known.get)
+        if rest is None:
             yield header.end_offset, None
             continue
+        load = _BlockColumns(segment, block, indices)
+        bounds = split.start_offset, split.end_offset
         if header.flags & FLAG_OFFSETS:
-            arrays = segment.decode(block, [*wanted, len(names)])
-            named = {name: arrays[i] for i, name in enumerate([*names, "offset"]) if i in arrays}
-            batch = assembler.sparse(named, header.record_count, split.start_offset, split.end_offset)
+            batch = assembler.sparse(load, header.record_count, *bounds, rest)
         else:
-            arrays = segment.decode(block, wanted) if wanted else {}
-            named = {names[i]: array for i, array in arrays.items()}
-            batch = assembler.dense(
-                named, header.base_offset, header.record_count, split.start_offset, split.end_offset
-            )
+            batch = assembler.dense(load, header.base_offset, header.record_count, *bounds, rest)
         yield header.end_offset, batch
+
+
+class _BlockColumns:
+    """Decodes the columns of a block, each once."""
+
+    def __init__(self, segment: SegmentFile, block: Block, indices: Mapping[str, int]) -> None:
+        self._segment = segment
+        self._block = block
+        self._indices = indices
+        self._arrays: dict[int, pa.Array] = {}
+
+    def __call__(self, names: frozenset[str]) -> dict[str, pa.Array]:
+        stored = len(self._indices) - (not self._block.header.flags & FLAG_OFFSETS)
+        wanted = {name: i for name, i in self._indices.items() if name in names and i < stored}
+        missing = [i for i in wanted.values() if i not in self._arrays]
+        if missing:
+            # A chunk may have more columns than one.
+            self._arrays |= self._segment.decode(self._block, missing)
+        return {name: self._arrays[i] for name, i in wanted.items()}
 
 
 def _read_cold(
@@ -177,6 +207,7 @@ def _read_cold(
             yield from _read_cold(access, meta, split, query, assembler, alone)
         return
     for batch in ahead.batches(split):
-        named = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
         reached = batch.column("offset")[-1].as_py() + 1
-        yield reached, assembler.sparse(named, batch.num_rows, split.start_offset, split.end_offset)
+        bounds = split.start_offset, split.end_offset
+        # Row groups are filtered as they are decoded.
+        yield reached, assembler.sparse(partial(_columns, batch), batch.num_rows, *bounds, ALL_ROWS)

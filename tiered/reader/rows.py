@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..format.schema import TIMESTAMP, row_schema
+from ..format.predicate import Comparison, Predicate, conjunction
+from ..format.row_filter import RowFilter
+from ..format.schema import row_schema
 
 BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
@@ -30,6 +32,8 @@ class Query:
         Bounds on the record timestamp, end exclusive; they filter rows.
     key
         Value that the column ``key_column`` must equal.
+    filter
+        A predicate that rows must match.
     """
 
     columns: tuple[str, ...] | None = None
@@ -37,21 +41,28 @@ class Query:
     end_timestamp_us: int | None = None
     key: object = None
     key_column: str | None = None
+    filter: Predicate | None = None
+
+    @property
+    def predicate(self) -> Predicate | None:
+        """All conditions on the values of a row, as one predicate; None without any."""
+        parts: list[Predicate] = []
+        if self.start_timestamp_us is not None:
+            parts.append(Comparison("timestamp", ">=", self.start_timestamp_us))
+        if self.end_timestamp_us is not None:
+            parts.append(Comparison("timestamp", "<", self.end_timestamp_us))
+        if self.key_column is not None:
+            parts.append(Comparison(self.key_column, "==", self.key))
+        return conjunction([*parts, self.filter])
 
     @property
     def filters(self) -> bool:
         """Whether the query filters rows by value."""
-        return (
-            self.key_column is not None
-            or self.start_timestamp_us is not None
-            or self.end_timestamp_us is not None
-        )
+        return self.predicate is not None
 
-    def excludes(self, min_timestamp_us: int, max_timestamp_us: int) -> bool:
-        """Whether the query excludes every row with a timestamp in these inclusive bounds."""
-        return (self.start_timestamp_us is not None and max_timestamp_us < self.start_timestamp_us) or (
-            self.end_timestamp_us is not None and min_timestamp_us >= self.end_timestamp_us
-        )
+
+Load = Callable[[frozenset[str]], Mapping[str, pa.Array]]
+"""Decodes the columns of these names; columns that are not stored are missing in the result."""
 
 
 class RowAssembler:
@@ -61,73 +72,85 @@ class RowAssembler:
     ----------
     schema : pa.Schema
         The schema of every batch.
-    needed : frozenset[str]
-        The columns to decode: those of the result, and those that filters use.
+    filter : RowFilter
+        The filter of the rows.
     """
 
     def __init__(self, topic: str, partition: int, schema: pa.Schema, query: Query) -> None:
         self._topic = topic
         self._partition = partition
-        self._query = query
-        self.schema, self.needed = _wanted(_Identity(schema), query)
+        self._full = schema
+        self.schema, self._needed = _wanted(_Identity(schema), query.columns)
         self._names = self.schema.names  # cached, since Arrow creates new fields at each access
+        self.filter = RowFilter.of(query.predicate, topic, partition)
 
     def dense(
         self,
-        columns: Mapping[str, pa.Array],
+        load: Load,
         base_offset: int,
         count: int,
         start_offset: int,
         end_offset: int,
+        row_filter: RowFilter | None = None,
     ) -> pa.RecordBatch:
-        """Build the rows of a block whose offsets are ``base_offset, base_offset + 1, …``."""
+        """Build the rows of a block whose offsets are ``base_offset, base_offset + 1, …``.
+
+        Parameters
+        ----------
+        row_filter
+            What is left of `filter` for this block; default all of it.
+        """
         first, last = max(0, start_offset - base_offset), min(count, end_offset - base_offset)
         rows = max(0, last - first)
-        if rows != count:
-            columns = {name: array.slice(first, rows) for name, array in columns.items()}
-        return self._build(columns, rows, base_offset + first)
+
+        def within(names: frozenset[str]) -> dict[str, pa.Array]:
+            columns = dict(load(names))
+            if rows != count:
+                columns = {name: array.slice(first, rows) for name, array in columns.items()}
+            if "offset" in names:
+                columns["offset"] = _numbers(base_offset + first, rows)
+            return columns
+
+        return self._build(within, rows, self.filter if row_filter is None else row_filter)
 
     def sparse(
-        self, columns: Mapping[str, pa.Array], count: int, start_offset: int, end_offset: int
+        self, load: Load, count: int, start_offset: int, end_offset: int, row_filter: RowFilter | None = None
     ) -> pa.RecordBatch:
-        """Build the rows of a batch that has its offsets in the column ``offset``."""
-        offsets = columns["offset"]
+        """Build the rows of a batch that has its offsets in the column ``offset``; see `dense`."""
+        offsets = load(frozenset(("offset",)))["offset"]
         keep = pc.and_(pc.greater_equal(offsets, start_offset), pc.less(offsets, end_offset))
         if not pc.all(keep, min_count=0).as_py():
-            columns = {name: array.filter(keep) for name, array in columns.items()}
-            count = len(columns["offset"])
-        return self._build(columns, count, None)
+            load, count = _filtered(load, keep), pc.sum(keep, min_count=0).as_py()
+        return self._build(load, count, self.filter if row_filter is None else row_filter)
 
-    def _build(self, columns: Mapping[str, pa.Array], count: int, base_offset: int | None) -> pa.RecordBatch:
-        available = {**columns, **_constants(self._topic, self._partition, count)}
-        if base_offset is not None and "offset" in self._names:
-            numbers = np.arange(base_offset, base_offset + count, dtype=np.int64)
-            available["offset"] = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
+    def _build(self, load: Load, count: int, row_filter: RowFilter) -> pa.RecordBatch:
+        if row_filter and count:
+            # The other columns are decoded only if there are rows that match.
+            mask = row_filter.mask(load(row_filter.columns), self._full)
+            if mask is False:
+                count, load = 0, _nothing
+            elif mask is not True:
+                count, load = pc.sum(mask).as_py(), _filtered(load, mask)
+        available = {**load(self._needed), **_constants(self._topic, self._partition, count)}
         # A column may have been added to the topic since.
         arrays = [
             available[name] if name in available else pa.nulls(count, self.schema.field(name).type)
             for name in self._names
         ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
-        mask = self._mask(columns) if count and self._query.filters else None
-        return batch if mask is None else batch.filter(mask)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema) if arrays else _rows_only(count)
 
-    def _mask(self, columns: Mapping[str, pa.Array]) -> pa.Array | None:
-        query = self._query
-        tests = []
-        if query.start_timestamp_us is not None:
-            tests.append(pc.greater_equal(columns["timestamp"], _instant(query.start_timestamp_us)))
-        if query.end_timestamp_us is not None:
-            tests.append(pc.less(columns["timestamp"], _instant(query.end_timestamp_us)))
-        if query.key_column is not None:
-            keys = columns.get(query.key_column)
-            if keys is None:
-                return pa.array([False] * len(next(iter(columns.values()))))
-            tests.append(pc.equal(keys, pa.scalar(query.key, keys.type)))
-        mask = tests[0]
-        for test in tests[1:]:
-            mask = pc.and_kleene(mask, test)
-        return mask
+
+def _filtered(load: Load, mask: pa.Array) -> Load:
+    return lambda names: {name: array.filter(mask) for name, array in load(names).items()}
+
+
+def _nothing(names: frozenset[str]) -> dict[str, pa.Array]:  # noqa: ARG001 — the signature of `Load`
+    return {}
+
+
+def _numbers(start: int, count: int) -> pa.Array:
+    numbers = np.arange(start, start + count, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
 
 
 class _Identity:
@@ -146,23 +169,14 @@ class _Identity:
 
 
 @lru_cache(maxsize=256)
-def _wanted(schema: _Identity, query: Query) -> tuple[pa.Schema, frozenset[str]]:
-    rows = row_schema(schema.schema, None if query.columns is None else list(query.columns))
-    needed = set(rows.names)
-    if query.key_column is not None:
-        needed.add(query.key_column)
-    if query.start_timestamp_us is not None or query.end_timestamp_us is not None:
-        needed.add("timestamp")
-    return rows, frozenset(needed)
+def _wanted(schema: _Identity, columns: tuple[str, ...] | None) -> tuple[pa.Schema, frozenset[str]]:
+    rows = row_schema(schema.schema, None if columns is None else list(columns))
+    return rows, frozenset(rows.names)
 
 
 def needed_columns(schema: pa.Schema, query: Query) -> frozenset[str]:
-    """Return the columns to decode for a query of a topic with this schema."""
-    return _wanted(_Identity(schema), query)[1]
-
-
-def _instant(microseconds: int) -> pa.Scalar:
-    return pa.scalar(microseconds, pa.int64()).cast(TIMESTAMP)
+    """Return the columns of the result of a query of a topic with this schema."""
+    return _wanted(_Identity(schema), query.columns)[1]
 
 
 def _next_power_of_two(count: int) -> int:

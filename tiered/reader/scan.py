@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..format.schema import row_schema
 from ..format.topic_meta import TopicMeta
 from .locations import TierLocations
+from .pruning import prune_splits
 from .read import read_splits
 from .rows import Query, coalesce, limit_rows
 from .snapshot import PartitionSnapshot
@@ -128,14 +129,19 @@ class Scan:
         return self._access.locations
 
     def splits(self) -> list[Split]:
-        """Return the splits in the order of their rows; Spark makes its partitions of them."""
-        return [split for snapshot in self._snapshots for split in snapshot.splits]
+        """Return the splits in the order of their rows; Spark makes its partitions of them.
+
+        Splits in which no row can match the filters are left out.
+        """
+        splits = (split for snapshot in self._snapshots for split in snapshot.splits)
+        return prune_splits(splits, self.query.predicate)
 
     def objects(self) -> list[ScanObject]:
         """Return the objects of the bucket that the scan reads, in the order of its rows.
 
         If the store was opened by the URL of its bucket, they hold every row of the scan; otherwise, the rows that are in
-        no local file. Timestamp bounds and a key filter rows, and exclude no object.
+        no local file. Objects in which no row can match the filters of the scan are left out; rows of the others must be
+        filtered again.
         """
         objects = []
         for split in self.splits():

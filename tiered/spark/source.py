@@ -23,7 +23,7 @@ from .columns import choose_fields, project, spark_schema
 from .errors import TerseTracebacks
 from .options import SourceOptions, parse_options
 from .read.planning import open_source, pinned_scan
-from .read.pushdown import filter_bounds
+from .read.pushdown import predicate_of
 from .read.tasks import TieredPartition, exempt_imports_from_collection, read_task, tasks_of
 from .sink.options import parse_sink_options
 from .sink.sink import TieredStreamWriter, TieredWriter
@@ -65,10 +65,9 @@ class TieredDataSource(DataSource):
     ``includeHeaders``                            ``true`` adds ``headers`` of records
     ``splitBytes``                                stored bytes of a task, about (128 MiB)
     ``minPartitions``                             a hint: at least so many tasks
-    ``pushdown``                                  ``true`` prunes by Spark's filters on ``offset``,
-                                                  ``timestamp``, ``partition`` and the key. Use one
-                                                  ``load()`` for each query: PySpark returns wrong rows
-                                                  for two filters on one ``load()``. Needs
+    ``pushdown``                                  ``true`` prunes and filters by Spark's filters.
+                                                  Use one ``load()`` for each query: PySpark returns
+                                                  wrong rows for two filters on one ``load()``. Needs
                                                   ``spark.sql.python.filterPushdown.enabled``
     ``failOnDataLoss``                            ``false`` reads the part of a range that is in the log,
                                                   and skips records that retention removes during the read
@@ -180,11 +179,11 @@ class TieredReader(DataSourceReader):
             topic = store.topic(options.topic)
             projection = project(topic.schema, self._schema)
             scan = pinned_scan(topic, options, projection.scanned)
-            if (explanation := scan.explain()).committed_us:
-                _log.info("%s", explanation)  # says how far behind the writer this read can be
-            bounds = filter_bounds(self._filters, topic.meta.key_column)
+            if (found := scan.explain()).committed_us:
+                _log.info("%s", found)  # says how far behind the writer this read can be
+            predicate = predicate_of(self._filters, topic.schema)
             exempt_imports_from_collection()
-            return tasks_of(topic, scan, projection, options, bounds)
+            return tasks_of(topic, scan, projection, options, predicate)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, the same rows at each attempt."""

@@ -156,13 +156,14 @@ class LocalTopic(Topic):
         key: object = None,
         columns: Iterable[str] | None = None,
         limit: int | None = None,
+        filter: object = None,  # noqa: A002
     ) -> Scan:
         refresh(self.opened)
         limit = plain_limit(limit)
         opened = self.opened
         meta, context = opened.meta, opened.context
         start, end = plain_bounds(meta, start_offset), plain_bounds(meta, end_offset)
-        query = query_of(meta, start_timestamp, end_timestamp, key, columns)
+        query = query_of(meta, start_timestamp, end_timestamp, key, columns, filter)
         parts = snapshots(opened, select_partitions(meta, partitions), start, end)
         return Scan(context.tiers, meta, parts, query, limit, context.lifecycle.check)
 

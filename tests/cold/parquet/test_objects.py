@@ -34,7 +34,9 @@ from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import read_facts, rebuild_entry, verify_object
 from tiered.errors import ColdStorageError, CorruptionError, SchemaMismatch
 from tiered.format.manifest import ObjectEntry
+from tiered.format.row_filter import RowFilter
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
+from tiered.reader.rows import Query
 
 
 def read(store: MemoryStore, entry: ObjectEntry, schema: pa.Schema, **how: object) -> pa.Table:
@@ -148,6 +150,11 @@ TABLE = rows(2000)
 SPARSE = rows(600, step=3)
 
 
+def timestamps(start_us: int | None, end_us: int | None) -> RowFilter:
+    """The filter of a scan between two times."""
+    return RowFilter.of(Query(start_timestamp_us=start_us, end_timestamp_us=end_us).predicate, "t", 0)
+
+
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 def test_a_read_is_the_filter_it_asks_for(data: st.DataObject) -> None:
@@ -160,18 +167,17 @@ def test_a_read_is_the_filter_it_asks_for(data: st.DataObject) -> None:
     how = {
         "start_offset": data.draw(st.none() | st.integers(first, last)),
         "end_offset": data.draw(st.none() | st.integers(first, last)),
-        "start_timestamp_us": data.draw(st.none() | st.integers(-5 * SECOND, 2010 * SECOND)),
-        "end_timestamp_us": data.draw(st.none() | st.integers(-5 * SECOND, 2010 * SECOND)),
         "columns": data.draw(
             st.none() | st.lists(st.sampled_from(model.schema.names), min_size=1, unique=True)
         ),
         "batch_rows": data.draw(st.sampled_from([1, 50, 16_384])) if data.draw(st.booleans()) else 16_384,
     }
     stamps = model.column("timestamp").cast(pa.int64())
+    start_us, end_us = (data.draw(st.none() | st.integers(-5 * SECOND, 2010 * SECOND)) for _ in range(2))
     keep = pc.is_valid(model.column("offset"))
     for column, low, high in (
         (model.column("offset"), how["start_offset"], how["end_offset"]),
-        (stamps, how["start_timestamp_us"], how["end_timestamp_us"]),
+        (stamps, start_us, end_us),
     ):
         keep = keep if low is None else pc.and_(keep, pc.greater_equal(column, low))
         keep = keep if high is None else pc.and_(keep, pc.less(column, high))
@@ -184,7 +190,8 @@ def test_a_read_is_the_filter_it_asks_for(data: st.DataObject) -> None:
     footers = data.draw(st.sampled_from([None, CACHE]))
     try:
         object_reader.SMALL_OBJECT_BYTES, object_reader.FETCH_BYTES = limits
-        batches = list(read_object(store, KEY, entry, grown, footers=footers, **how))
+        row_filter = timestamps(start_us, end_us)
+        batches = list(read_object(store, KEY, entry, grown, footers=footers, row_filter=row_filter, **how))
     finally:
         object_reader.SMALL_OBJECT_BYTES, object_reader.FETCH_BYTES = small, fetch
     assert all(0 < batch.num_rows <= how["batch_rows"] for batch in batches)
@@ -215,9 +222,7 @@ def test_row_groups_are_pruned_before_anything_is_fetched(large: None) -> None:
     assert store.requests == [("range", KEY, wanted.position, wanted.length)]
     store.requests.clear()
     when = wanted.min_timestamp_us
-    found = read(
-        store, entry, schema, start_timestamp_us=when + 9 * SECOND, end_timestamp_us=when + 11 * SECOND
-    )
+    found = read(store, entry, schema, row_filter=timestamps(when + 9 * SECOND, when + 11 * SECOND))
     assert found.num_rows
     assert {start for _, _, start, _ in store.requests} == {entry.tail_position, wanted.position}
     store.requests.clear()

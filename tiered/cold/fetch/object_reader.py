@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 
 from ...errors import CorruptionError, SchemaMismatch
 from ...format.manifest import ObjectEntry, RowGroup
+from ...format.predicate import Known
+from ...format.row_filter import ALL_ROWS, RowFilter, range_statistics
 from ..object_store.protocol import ObjectStore
 from ..object_store.ranges import SparseFile
 from ..parquet.footer import Footer, FooterCache, parse_footer
@@ -41,32 +44,21 @@ _AHEAD_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of the wanted rows by offset and timestamp; ends are exclusive, None is no bound."""
+    """The bounds of the wanted rows by offset; the end is exclusive, None is no bound."""
 
     start_offset: int | None = None
     end_offset: int | None = None
-    start_timestamp_us: int | None = None
-    end_timestamp_us: int | None = None
 
     def overlap(self, group: RowGroup) -> bool:
         """Whether the row group may have a row within the bounds."""
-        return (
-            (self.start_offset is None or group.end_offset > self.start_offset)
-            and (self.end_offset is None or group.base_offset < self.end_offset)
-            and (self.start_timestamp_us is None or group.max_timestamp_us >= self.start_timestamp_us)
-            and (self.end_timestamp_us is None or group.min_timestamp_us < self.end_timestamp_us)
+        return (self.start_offset is None or group.end_offset > self.start_offset) and (
+            self.end_offset is None or group.base_offset < self.end_offset
         )
 
-    def contain_offsets(self, group: RowGroup) -> bool:
+    def contain(self, group: RowGroup) -> bool:
         """Whether all offsets of the row group are within the bounds."""
         return (self.start_offset is None or group.base_offset >= self.start_offset) and (
             self.end_offset is None or group.end_offset <= self.end_offset
-        )
-
-    def contain_timestamps(self, group: RowGroup) -> bool:
-        """Whether all timestamps of the row group are within the bounds."""
-        return (self.start_timestamp_us is None or group.min_timestamp_us >= self.start_timestamp_us) and (
-            self.end_timestamp_us is None or group.max_timestamp_us < self.end_timestamp_us
         )
 
 
@@ -79,8 +71,7 @@ def read_object(
     columns: list[str] | None = None,
     start_offset: int | None = None,
     end_offset: int | None = None,
-    start_timestamp_us: int | None = None,
-    end_timestamp_us: int | None = None,
+    row_filter: RowFilter = ALL_ROWS,
     footers: FooterCache | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
@@ -94,6 +85,8 @@ def read_object(
     columns
         At least one name from `schema`, ``offset`` or ``timestamp``, in the order of the result; None for the
         topic's columns, then ``offset``, then ``timestamp``.
+    row_filter
+        Only the rows that match are in the result; its columns need not be.
     footers
         Caches parsed footers between reads.
 
@@ -105,9 +98,9 @@ def read_object(
         The topic has no such column.
     ColdStorageError
     """
-    bounds = Bounds(start_offset, end_offset, start_timestamp_us, end_timestamp_us)
+    bounds = Bounds(start_offset, end_offset)
     fetcher = Fetcher(lambda: store, ahead_bytes=_AHEAD_BYTES, footers=footers)
-    read = ObjectRead(fetcher, key, entry, schema, bounds, columns=columns)
+    read = ObjectRead(fetcher, key, entry, schema, bounds, columns=columns, row_filter=row_filter)
     return _read_alone(fetcher, read, batch_rows)
 
 
@@ -142,7 +135,7 @@ class ObjectRead:
 
     Parameters
     ----------
-    columns
+    columns, row_filter
         As in `read_object`.
     implied_offsets
         Do not read the column ``offset`` if the manifest shows that it has no gaps.
@@ -168,27 +161,31 @@ class ObjectRead:
         columns: list[str] | None = None,
         admission: Admission = Admission.SCAN,
         implied_offsets: bool = False,
+        row_filter: RowFilter = ALL_ROWS,
     ) -> None:
-        full = object_schema(schema)
+        self._full = full = object_schema(schema)
         self._wanted = _wanted(full, columns)
         self._fetcher = fetcher
         self._key = key
         self._entry = entry
         self._bounds = bounds
         self._admission = admission
-        self._groups = [index for index, group in enumerate(entry.row_groups) if bounds.overlap(group)]
+        # What is left of the filter in each row group where a row may match.
+        self._filters = {
+            index: rest
+            for index, group in enumerate(entry.row_groups)
+            if bounds.overlap(group) and (rest := row_filter.narrowed(_statistics(group))) is not None
+        }
+        self._groups = list(self._filters)
         dense = all(_dense(entry.row_groups[index]) for index in self._groups)
         self._implied = implied_offsets and dense
-        self._everything = set(full.names) <= {*self._wanted.names, *(["offset"] if dense else [])}
+        used = frozenset().union(*(rest.columns for rest in self._filters.values()))
+        self._everything = set(full.names) <= {*self._wanted.names, *used, *(["offset"] if dense else [])}
         self._footer_lock = threading.Lock()
         self._known_footer: Footer | None = None
         small = entry.bytes <= SMALL_OBJECT_BYTES
         # If only offsets are wanted, the manifest has them all: nothing is fetched.
-        self._counted = (
-            self._implied
-            and self._wanted.names == ["offset"]
-            and all(bounds.contain_timestamps(entry.row_groups[index]) for index in self._groups)
-        )
+        self._counted = self._implied and self._wanted.names == ["offset"] and not any(self._filters.values())
         self.units = (
             [] if self._counted else plan_units(entry, self._groups, entry.bytes if small else FETCH_BYTES)
         )
@@ -265,22 +262,21 @@ class ObjectRead:
         return footer
 
     def _names(self, footer: Footer) -> list[str]:
-        """Return the columns to decode, for the result or for the bounds."""
-        groups = [self._entry.row_groups[index] for index in self._groups]
-        names = {name for name in self._wanted.names if footer.schema.get_field_index(name) >= 0}
+        """Return the columns to decode, for the result, the bounds or the filter."""
+        names = set(self._wanted.names).union(*(rest.columns for rest in self._filters.values()))
         if self._implied:
             names.discard("offset")
-        if any(not self._bounds.contain_offsets(group) and not _dense(group) for group in groups):
+        elif any(_clipped_by_column(self._entry.row_groups[index], self._bounds) for index in self._groups):
             names.add("offset")
-        if not all(self._bounds.contain_timestamps(group) for group in groups):
-            names.add("timestamp")
         # Without any column there would be no rows.
         return [name for name in footer.schema.names if name in (names or {"offset"})]
 
     def decode(self, file: SparseFile, index: int) -> pa.Table:
-        """Return the wanted rows of a fetched row group."""
-        group = self._entry.row_groups[index]
-        footer = self._footer()
+        """Return the wanted rows of a fetched row group.
+
+        The columns of the filter are decoded first, the others only if rows match.
+        """
+        group, footer = self._entry.row_groups[index], self._footer()
         names = self._names(footer)
         try:
             # On this thread alone: a thread of Arrow that releases the file while the interpreter ends would kill the
@@ -292,38 +288,27 @@ class ObjectRead:
                 read_dictionary=plan.dictionaries,
                 pre_buffer=False,
             )
-            table = decode(source, index, names, plan, footer.schema)
-            if table.num_rows != group.record_count:
+            rows = _Rows(self._bounds, group, self._filters[index], self._full)
+            first = [name for name in names if name in rows.columns] or names
+            table = decode(source, index, first, plan, footer.schema, rows.select)
+            others = [name for name in names if name not in first]
+            if others and table.num_rows:
+                rest = decode(source, index, others, plan.beside(table), footer.schema, rows.select)
+                for name, column in zip(others, rest.columns, strict=True):
+                    table = table.append_column(name, column)
+            if rows.count != group.record_count:
                 raise self._corrupt(
-                    f"{table.num_rows} rows instead of {group.record_count}", group.position, group
+                    f"{rows.count} rows instead of {group.record_count}", group.position, group
                 )
-            if self._implied and "offset" in self._wanted.names and "offset" not in names:
-                table = table.append_column("offset", _numbers(group.base_offset, group.end_offset))
-            return self._shape(self._clip(table, group))
+            if table.num_rows == 0:
+                return self._wanted.empty_table()
+            if "offset" in self._wanted.names and table.schema.get_field_index("offset") < 0:
+                table = table.append_column("offset", rows.offsets())
+            return self._shape(table)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._corrupt(f"row group does not decode ({error})", group.position, group) from None
-
-    def _clip(self, table: pa.Table, group: RowGroup) -> pa.Table:
-        bounds = self._bounds
-        if not bounds.contain_offsets(group):
-            low = group.base_offset if bounds.start_offset is None else bounds.start_offset
-            high = group.end_offset if bounds.end_offset is None else bounds.end_offset
-            if _dense(group):
-                first = max(0, low - group.base_offset)
-                table = table.slice(first, max(0, high - group.base_offset - first))
-            else:
-                offsets = table.column("offset")
-                table = table.filter(pc.and_(pc.greater_equal(offsets, low), pc.less(offsets, high)))
-        if not bounds.contain_timestamps(group):
-            stamps = table.column("timestamp").cast(pa.int64())
-            if bounds.start_timestamp_us is not None:
-                keep = pc.greater_equal(stamps, bounds.start_timestamp_us)
-                table, stamps = table.filter(keep), stamps.filter(keep)
-            if bounds.end_timestamp_us is not None:
-                table = table.filter(pc.less(stamps, bounds.end_timestamp_us))
-        return table
 
     def _shape(self, table: pa.Table) -> pa.Table:
         columns = []
@@ -363,3 +348,68 @@ def _numbers(start: int, end: int) -> pa.Array:
 
 def _dense(group: RowGroup) -> bool:
     return group.record_count == group.end_offset - group.base_offset
+
+
+def _clipped_by_column(group: RowGroup, bounds: Bounds) -> bool:
+    """Whether only the column ``offset`` shows which rows are within the bounds."""
+    return not bounds.contain(group) and not _dense(group)
+
+
+def _statistics(group: RowGroup) -> Known:
+    return range_statistics(
+        group.base_offset, group.end_offset, group.min_timestamp_us, group.max_timestamp_us
+    ).get
+
+
+class _Rows:
+    """The wanted rows of a row group: the same ones of each of its columns.
+
+    Attributes
+    ----------
+    columns
+        The columns that tell which rows these are.
+    count
+        The rows of the row group, as decoded.
+    """
+
+    def __init__(self, bounds: Bounds, group: RowGroup, row_filter: RowFilter, schema: pa.Schema) -> None:
+        self._group = group
+        self._low = max(group.base_offset, bounds.start_offset or 0)
+        self._high = (
+            group.end_offset if bounds.end_offset is None else min(group.end_offset, bounds.end_offset)
+        )
+        self._by_column = _clipped_by_column(group, bounds)
+        self._filter = row_filter
+        self._schema = schema
+        self.columns = row_filter.columns | ({"offset"} if self._by_column else set())
+        self.count = 0
+        self._mask: Any = None
+
+    def select(self, table: pa.Table) -> pa.Table:
+        """Return the wanted rows of a table of whole columns; the first one has all of `columns` that are stored."""
+        self.count = table.num_rows
+        if _dense(self._group):
+            table = table.slice(self._low - self._group.base_offset, self._high - self._low)
+        if self._mask is None:
+            self._mask = self._matches(table)
+        if isinstance(self._mask, bool):
+            return table if self._mask else table.slice(0, 0)
+        return table.filter(self._mask)
+
+    def _matches(self, table: pa.Table) -> Any:
+        columns = dict(zip(table.schema.names, table.columns, strict=True))
+        if "offset" in self._filter.columns and "offset" not in columns:
+            columns["offset"] = pa.chunked_array([_numbers(self._low, self._high)])
+        mask = self._filter.mask(columns, self._schema)
+        if not self._by_column:
+            return mask
+        offsets = columns["offset"]
+        inside = pc.and_(pc.greater_equal(offsets, self._low), pc.less(offsets, self._high))
+        return pc.and_kleene(inside, pa.scalar(mask) if isinstance(mask, bool) else mask)
+
+    def offsets(self) -> pa.ChunkedArray:
+        """Return the offsets of the wanted rows of a row group without gaps."""
+        numbers = pa.chunked_array([_numbers(self._low, self._high)])
+        if isinstance(self._mask, bool):
+            return numbers if self._mask else numbers.slice(0, 0)
+        return numbers.filter(self._mask)

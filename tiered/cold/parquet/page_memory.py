@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -76,6 +76,10 @@ class DecodePlan:
     dictionaries: tuple[str, ...]
     values_bytes: int
     rows_at_once: int
+
+    def beside(self, table: pa.Table) -> DecodePlan:
+        """Return the plan for the other columns, while the decoded ones in `table` are in memory."""
+        return replace(self, values_bytes=self.values_bytes + table.nbytes)
 
 
 @dataclass(slots=True)
@@ -148,7 +152,12 @@ def plan_decode(metadata: Any, row_group: int, leaf_indices: Sequence[int], file
 
 
 def decode(
-    source: Any, row_group: int, names: Sequence[str], plan: DecodePlan, schema: pa.Schema
+    source: Any,
+    row_group: int,
+    names: Sequence[str],
+    plan: DecodePlan,
+    schema: pa.Schema,
+    select: Callable[[pa.Table], pa.Table] | None = None,
 ) -> pa.Table:
     """Decode some columns of a row group.
 
@@ -158,6 +167,8 @@ def decode(
         A `ParquetFile` that leaves ``plan.dictionaries`` as dictionaries.
     schema
         The object's schema, without dictionaries.
+    select
+        Returns the wanted rows of a table, in which columns may be dictionaries; None: all rows.
 
     Raises
     ------
@@ -170,6 +181,8 @@ def decode(
     else:
         batches = source.iter_batches(plan.rows_at_once, [row_group], columns=names, use_threads=False)
         table = pa.Table.from_batches(list(batches))
+    if select is not None:
+        table = select(table)
     left = VALUES_BYTES_MAX - plan.values_bytes
     for at, (name, column) in enumerate(zip(table.schema.names, table.columns, strict=True)):
         if not contains(column.type, pt.is_dictionary):

@@ -92,6 +92,8 @@ class RemoteScan(Scan):
         self.schema = info.schema
         self._splits = [_split(connection.location, self.meta.name, item) for item in info.endpoints]
         self.query = self._splits[0].source.base.query if self._splits else Query()
+        if self._splits and self.query.filter is None and command.filter is not None:
+            raise ConfigError(f"the server {connection.location} is of a release without filters: upgrade it")
 
     @property
     def locations(self) -> None:

@@ -223,9 +223,10 @@ class RemoteTopic(Topic):
         key: object = None,
         columns: Iterable[str] | None = None,
         limit: int | None = None,
+        filter: object = None,  # noqa: A002
     ) -> RemoteScan:
         return self._plan(
-            partitions, start_offset, end_offset, start_timestamp, end_timestamp, key, columns, limit
+            partitions, start_offset, end_offset, start_timestamp, end_timestamp, key, columns, limit, filter
         )
 
     def scan_cut(self, split_bytes: int, **arguments: Any) -> RemoteScan:
@@ -241,6 +242,7 @@ class RemoteTopic(Topic):
         key: object = None,
         columns: Any = None,
         limit: int | None = None,
+        filter: object = None,  # noqa: A002
         *,
         split_bytes: int | None = None,
     ) -> RemoteScan:
@@ -253,12 +255,12 @@ class RemoteTopic(Topic):
             plain_bounds(self.opened.meta, start_offset),
             plain_bounds(self.opened.meta, end_offset),
         )
-        query = query_of(self.opened.meta, start_timestamp, end_timestamp, key, columns)
+        query = query_of(self.opened.meta, start_timestamp, end_timestamp, key, columns, filter)
         chosen = None if partitions is None else tuple(select_partitions(self.opened.meta, partitions))
         self.appender.drain()
         command = ScanCommand(
             self.name, chosen, start, end, query.start_timestamp_us, query.end_timestamp_us,
-            query.key, query.columns, limit, split_bytes, self.opened.meta.topic_id,
+            query.key, query.columns, limit, split_bytes, self.opened.meta.topic_id, query.filter,
         )  # fmt: skip
         scan = RemoteScan(self.connection, command, self.lifecycle.check)
         self.opened.take_over(scan.plan.meta)

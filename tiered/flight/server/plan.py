@@ -46,6 +46,7 @@ def scan_of(topic: LocalTopic, command: ScanCommand) -> Scan:
         key=command.key,
         columns=command.columns,
         limit=command.limit,
+        filter=command.filter,
     )
 
 
@@ -100,6 +101,7 @@ def ticket_of(topic: LocalTopic, scan: Scan, command: ScanCommand) -> Ticket:
         query.key,
         query.key_column,
         command.limit,
+        query.filter,
     )
 
 

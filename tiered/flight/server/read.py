@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ...errors import OffsetOutOfRange, SchemaMismatch, TopicNotFound
 from ...format.schema import row_schema
+from ...reader.filters import check_predicate
 from ...reader.query import query_of
 from ...reader.read import read_splits
 from ...reader.rows import coalesce, limit_rows
@@ -47,6 +48,8 @@ def ticket_schema(topic: LocalTopic, ticket: Ticket) -> pa.Schema:
     known = query_of(topic.opened.meta, None, None, ticket.key, None).key_column
     if ticket.key_column != known:
         raise SchemaMismatch(f"the key of topic {ticket.topic!r} is {known!r}, not {ticket.key_column!r}")
+    if ticket.filter is not None:
+        check_predicate(topic.schema, ticket.filter)
     return row_schema(topic.schema, list(ticket.columns))
 
 

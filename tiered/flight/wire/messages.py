@@ -36,12 +36,14 @@ from ...errors import CorruptionError
 from ...format.manifest import ObjectEntry
 from ...format.manifest_checks import check_object
 from ...format.manifest_codec import entry_from_json, entry_to_json
+from ...format.predicate import Predicate
 from ...format.schema import is_topic_name
 from ...format.topic_meta import TopicMeta
 from ...reader.rows import Query
 from ...reader.splits import ColdSource, Split, Tier, WarmSource
 from ...warm.catalog import TOPICS_DIRECTORY
 from ...warm.partition_directory import SegmentName
+from .predicates import decode_predicate, encode_predicate
 from .values import MESSAGE_BYTES_MAX, PROTOCOL, count, dump, load, maybe, positive, text, texts, whole
 
 Offsets = int | Mapping[int, int] | None
@@ -70,6 +72,7 @@ class ScanCommand:
     limit: int | None = None
     split_bytes: int | None = None
     topic_id: UUID | None = None
+    filter: Predicate | None = None
 
     def encode(self) -> bytes:
         """Return the JSON document."""
@@ -87,6 +90,7 @@ class ScanCommand:
                 "columns": self.columns,
                 "limit": self.limit,
                 "split_bytes": self.split_bytes,
+                **_filter_out(self.filter),
             }
         )
 
@@ -108,6 +112,7 @@ class ScanCommand:
                 maybe(count, values.get("limit")),
                 maybe(positive, values.get("split_bytes")),
                 None if topic_id is None else UUID(topic_id),
+                maybe(decode_predicate, values.get("filter")),
             )
 
         return load(data, "command of a scan", build, MESSAGE_BYTES_MAX)
@@ -138,11 +143,19 @@ class Ticket:
     key: object = None
     key_column: str | None = None
     limit: int | None = None
+    filter: Predicate | None = None
 
     @property
     def query(self) -> Query:
         """What the reader filters and narrows by."""
-        return Query(self.columns, self.start_timestamp_us, self.end_timestamp_us, self.key, self.key_column)
+        return Query(
+            self.columns,
+            self.start_timestamp_us,
+            self.end_timestamp_us,
+            self.key,
+            self.key_column,
+            self.filter,
+        )
 
     def behind(self, batch: pa.RecordBatch) -> Ticket:
         """Return the ticket of what follows a batch of its rows; this one where they do not tell how far that was."""
@@ -171,6 +184,7 @@ class Ticket:
                 "key": _key_out(self.key),
                 "key_column": self.key_column,
                 "limit": self.limit,
+                **_filter_out(self.filter),
             }
         )
 
@@ -194,6 +208,7 @@ class Ticket:
                 key,
                 column,
                 maybe(count, values.get("limit")),
+                maybe(decode_predicate, values.get("filter")),
             )
             if ticket.end_offset < ticket.start_offset:
                 raise ValueError("it ends before it starts")
@@ -380,6 +395,11 @@ def _offsets_in(value: Any) -> Offsets:
     if isinstance(value, dict):
         return {int(partition): whole(offset) for partition, offset in value.items()}
     return maybe(whole, value)
+
+
+def _filter_out(predicate: Predicate | None) -> dict[str, Any]:
+    # Absent without a filter, so that other messages are those of earlier releases.
+    return {} if predicate is None else {"filter": encode_predicate(predicate)}
 
 
 def _key_out(key: object) -> Any:

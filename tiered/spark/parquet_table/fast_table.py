@@ -19,6 +19,7 @@ from ...base.units import parse_size
 from ...cold.parquet.layout import object_schema
 from ...errors import ConfigError
 from ...flight.client.remote_scan import RemoteScan, RemoteSplit
+from ...reader.pruning import prune_splits
 from ...reader.rows import Query
 from ...reader.scan import Scan
 from ...reader.snapshot import published_extents
@@ -170,7 +171,7 @@ def _pin(spark: SparkSession, topic: Topic, read: SourceOptions, prefer: str) ->
         splits = [_direct(split) for split in scan.splits()]
         if connector is not None and prefer == "cold":
             splits = _cold_first(topic, bucket, splits)
-        plan = plan_table(_within(splits, scan.query), parquet=connector is not None)
+        plan = plan_table(prune_splits(splits, scan.query.predicate), parquet=connector is not None)
     except BaseException:
         if lease is not None:
             lease.release()
@@ -242,16 +243,6 @@ def _cold_first(topic: Topic, tiers: Tiers, splits: Sequence[Split]) -> list[Spl
 def _sealed(extents: Sequence[Extent]) -> list[Extent]:
     """Leave out tails of active segments: one local file replaces hundreds of small objects."""
     return [item for item in extents if isinstance(item.source, ColdSource) and item.source.entry.sealed]
-
-
-def _within(splits: Sequence[Split], query: Query) -> list[Split]:
-    """Leave out objects without a row between the timestamps of the query."""
-    return [
-        split
-        for split in splits
-        if not isinstance(split.source, ColdSource)
-        or not query.excludes(split.source.entry.min_timestamp_us, split.source.entry.max_timestamp_us)
-    ]
 
 
 class _Assembly:

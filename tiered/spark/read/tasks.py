@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import pyarrow as pa
@@ -14,9 +14,11 @@ from pyspark.sql.datasource import InputPartition
 
 from ...errors import OffsetOutOfRange
 from ...flight.client.remote_scan import RemoteSplit
+from ...format.predicate import Predicate, conjunction
 from ...format.topic_meta import TopicMeta
 from ...reader.locations import TierLocations
 from ...reader.prefetch import SplitsAhead
+from ...reader.pruning import prune_splits
 from ...reader.read import read_split
 from ...reader.rows import Query
 from ...reader.scan import Scan
@@ -27,12 +29,9 @@ from ..columns import Projection
 from ..errors import TerseTracebacks
 from ..options import SourceOptions
 from .planning import Task, plan_tasks
-from .pushdown import FilterBounds
 from .remote import RemoteLocations, locations_of, read_remote, release_segments
 
 _log = logging.getLogger("tiered.spark.tasks")
-
-_NO_BOUNDS = FilterBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,18 @@ def tasks_of(
     scan: Scan,
     projection: Projection,
     options: SourceOptions,
-    bounds: FilterBounds = _NO_BOUNDS,
+    predicate: Predicate | None = None,
 ) -> list[InputPartition]:
-    """Return the tasks of a pinned scan; none for an empty one."""
-    query = bounds.narrow(scan.query, topic.meta.key_column)
+    """Return the tasks of a pinned scan; none for an empty one.
+
+    Parameters
+    ----------
+    predicate
+        All wanted rows match it. A server may send other rows, too.
+    """
+    query = replace(scan.query, filter=conjunction([scan.query.filter, predicate]))
     plan = ReadPlan(locations_of(scan, options), topic.meta, query, projection, options.fail_on_data_loss)
-    splits = bounds.clip(scan.splits())
+    splits = prune_splits(scan.splits(), predicate)
     return [
         TieredPartition(plan, task) for task in plan_tasks(splits, options.split_bytes, options.tasks_min)
     ]

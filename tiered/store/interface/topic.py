@@ -181,6 +181,7 @@ class Topic(ABC):
         key: object = None,
         columns: Iterable[str] | None = None,
         limit: int | None = None,
+        filter: object = None,  # noqa: A002
     ) -> Scan:
         """Take a snapshot of the topic, over all tiers, and return it as a `Scan`.
 
@@ -198,6 +199,13 @@ class Topic(ABC):
             The columns of the result in order, each once; default all.
         limit
             The largest number of rows.
+        filter
+            Conditions on columns, those of the system too: a tuple ``("celsius", ">", 30)``, a list of tuples that
+            all hold, or a list of such lists of which one holds, as in pyarrow. The operators are ``==``, ``!=``,
+            ``<``, ``<=``, ``>``, ``>=``, ``in`` and ``not in`` (with a list); ``("city", "is null")`` and ``("city",
+            "is not null")`` take no value. ``("not", …)``, ``("and", …, …)`` and ``("or", …, …)`` combine filters. Values
+            are converted as `append` converts them. Only rows stay for which the filter is true: as in SQL, a
+            comparison with null is not, nor is its negation.
 
         Raises
         ------

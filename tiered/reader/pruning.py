@@ -1,0 +1,52 @@
+"""Which splits of a scan can have a row that matches its predicate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..format.manifest import ObjectEntry
+from ..format.predicate import And, Comparison, Predicate, Statistics
+from ..format.row_filter import RowFilter, range_statistics
+from ..format.segment_facts import SegmentFacts
+from .splits import ColdSource, Split, WarmSource
+
+
+def prune_splits(splits: Iterable[Split], predicate: Predicate | None) -> list[Split]:
+    """Return the splits without those in which no row can match, each cut to the offsets that can match."""
+    if predicate is None:
+        return list(splits)
+    start, end = _offset_bounds(predicate)
+    pruned = []
+    for split in splits:
+        low, high = max(start, split.start_offset), min(end, split.end_offset)
+        part = split if (low, high) == (split.start_offset, split.end_offset) else split.clip(low, high)
+        rows = RowFilter.of(predicate, split.topic, split.partition)
+        if low < high and rows.narrowed(_statistics(part).get) is not None:
+            pruned.append(part)
+    return pruned
+
+
+def _offset_bounds(predicate: Predicate) -> tuple[int, int]:
+    """Return first and end of the offsets that the comparisons of a conjunction let pass."""
+    start, end = 0, 1 << 63
+    for part in predicate.parts if isinstance(predicate, And) else (predicate,):
+        if isinstance(part, Comparison) and part.column == "offset":
+            if part.operator in (">", ">=", "=="):
+                start = max(start, part.value + (part.operator == ">"))
+            if part.operator in ("<", "<=", "=="):
+                end = min(end, part.value + (part.operator != "<"))
+    return start, end
+
+
+def _statistics(split: Split) -> dict[str, Statistics]:
+    source = split.source
+    bounds: ObjectEntry | SegmentFacts | None = None
+    if isinstance(source, ColdSource):
+        bounds = source.entry
+    elif isinstance(source, WarmSource) and source.opened is not None:
+        bounds = source.opened.facts
+    if bounds is None:
+        return {"offset": Statistics(split.start_offset, split.end_offset - 1, null=False)}
+    return range_statistics(
+        split.start_offset, split.end_offset, bounds.min_timestamp_us, bounds.max_timestamp_us
+    )
