@@ -350,6 +350,7 @@ FORK = """
     store = tiered.open(sys.argv[1])
     topic = store.create_topic("t", partitions=2)
     topic.append(b"parent", partition=0)
+    tried, try_ended = os.pipe()
     child = os.fork()
     if child == 0:
         failures = []
@@ -381,9 +382,11 @@ FORK = """
         with tiered.open(sys.argv[1], read_only=True) as reader:
             reader.topic("t").scan().to_arrow()
         print(*failures, sep="\\n", flush=True)
+        os.write(try_ended, b"x")
         sys.stdin.read()  # stays alive until its parent's parent lets go
         os._exit(len(failures))
     topic.append(b"parent again", partition=0)
+    os.read(tried, 1)  # a child that tries to open the store later may well get it
     store.close()
     # The child holds no lock of the store that it inherited.
     with tiered.open(sys.argv[1]) as store:
