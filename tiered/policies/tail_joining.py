@@ -21,7 +21,10 @@ from .cost import MULTIPART_BYTES
 
 FANOUT = 8
 TAIL_BYTES_MAX = MULTIPART_BYTES
-"""A longer tail is shipped in ranges of this size: one part of an upload each, so that a range replaces no tail."""
+"""A longer tail is shipped in ranges of about this size.
+
+A range is one part of an upload, and as large as joining allows, so it replaces no earlier tail.
+"""
 
 
 class Tail(NamedTuple):

@@ -21,7 +21,7 @@ from .tail import Blocks, Tail
 
 
 class _Write(NamedTuple):
-    """Blocks that are being appended, and all that says what the segment is with them, or was without.
+    """Blocks being appended, with the values needed to record them, or to restore the state from before them.
 
     Attributes
     ----------
@@ -133,7 +133,8 @@ class SegmentWriter:
         DiskFull
             No room.
         OSError
-            The device failed, or what was written in vain cannot be cut off; or that is so since an earlier call.
+            The device failed, or a failed write could not be cut off, now or in an earlier call. The segment then takes
+            no more writes.
         """
         self._check_settled()
         write = self._plan(bodies, append_us, numbers or [NO_NUMBERS] * len(bodies))
@@ -180,7 +181,10 @@ class SegmentWriter:
         return _Write(self.position, self.end_offset, blocks, append_us, numbers, self._content)
 
     def _settle(self, write: _Write) -> bool:
-        """Complete a write that was broken off if all of it is there, as it may have been seen; else cut it off."""
+        """Settle an interrupted write: keep it if all its blocks are in the file, else truncate the file to its start.
+
+        A reader may have seen blocks that are there.
+        """
         self._settled = False
         if self._tail.holds(write.position, write.blocks):
             self.index.truncate(write.position)  # it may have been taken note of in part
