@@ -559,7 +559,7 @@ def _read_cold(access: Any, meta: Any, split: Any, query: Any, assembler: Any, a
     yield split.end_offset, Rows(rows)
 
 
-def _read_warm(access: Any, split: Any, source: Any, query: Any, assembler: Any) -> Iterator[Any]:
+def _read_warm(access: Any, split: Any, source: Any, assembler: Any) -> Iterator[Any]:
     segment = source.opened or access.segment(source.path)
     if segment.header.segment_id != source.segment_id:
         raise FileNotFoundError(source.path)
