@@ -65,10 +65,6 @@ class Comparison:
     operator: str
     value: Any
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
-
     def evaluate(self, columns: Columns) -> Column:
         compare = OPERATORS[self.operator]
         return _each(columns(self.column), lambda column: compare(column, pa.scalar(self.value, column.type)))
@@ -98,10 +94,6 @@ class In:
     column: str
     values: tuple[Any, ...]
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
-
     def evaluate(self, columns: Columns) -> Column:
         # Arrow's `is_in` distinguishes the zeros, finds NaN, and is false for null.
         values = [value for value in self.values if value == value]
@@ -129,10 +121,6 @@ class IsNull:
 
     column: str
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
-
     def evaluate(self, columns: Columns) -> Column:
         return _each(columns(self.column), pc.is_null)
 
@@ -149,10 +137,6 @@ class Not:
 
     negated: Predicate
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return self.negated.columns
-
     def evaluate(self, columns: Columns) -> Column:
         return pc.invert(self.negated.evaluate(columns))
 
@@ -165,10 +149,6 @@ class And:
     """The conjunction of one or more predicates."""
 
     parts: tuple[Predicate, ...]
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset().union(*(part.columns for part in self.parts))
 
     def evaluate(self, columns: Columns) -> Column:
         return reduce(pc.and_kleene, (part.evaluate(columns) for part in self.parts))
@@ -187,10 +167,6 @@ class Or:
     """The disjunction of one or more predicates."""
 
     parts: tuple[Predicate, ...]
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset().union(*(part.columns for part in self.parts))
 
     def evaluate(self, columns: Columns) -> Column:
         return reduce(pc.or_kleene, (part.evaluate(columns) for part in self.parts))
@@ -212,6 +188,11 @@ def leaves(predicate: Predicate) -> Iterator[Leaf]:
         yield from leaves(predicate.negated)
     else:
         yield predicate
+
+
+def columns_of(predicate: Predicate) -> frozenset[str]:
+    """Return the columns that a predicate uses."""
+    return frozenset(leaf.column for leaf in leaves(predicate))
 
 
 def conjunction(given: Iterable[Predicate | None]) -> Predicate | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .predicate import TRUE, And, Known, Predicate, Statistics
+from .predicate import TRUE, And, Known, Predicate, Statistics, columns_of
 
 
 class RowFilter:
@@ -30,7 +30,7 @@ class RowFilter:
     ) -> None:
         self._predicates = predicates
         self._constants = dict(constants or {})
-        used = frozenset().union(*(predicate.columns for predicate in predicates))
+        used = frozenset().union(*map(columns_of, predicates))
         self.columns: frozenset[str] = used - self._constants.keys()
 
     @classmethod

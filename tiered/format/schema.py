@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -40,6 +41,7 @@ RECORD_SCHEMA = pa.schema(
 # The range of both Python's datetime and Spark: years 1 to 9999.
 TIMESTAMP_US_MIN = -62_135_596_800_000_000
 TIMESTAMP_US_MAX = 253_402_300_799_999_999
+FLOAT32_MAX = 3.4028234663852886e38
 _DAY_US = 86_400_000_000
 
 COLUMNS_MAX = 4000
@@ -191,6 +193,12 @@ def check_body_schema(schema: pa.Schema) -> None:
     """
     if not schema.equals(body_schema(normalize_schema(pa.schema(list(schema)[1:])))):
         raise SchemaMismatch("its columns are not a timestamp and a topic's")
+
+
+def consecutive_offsets(start: int, end: int) -> pa.Array:
+    """Return the column ``offset`` of a range without gaps."""
+    numbers = np.arange(start, end, dtype=np.int64)
+    return pa.Array.from_buffers(pa.int64(), end - start, [None, pa.py_buffer(numbers)])
 
 
 def row_schema(schema: pa.Schema, columns: list[str] | None = None) -> pa.Schema:

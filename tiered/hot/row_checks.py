@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from ..errors import SchemaMismatch
-from ..format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
+from ..format.schema import FLOAT32_MAX, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
 from ..format.sizes import element_bytes
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
-_FLOAT32_MAX = 3.4028234663852886e38
 
 Checker = Callable[[Any], tuple[Any, int]]
 """Return the value to store and its size in bytes (`tiered.format.sizes`).
@@ -114,7 +113,7 @@ def _checker(kind: pa.DataType) -> Checker:
         limit = 1 << (kind.bit_width - 1)
         return lambda value: (value, 0) if type(value) is int and -limit <= value < limit else whole(value)
     if pt.is_float32(kind):
-        most = _FLOAT32_MAX
+        most = FLOAT32_MAX
         return lambda value: (value, 0) if type(value) is float and -most <= value <= most else single(value)
     if pt.is_floating(kind):
         return lambda value: (value, 0) if type(value) is float else number(value)

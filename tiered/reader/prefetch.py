@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..cold.fetch.decode_ahead import DecodeAhead
 from ..cold.fetch.fetcher import Admission, Fetcher
 from ..cold.fetch.object_reader import BATCH_ROWS, Bounds, ObjectRead
+from ..format.predicate import columns_of
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
 from .rows import Query, needed_columns
@@ -83,7 +84,7 @@ class SplitsAhead:
         whole = (
             split.start_offset <= entry.base_offset
             and split.end_offset >= entry.end_offset
-            and (predicate is None or predicate.columns.isdisjoint(("offset", "timestamp")))
+            and (predicate is None or columns_of(predicate).isdisjoint(("offset", "timestamp")))
         )
         return Admission.SCAN if whole or self._bytes > NARROW_BYTES else Admission.NARROW
 

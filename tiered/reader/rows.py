@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..format.predicate import Comparison, Predicate, conjunction
 from ..format.row_filter import RowFilter
-from ..format.schema import row_schema
+from ..format.schema import consecutive_offsets, row_schema
 
 BATCH_ROWS_MIN = 4096
 BATCH_BYTES_MAX = 16 << 20
@@ -108,7 +107,7 @@ class RowAssembler:
             if rows != count:
                 columns = {name: array.slice(first, rows) for name, array in columns.items()}
             if "offset" in names:
-                columns["offset"] = _numbers(base_offset + first, rows)
+                columns["offset"] = consecutive_offsets(base_offset + first, base_offset + first + rows)
             return columns
 
         return self._build(within, rows, self.filter if row_filter is None else row_filter)
@@ -146,11 +145,6 @@ def _filtered(load: Load, mask: pa.Array) -> Load:
 
 def _nothing(names: frozenset[str]) -> dict[str, pa.Array]:  # noqa: ARG001 — the signature of `Load`
     return {}
-
-
-def _numbers(start: int, count: int) -> pa.Array:
-    numbers = np.arange(start, start + count, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(numbers)])
 
 
 class _Identity:

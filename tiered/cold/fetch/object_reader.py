@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,6 +20,7 @@ from ...errors import CorruptionError, SchemaMismatch
 from ...format.manifest import ObjectEntry, RowGroup
 from ...format.predicate import Known
 from ...format.row_filter import ALL_ROWS, RowFilter, range_statistics
+from ...format.schema import consecutive_offsets
 from ..object_store.protocol import ObjectStore
 from ..object_store.ranges import SparseFile
 from ..parquet.footer import Footer, FooterCache, parse_footer
@@ -227,7 +227,9 @@ class ObjectRead:
         low = group.base_offset if start is None else max(start, group.base_offset)
         high = group.end_offset if end is None else min(end, group.end_offset)
         for first in range(low, high, _COUNTED_ROWS):
-            yield pa.table([_numbers(first, min(high, first + _COUNTED_ROWS))], schema=self._wanted)
+            yield pa.table(
+                [consecutive_offsets(first, min(high, first + _COUNTED_ROWS))], schema=self._wanted
+            )
 
     @property
     def _where(self) -> str:
@@ -340,12 +342,6 @@ def _wanted(full: pa.Schema, columns: list[str] | None) -> pa.Schema:
     return pa.schema([full.field(name) for name in columns])
 
 
-def _numbers(start: int, end: int) -> pa.Array:
-    """Return the offsets of a range without gaps."""
-    numbers = np.arange(start, end, dtype=np.int64)
-    return pa.Array.from_buffers(pa.int64(), end - start, [None, pa.py_buffer(numbers)])
-
-
 def _dense(group: RowGroup) -> bool:
     return group.record_count == group.end_offset - group.base_offset
 
@@ -399,7 +395,7 @@ class _Rows:
     def _matches(self, table: pa.Table) -> Any:
         columns = dict(zip(table.schema.names, table.columns, strict=True))
         if "offset" in self._filter.columns and "offset" not in columns:
-            columns["offset"] = pa.chunked_array([_numbers(self._low, self._high)])
+            columns["offset"] = pa.chunked_array([consecutive_offsets(self._low, self._high)])
         mask = self._filter.mask(columns, self._schema)
         if not self._by_column:
             return mask
@@ -409,7 +405,7 @@ class _Rows:
 
     def offsets(self) -> pa.ChunkedArray:
         """Return the offsets of the wanted rows of a row group without gaps."""
-        numbers = pa.chunked_array([_numbers(self._low, self._high)])
+        numbers = pa.chunked_array([consecutive_offsets(self._low, self._high)])
         if isinstance(self._mask, bool):
             return numbers if self._mask else numbers.slice(0, 0)
         return numbers.filter(self._mask)

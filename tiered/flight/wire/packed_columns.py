@@ -30,9 +30,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from ...format.record import header_pairs
-from ...format.schema import TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
-
-_FLOAT32_MAX = 3.4028234663852886e38
+from ...format.schema import FLOAT32_MAX, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN
 
 
 class Texts:
@@ -104,20 +102,20 @@ class Numbers:
 
     def pack(self, values: Sequence[Any]) -> list[bytes]:
         """See `Texts.pack`."""
-        there = bytes([value is not None for value in values])
+        valid = bytes([value is not None for value in values])
         if self._to_number is not None:
             values = [None if value is None else self._to_number(value) for value in values]
         return [
-            there,
-            struct.pack(f"<{len(there)}{self._form}", *[0 if value is None else value for value in values]),
+            valid,
+            struct.pack(f"<{len(valid)}{self._form}", *[0 if value is None else value for value in values]),
         ]
 
     def unpack(self, data: bytes, position: int, count: int) -> tuple[list[Any], int, int]:
         """See `Texts.unpack`; the sum is 0, since all values of the type have one length."""
-        there = data[position : position + count]
+        valid = data[position : position + count]
         numbers = struct.unpack_from(f"<{count}{self._form}", data, position + count)
         values = [
-            self._checked(number) if flag else None for flag, number in zip(there, numbers, strict=True)
+            self._checked(number) if flag else None for flag, number in zip(valid, numbers, strict=True)
         ]
         return values, position + 9 * count, 0
 
@@ -179,5 +177,5 @@ def column_of(kind: pa.DataType) -> Column | None:
     if pt.is_date(kind):
         return Numbers("q", 1, date.max.toordinal(), date.toordinal, date.fromordinal)
     if pt.is_float32(kind):
-        return Numbers("d", -_FLOAT32_MAX, _FLOAT32_MAX)
+        return Numbers("d", -FLOAT32_MAX, FLOAT32_MAX)
     return Numbers("d", -math.inf, math.inf) if pt.is_floating(kind) else None

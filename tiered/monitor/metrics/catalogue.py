@@ -153,4 +153,3 @@ _SCRUB = _group(
 )
 
 METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_COLD, *_PASSES, *_SCRUB)
-BY_NAME = {metric.name: metric for metric in METRICS}

@@ -39,8 +39,6 @@ _OPERATORS: dict[type[Filter], str] = {
     In: "in",
 }
 
-_Interval = tuple[int | None, int | None]
-
 
 def predicate_of(filters: Sequence[Filter], schema: pa.Schema) -> Predicate | None:
     """Return the conjunction of the filters that a scan of these columns can apply. Pure."""
