@@ -1,4 +1,4 @@
-"""An append-only log store whose data moves by itself from memory to local segments to object storage."""
+"""An append-only log store that moves its data from memory to local segments to object storage."""
 
 from .cold.upkeep.sweep import PartSweep, SweepReport
 from .engine.records import Appended, OffsetRange, Record

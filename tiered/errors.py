@@ -81,7 +81,7 @@ class OffsetOutOfRange(TieredError):
         self.end = end
 
     def __reduce__(self) -> tuple[object, ...]:
-        return rebuilt, (type(self), self.args, self.__dict__)
+        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class ReadOnly(TieredError):
@@ -129,7 +129,7 @@ class ColdStorageError(TieredError):
         self.retryable = retryable
 
     def __reduce__(self) -> tuple[object, ...]:
-        return rebuilt, (type(self), self.args, self.__dict__)
+        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class ObjectNotFound(ColdStorageError):
@@ -182,7 +182,7 @@ class CorruptionError(TieredError):
         self.offsets = offsets
 
     def __reduce__(self) -> tuple[object, ...]:
-        return rebuilt, (type(self), self.args, self.__dict__)
+        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class PartitionPoisoned(TieredError):
@@ -193,12 +193,12 @@ class UnsupportedFormat(TieredError):
     """A file or object has a format version that this release does not know."""
 
 
-def again(error: TieredError) -> TieredError:
+def copy_error(error: TieredError) -> TieredError:
     """Return a copy of an error that is raised many times: each raise would add to its traceback."""
-    return rebuilt(type(error), error.args, error.__dict__)
+    return rebuild_error(type(error), error.args, error.__dict__)
 
 
-def rebuilt(cls: type[TieredError], args: tuple[object, ...], state: dict[str, object]) -> TieredError:
+def rebuild_error(cls: type[TieredError], args: tuple[object, ...], state: dict[str, object]) -> TieredError:
     """Return an error from its parts; unpickling needs this for keyword-only arguments (Spark pickles errors)."""
     error = cls.__new__(cls, *args)
     error.args = args

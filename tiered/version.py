@@ -1,3 +1,3 @@
-"""Which release this is; in a module of its own, so that every layer may say it."""
+"""The number of this release, in a module of its own that every layer may import."""
 
 VERSION = "0.1.0"

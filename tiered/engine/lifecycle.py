@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from enum import Enum
 
-from ..errors import ReadOnly, StoreClosed, TieredError, again
+from ..errors import ReadOnly, StoreClosed, TieredError, copy_error
 
 
 class State(Enum):
@@ -49,7 +49,7 @@ class Lifecycle:
     def check(self) -> None:
         """Raise `StoreClosed` if the store has ended."""
         if self.fault is not None:
-            raise again(self.fault)
+            raise copy_error(self.fault)
 
     def check_writable(self) -> None:
         """Raise `StoreClosed` or `ReadOnly` if this process may not change the store."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ..errors import TieredError, rebuilt
+from ..errors import TieredError, rebuild_error
 from ..format.timestamps import to_datetimes
 
 _RANGES_MAX = 10
@@ -126,4 +126,4 @@ def report_appended(ranges: list[OffsetRange]) -> Iterator[None]:
         if len(merged) > _RANGES_MAX:
             texts.append(f"{len(merged) - _RANGES_MAX} more ranges")
         message = f"{error}; of the same call, offsets {', '.join(texts)} were appended before"
-        raise rebuilt(type(error), (message,), error.__dict__) from error
+        raise rebuild_error(type(error), (message,), error.__dict__) from error

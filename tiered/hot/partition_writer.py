@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from ..errors import Fenced, PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, again
+from ..errors import Fenced, PartitionPoisoned, StoreClosed, TieredError, TopicNotFound, copy_error
 from ..format.schema import RECORD_SCHEMA
 from ..format.segment_facts import SegmentFacts
 from ..format.topic_meta import TopicMeta
@@ -351,7 +351,7 @@ class PartitionWriter(WriterFields):
             Whether to flush first, or in sync mode ``never`` to write the pending rows.
         """
         if isinstance(self.pending.fault, TopicNotFound):
-            raise again(self.pending.fault)
+            raise copy_error(self.pending.fault)
         if flush and self.pending.fault is None:
             # The durable records of a fenced partition stay readable.
             with contextlib.suppress(Fenced):
@@ -406,7 +406,7 @@ class PartitionWriter(WriterFields):
         fault, dirty = pending.fault, self.dirty
         self._release()
         if isinstance(fault, PartitionPoisoned) or (isinstance(fault, Fenced) and dirty):
-            raise again(fault)
+            raise copy_error(fault)
 
     def _release(self) -> None:
         with self._sync_lock, self.blocks.write_lock, self.pending.lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat, zip_longest
 
-from ..errors import Fenced, TieredError, again
+from ..errors import Fenced, TieredError, copy_error
 from ..format.producers import UNKNOWN_OFFSET, ProducerHistory, ProducerTable
 from .accelerator import Lock, PendingFields
 from .row_buffer import Number, PlainRecords, RecordBuffer, RowBuffer
@@ -60,7 +60,7 @@ class PendingRows(PendingFields):
         """Add one checked record and return its offset, or `FULL`."""
         with self.lock:
             if self.fault is not None:
-                raise again(self.fault)
+                raise copy_error(self.fault)
             buffer = self.buffer
             timestamps = buffer.timestamps_us
             row = len(timestamps)
@@ -88,7 +88,7 @@ class PendingRows(PendingFields):
         """
         with self.lock:
             if self.fault is not None:
-                raise again(self.fault)
+                raise copy_error(self.fault)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
             count = records.count_to_fill(self._bytes_max - buffer.bytes, self.rows_max - row)
@@ -112,7 +112,7 @@ class PendingRows(PendingFields):
         """
         with self.lock:
             if self.fault is not None:
-                raise again(self.fault)
+                raise copy_error(self.fault)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
             if buffer.bytes >= self._bytes_max or row >= self.rows_max:
@@ -155,7 +155,7 @@ class PendingRows(PendingFields):
         producer_id, epoch, sequence = number
         with self.lock:
             if self.fault is not None:
-                raise again(self.fault)
+                raise copy_error(self.fault)
             history, last = self.history_of(producer_id, epoch)
             if history is not None and sequence <= last:
                 return history.offset_of(sequence)
@@ -200,7 +200,7 @@ class PendingRows(PendingFields):
         count = len(rows.timestamps_us)
         with self.lock:
             if self.fault is not None:
-                raise again(self.fault)
+                raise copy_error(self.fault)
             history, last = self.history_of(producer_id, epoch)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
@@ -229,7 +229,7 @@ class PendingRows(PendingFields):
     def check_fault(self) -> None:
         """Raise the fault if there is one."""
         if self.fault is not None:
-            raise again(self.fault)
+            raise copy_error(self.fault)
 
     # -- producers -------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from ..errors import (
     StoreClosed,
     TieredError,
     TopicNotFound,
-    rebuilt,
+    rebuild_error,
 )
 from ..format.block_rows import split_batch
 from ..format.producers import PASSING_EPOCH, producer_number
@@ -218,7 +218,7 @@ class Staging:
                 )
                 if isinstance(error, OSError):
                     raise TieredError(message) from error
-                raise rebuilt(type(error), (message,), vars(error)) from error
+                raise rebuild_error(type(error), (message,), vars(error)) from error
         return True
 
     def _verify(self, ledger: Ledger, staged: Staged) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 
-from ..errors import ColdStorageError, Fenced, TieredError, as_tiered_error, rebuilt
+from ..errors import ColdStorageError, Fenced, TieredError, as_tiered_error, rebuild_error
 from ..format.topic_meta import TopicMeta
 from ..warm.catalog import Catalog, Deletion, deletions
 from .claims import Claims
@@ -78,4 +78,4 @@ def _unfinished(deletion: Deletion, error: TieredError) -> TieredError:
         f"the deletion of topic {deletion.name!r} is not finished ({error}); the next pass continues it (tiered tier), "
         "and then the name is free"
     )
-    return rebuilt(type(error), (text,), error.__dict__)
+    return rebuild_error(type(error), (text,), error.__dict__)

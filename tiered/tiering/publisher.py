@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
-from ..errors import ColdStorageError, RestoreUnderWay, StoreLocked, TieredError, again
+from ..errors import ColdStorageError, RestoreUnderWay, StoreLocked, TieredError, copy_error
 from ..format.topic_meta import TopicMeta
 from ..hot.group_commit import GroupCommit
 from ..hot.partition_writer import PartitionWriter
@@ -88,7 +88,7 @@ class Publisher:
                 return True
             if state.failures != seen and state.error is not None:
                 # A failed attempt fails all waiting appends. Otherwise each of them would wait for an attempt of its own.
-                raise again(state.error)
+                raise copy_error(state.error)
             return False
 
         state.group.run(done, lambda: self._publish_for_all(state, meta, partition, end))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ...base.worker_pool import WorkerPool, usable_cpus
-from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError, again
+from ...errors import ColdStorageError, CorruptionError, ObjectNotFound, TieredError, copy_error
 from ..object_store.protocol import ObjectStore
 from ..object_store.ranges import Span, coalesce
 from ..object_store.rereads import READS_MAX, reread_on_damage
@@ -319,7 +319,7 @@ class Fetcher:
         try:
             data = future.result()
         except TieredError as error:
-            raise again(error) from None
+            raise copy_error(error) from None
         except BaseException as error:
             if future.done() and future.exception() is error:
                 # The other reader was interrupted, and this one was not: fetch the range here.

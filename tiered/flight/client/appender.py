@@ -32,7 +32,15 @@ import pyarrow as pa
 
 from ...base.condition import InterruptSafeCondition
 from ...engine.records import OffsetRange
-from ...errors import Backpressure, Fenced, ServerUnavailable, StoreClosed, TieredError, TopicNotFound, again
+from ...errors import (
+    Backpressure,
+    Fenced,
+    ServerUnavailable,
+    StoreClosed,
+    TieredError,
+    TopicNotFound,
+    copy_error,
+)
 from ...format.topic_meta import TopicMeta
 from ...hot.row_buffer import RecordBuffer, RowBuffer
 from ..wire import packed_rows
@@ -214,7 +222,7 @@ class Appender:
     def _wait_for_room(self, size: int) -> None:
         """Start the thread if need be, and wait until there is room for more bytes. The caller holds the lock."""
         if self._fault is not None:
-            raise again(self._fault)
+            raise copy_error(self._fault)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tiered-flight-append", daemon=True)
         if self._thread.ident is None:
@@ -223,7 +231,7 @@ class Appender:
         while not self._ending and self._bytes and self._bytes + size > BUFFER_BYTES_MAX:
             self._changed.wait()
         if self._ending:
-            raise again(self._fault or StoreClosed("the store is being closed"))
+            raise copy_error(self._fault or StoreClosed("the store is being closed"))
 
     def drain(self) -> None:
         """Wait until the server has answered everything that was added before the call."""
@@ -265,7 +273,7 @@ class Appender:
                     while self._must_replay and self._fault is None:
                         self._changed.wait()
                 if self._fault is not None:
-                    raise again(self._fault)
+                    raise copy_error(self._fault)
 
     def raise_failed(self) -> None:
         """Raise the error of an append that no call has raised: once on each thread that appended one of its records."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from ...engine.records import Appended, OffsetRange, merge_ranges
-from ...errors import ServerUnavailable, TieredError, again
+from ...errors import ServerUnavailable, TieredError, copy_error
 from ...format.producers import UNKNOWN_OFFSET
 from ...hot.row_buffer import RecordBuffer, RowBuffer
 from ..wire.packed_rows import RowPacker
@@ -167,7 +167,7 @@ class PendingBatch:
                 )
         if self._error is not None:
             self.reported.add(threading.get_ident())
-            raise again(self._error)
+            raise copy_error(self._error)
         return self._ranges
 
     def ranges_at(self, places: Sequence[int]) -> Sequence[OffsetRange]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import ConfigError, TieredError, rebuilt
+from ...errors import ConfigError, TieredError, rebuild_error
 from .values import dump, load, text
 
 # An error travels in a header of HTTP/2, as base64 and beside its text, of which 8 KiB are sure to pass.
@@ -49,7 +49,7 @@ def error_from_json(values: dict[str, Any]) -> TieredError:
     if not isinstance(attributes, dict):
         raise TypeError("attributes are an object")
     plain = {key: tuple(item) if isinstance(item, list) else item for key, item in attributes.items()}
-    return rebuilt(kinds.get(values["error"], TieredError), (text(values["message"]),), plain)
+    return rebuild_error(kinds.get(values["error"], TieredError), (text(values["message"]),), plain)
 
 
 def _kinds() -> dict[str, type[TieredError]]:
