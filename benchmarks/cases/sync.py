@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tiered import Topic
-from tiered.warm.filesystem import sync_before_reading
+from tiered.warm.filesystem import sync_data
 
 from ..data import open_topic, segments, settings, values
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
@@ -30,7 +30,7 @@ def sync_append(bench: Bench) -> Case:
         with stopwatch() as watch:
             for _ in records:
                 os.write(fd, block)
-                sync_before_reading(fd)
+                sync_data(fd)
         os.close(fd)
         return Sample(len(records) / watch.seconds)
 

@@ -35,7 +35,7 @@ def mark(name: str) -> None:
 def take_away(step: str) -> None:
     """Replace a protective step by nothing."""
     if step == "fdatasync":
-        filesystem.sync_before_reading = lambda fd: None
+        filesystem.sync_data = lambda fd: None
     elif step == "fsync of directories":
         filesystem.OsFileSystem.sync_directory = lambda self, path: None  # type: ignore[method-assign]
     elif step == "sync of documents":

@@ -415,7 +415,7 @@ def _scratch() -> Path:
     """A folder for the files of one input after the other, with the directories of a store in it."""
     if not _scratches:
         # Reading an active segment syncs it, which takes a thousand times as long as all the rest.
-        segment_reader.sync_before_reading = lambda fd: None
+        segment_reader.sync_data = lambda fd: None
         _scratches.append(tempfile.TemporaryDirectory(prefix="fuzz-"))
         (Path(_scratches[0].name) / "topics" / "t").mkdir(parents=True)
     return Path(_scratches[0].name)

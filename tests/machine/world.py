@@ -95,9 +95,7 @@ class World:
     def __post_init__(self) -> None:
         self._patches = ExitStack()
         self._patches.enter_context(repeatable())
-        self._patches.enter_context(
-            mock.patch.object(segment_reader, "sync_before_reading", self._sync_of_reader)
-        )
+        self._patches.enter_context(mock.patch.object(segment_reader, "sync_data", self._sync_of_reader))
         self.life = self.new_life(self.clock)
         self.life.open()
         self.begin()

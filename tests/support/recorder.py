@@ -80,7 +80,7 @@ class Recorder(OsFileSystem):
     @contextmanager
     def readers_syncs(self) -> Iterator[None]:
         """Note the syncs of readers too, which go past the file system."""
-        with mock.patch("tiered.warm.segment_reader.sync_before_reading", self._sync_of_reader):
+        with mock.patch("tiered.warm.segment_reader.sync_data", self._sync_of_reader):
             yield
 
     def _sync_of_reader(self, fd: int) -> None:

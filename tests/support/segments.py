@@ -21,7 +21,7 @@ from tiered.warm.tail import Tail
 BODY = body_schema(RECORD_SCHEMA)
 APPENDING = (
     SegmentWriter.append, SegmentWriter._plan, SegmentWriter._write, SegmentWriter._settle, SegmentWriter._add_blocks,
-    SegmentWriter._add_producers, Tail.reserve, Tail.put, Tail.holds, Tail.cut,
+    SegmentWriter._add_producers, Tail.reserve, Tail.write, Tail.holds, Tail.cut,
 )  # fmt: skip
 """What an append does with the segment's file, and with what is known of it."""
 

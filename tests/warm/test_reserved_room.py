@@ -16,7 +16,7 @@ from tiered.errors import Backpressure, CorruptionError
 from tiered.format.block import HEADER_BYTES
 from tiered.format.segment import BlockIndex
 from tiered.warm import file_map, segment_reader, segment_scan
-from tiered.warm.filesystem import OsFileSystem, sync_before_reading
+from tiered.warm.filesystem import OsFileSystem, sync_data
 from tiered.warm.segment_reader import SegmentFile
 from tiered.warm.segment_writer import SegmentWriter
 
@@ -222,10 +222,10 @@ def test_nothing_is_shown_that_was_written_after_the_sync(
     writer = writer_with_room(tmp_path / "0")
 
     def sync(fd: int) -> None:
-        sync_before_reading(fd)
+        sync_data(fd)
         append(writer, b"after the sync")
 
-    monkeypatch.setattr(segment_reader, "sync_before_reading", sync)
+    monkeypatch.setattr(segment_reader, "sync_data", sync)
     assert values_of(SegmentFile.open(writer.path)) == [LARGE, LARGE, b"last"]
 
 

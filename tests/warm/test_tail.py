@@ -72,9 +72,7 @@ class Onlooker:
 @pytest.fixture(params=[True, False], ids=["room ahead", "no room ahead"])
 def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CreepingDisk:
     monkeypatch.setattr(tail, "_AHEAD_BYTES_MIN", 1024)
-    monkeypatch.setattr(
-        segment_reader, "sync_before_reading", lambda fd: None
-    )  # what is seen, not what is durable
+    monkeypatch.setattr(segment_reader, "sync_data", lambda fd: None)  # what is seen, not what is durable
     return CreepingDisk(reserves=request.param)
 
 

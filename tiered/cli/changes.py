@@ -48,8 +48,8 @@ def delete(
     The objects stay in the bucket for sweep.grace; until then tiered restore --at can bring the records back.
     """
     with _open_on_host(config, path, cold) as store:
-        found = store.topic(topic)
-        records = sum(ends.end - ends.start for ends in found.offsets().values())
+        handle = store.topic(topic)
+        records = sum(ends.end - ends.start for ends in handle.offsets().values())
         _confirm(f"delete topic {topic} with {count(records, 'record')} from {store.url}", yes)
         store.delete_topic(topic)
         _report(
@@ -73,8 +73,8 @@ def delete_before(
 ) -> None:
     """Delete the records of a partition before an offset, for good; later passes delete files and objects."""
     with _open_on_host(config, path, cold) as store:
-        found = store.topic(topic)
-        ends = _ends(found, partition)
+        handle = store.topic(topic)
+        ends = _ends(handle, partition)
         if offset > ends.end:
             raise OffsetOutOfRange(
                 f"offset {offset} is after the end of {topic}/{partition}, which is {ends.end}",
@@ -84,7 +84,7 @@ def delete_before(
         lost = max(0, offset - ends.start)
         if lost:
             _confirm(f"delete {count(lost, 'record')} of {topic}/{partition} before offset {offset}", yes)
-        found.delete_before(offset, partition)
+        handle.delete_before(offset, partition)
         facts = {
             "topic": topic,
             "partition": partition,
@@ -112,8 +112,8 @@ def add_columns(
     """Add columns at the end of a typed topic; older records read them as null."""
     columns = read_schema(schema)
     with _open_on_host(config, path, cold) as store:
-        found = store.topic(topic)
-        found.add_columns(columns)
+        handle = store.topic(topic)
+        handle.add_columns(columns)
         names = store.topic(topic).schema.names
         _report({"topic": topic, "columns": names}, store, f"columns are {', '.join(names)}", as_json)
 

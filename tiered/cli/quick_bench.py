@@ -25,7 +25,7 @@ from ..opening import open_store
 from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..store.interface.topic import Topic
-from ..warm.filesystem import sync_before_reading
+from ..warm.filesystem import sync_data
 
 VALUE_BYTES = 100
 _MANY = 1_000
@@ -191,7 +191,7 @@ def _write(folder: Path, seconds: float) -> float:
     payload = os.urandom(_WRITE_BYTES)
     with (folder / "written").open("wb", buffering=0) as file:
         return _repeat_slowly(
-            lambda: file.write(payload), seconds, _BYTES_MAX, lambda: sync_before_reading(file.fileno())
+            lambda: file.write(payload), seconds, _BYTES_MAX, lambda: sync_data(file.fileno())
         )
 
 
@@ -212,7 +212,7 @@ def _write_synced(folder: Path, seconds: float) -> float:
 
         def step() -> int:
             file.write(payload)
-            sync_before_reading(file.fileno())
+            sync_data(file.fileno())
             return 1
 
         step()

@@ -47,29 +47,29 @@ def status(
     they are durable. The exit code is 1 if something cannot be read.
     """
     with open_for_reading(load_settings(config, path, cold)) as store:
-        found = store.status()
+        report = store.status()
     if as_json:
-        print_json(found.to_json())
+        print_json(report.to_json())
     else:
-        _print_status(found)
-    for item in found if not as_json else ():
+        _print_status(report)
+    for item in report if not as_json else ():
         for line in item.damaged:
             say(f"damaged in the bucket: {item.topic}/{item.partition}: {line}")
-    for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in found if item.paused):
+    for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in report if item.paused):
         if not as_json:
             say(line)
-    for name in found.deletions if not as_json else ():
+    for name in report.deletions if not as_json else ():
         say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
-    problems = [item for item in found if item.problem]
+    problems = [item for item in report if item.problem]
     if problems:
         error_line(f"{problems[0].topic}/{problems[0].partition}: {problems[0].problem}")
         raise typer.Exit(1)
-    if any(item.damaged for item in found):
+    if any(item.damaged for item in report):
         error_line("objects are damaged: tiered verify --repair")
         raise typer.Exit(1)
 
 
-def _print_status(found: StoreStatus) -> None:
+def _print_status(report: StoreStatus) -> None:
     print_table(
         ("topic", ">partition", ">start", ">end", "hot", "warm", "cold", ">in bucket to", ">lag"),
         [
@@ -82,11 +82,11 @@ def _print_status(found: StoreStatus) -> None:
                 "-" if item.published_offset is None else f"{item.published_offset:,}",
                 _lag(item),
             )
-            for item in found
+            for item in report
         ],
     )
-    free = f", {approximate_size(found.disk_free_bytes)} of disk free" if found.disk_free_bytes else ""
-    say(f"store {found.url}, bucket {found.cold_url or 'none'}{free}")
+    free = f", {approximate_size(report.disk_free_bytes)} of disk free" if report.disk_free_bytes else ""
+    say(f"store {report.url}, bucket {report.cold_url or 'none'}{free}")
 
 
 def _holdings(tier: TierHoldings) -> str:
@@ -138,26 +138,26 @@ def plan(
     with open_for_tiering(load_settings(config, path, cold)) as store, spinner() as progress:
         progress.add_task("reading segments and manifests")
         simulated = None if until is None else store.tierer.planner.simulate(until)
-        found = store.plan() if simulated is None else simulated.plan
+        result = store.plan() if simulated is None else simulated.plan
     if simulated is not None:
         _print_simulation(simulated, as_json)
         return
     if as_json:
-        print_json(found.to_json())
+        print_json(result.to_json())
         return
-    if found.actions:
+    if result.actions:
         right = {"partition", "size", "requests"}
-        print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], found.describe())
-    say(_summary(found))
-    if found.actions and found.tiers:
-        say(f"afterwards: {_tiers(found.tiers)}")
-    for note in found.notes:
+        print_table([f">{name}" if name in right else name for name in Plan.COLUMNS], result.describe())
+    say(_summary(result))
+    if result.actions and result.tiers:
+        say(f"afterwards: {_tiers(result.tiers)}")
+    for note in result.notes:
         say(f"note: {note}")
 
 
-def _print_simulation(found: Simulation, as_json: bool) -> None:
+def _print_simulation(simulation: Simulation, as_json: bool) -> None:
     if as_json:
-        print_json(found.to_json())
+        print_json(simulation.to_json())
         return
     rows = [
         (
@@ -166,23 +166,23 @@ def _print_simulation(found: Simulation, as_json: bool) -> None:
             f"{item.count:,}",
             approximate_size(item.bytes),
             f"{item.requests:,}",
-            _when(item.first_us, found.start_us),
-            _when(item.last_us, found.start_us),
+            _when(item.first_us, simulation.start_us),
+            _when(item.last_us, simulation.start_us),
             item.rule or "-",
         )
-        for item in found.groups()
+        for item in simulation.groups()
     ]
     if rows:
         print_table(("action", "topic", ">actions", ">size", ">requests", ">first", ">last", "rule"), rows)
-    say(_summary(found.plan))
-    say(f"until {iso(to_datetime(found.end_us))}, if nothing is appended: {_tiers(found.tiers)}")
-    for note in found.notes:
+    say(_summary(simulation.plan))
+    say(f"until {iso(to_datetime(simulation.end_us))}, if nothing is appended: {_tiers(simulation.tiers)}")
+    for note in simulation.notes:
         say(f"note: {note}")
 
 
-def _tiers(found: Iterable[TierBytes]) -> str:
+def _tiers(tiers: Iterable[TierBytes]) -> str:
     return ", ".join(
-        f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}" for item in found
+        f"{item.tier} {approximate_size(item.before)} to {approximate_size(item.after)}" for item in tiers
     )
 
 
@@ -221,15 +221,15 @@ def _time_to_plan_for(at: str | None, after: str | None) -> datetime | None:
     return moment
 
 
-def _summary(found: Plan) -> str:
-    if not found.actions:
+def _summary(plan: Plan) -> str:
+    if not plan.actions:
         return "nothing to do"
-    requests, cost = found.requests, found.cost
+    requests, cost = plan.requests, plan.cost
     return (
-        f"{count(len(found.actions), 'action')}, {approximate_size(found.bytes)}; to the bucket "
-        f"{approximate_size(found.upload_bytes)} with {count(requests.writes, 'write')} and "
+        f"{count(len(plan.actions), 'action')}, {approximate_size(plan.bytes)}; to the bucket "
+        f"{approximate_size(plan.upload_bytes)} with {count(requests.writes, 'write')} and "
         f"{count(requests.reads, 'read')}: about ${cost.one_off_usd:.4f} once and ${cost.monthly_usd:+.4f} a month "
-        f"(list prices of S3 {found.storage_class}, {PRICES_AS_OF})"
+        f"(list prices of S3 {plan.storage_class}, {PRICES_AS_OF})"
     )
 
 

@@ -91,11 +91,11 @@ def topics(
     _verbose: Verbose = False,
 ) -> None:
     """List the topics."""
-    found, errors = [], []
+    metas, errors = [], []
     with open_for_reading(load_settings(config, path, cold)) as store:
         for name in store.topics():
             try:
-                found.append(store.topic(name).meta)
+                metas.append(store.topic(name).meta)
             except (CorruptionError, UnsupportedFormat) as error:
                 errors.append(error)
     if as_json:
@@ -109,7 +109,7 @@ def topics(
                     "key": meta.key,
                     "columns": {field.name: str(field.type) for field in meta.schema},
                 }
-                for meta in found
+                for meta in metas
             ]
         )
     else:
@@ -122,7 +122,7 @@ def topics(
                 meta.key or "-",
                 ", ".join(meta.schema.names),
             )
-            for meta in found
+            for meta in metas
         ]
         print_table(("topic", ">partitions", "kind", "timestamp", "key", "columns"), rows)
     for problem in errors:

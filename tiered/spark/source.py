@@ -179,8 +179,8 @@ class TieredReader(DataSourceReader):
             topic = store.topic(options.topic)
             projection = project(topic.schema, self._schema)
             scan = pinned_scan(topic, options, projection.scanned)
-            if (found := scan.explain()).committed_us:
-                _log.info("%s", found)  # says how far behind the writer this read can be
+            if (explanation := scan.explain()).committed_us:
+                _log.info("%s", explanation)  # says how far behind the writer this read can be
             predicate = predicate_of(self._filters, topic.schema)
             exempt_imports_from_collection()
             return tasks_of(topic, scan, projection, options, predicate)

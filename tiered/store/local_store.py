@@ -41,7 +41,7 @@ from ..verify.report import VerifyReport
 from ..verify.verifier import verify_store
 from ..warm.catalog import deletions
 from ..warm.file_lock import FileLock
-from ..warm.filesystem import NoRoom
+from ..warm.filesystem import DiskErrors
 from .interface.server import Server
 from .interface.store import Store
 from .local_topic import LocalTopic, local_topic
@@ -291,7 +291,7 @@ class LocalStore(Store):
     def tier(self, now: object = None) -> TierReport:
         self._check_may_tier("tier it")
         try:
-            with NoRoom(self.context.tiers.locations.root):
+            with DiskErrors(self.context.tiers.locations.root):
                 return self.tierer.run(now)
         except OSError as error:
             raise as_tiered_error(error) from error

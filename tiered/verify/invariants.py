@@ -151,11 +151,15 @@ def footers_match_blocks(facts: Evidence) -> Iterator[Problem]:
         if segment.footer is None or segment.damaged:
             continue
         index, about = segment.footer.index, segment.footer.facts
-        rows, found = _rows(index), _rows(segment.blocks)
-        low = min((row[4] for row in found), default=about.min_timestamp_us)
-        high = max((row[5] for row in found), default=about.max_timestamp_us)
+        rows, scanned = _rows(index), _rows(segment.blocks)
+        low = min((row[4] for row in scanned), default=about.min_timestamp_us)
+        high = max((row[5] for row in scanned), default=about.max_timestamp_us)
         hashes_differ = about.content_hash != segment.content_hash
-        if rows != found or (low, high) != (about.min_timestamp_us, about.max_timestamp_us) or hashes_differ:
+        if (
+            rows != scanned
+            or (low, high) != (about.min_timestamp_us, about.max_timestamp_us)
+            or hashes_differ
+        ):
             yield Problem(
                 Item.SEGMENT, str(segment.path), "footer is not that of the blocks",
                 position=segment.footer.position, offsets=(about.base_offset, about.end_offset),

@@ -270,13 +270,13 @@ def _check_known_damage(
         if entry.name not in known:
             continue
         twins = []
-        for look in facts.segments or ():
-            if look.header is not None and look.header.segment_id in entry.segment_ids:
+        for segment in facts.segments or ():
+            if segment.header is not None and segment.header.segment_id in entry.segment_ids:
                 unread = Findings()
-                newest = look is (facts.segments or ())[-1]
+                newest = segment is (facts.segments or ())[-1]
                 with suppress(FileVanished):
-                    check_segment(look.path, newest=newest, end_hint=None, deep=True, findings=unread)
-                    twins += [look] if not unread.problems else []
+                    check_segment(segment.path, newest=newest, end_hint=None, deep=True, findings=unread)
+                    twins += [segment] if not unread.problems else []
         check_object(cold, meta, entry, twins, findings)
 
 
@@ -284,7 +284,9 @@ def _deep_objects(
     cold: PartitionManifest, meta: TopicMeta, segments: tuple[SegmentCheck, ...], findings: Findings
 ) -> None:
     local = {
-        look.header.segment_id: look for look in segments if look.header is not None and not look.damaged
+        segment.header.segment_id: segment
+        for segment in segments
+        if segment.header is not None and not segment.damaged
     }
     head, _ = _head(cold, None, findings.empty_copy())
     before: ObjectEntry | None = None

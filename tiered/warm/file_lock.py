@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 from ..errors import ConfigError, DiskFull, ReadOnly, StoreLocked
 from . import rights
-from .filesystem import NoRoom
+from .filesystem import DiskErrors
 
 _POLL_SECONDS = 0.01
 _DESCRIPTION_BYTES_MAX = 4096
@@ -114,7 +114,7 @@ class FileLock:
                 # After the truncation: another user may have put a secret file there to get it made readable.
                 if os.fstat(fd).st_uid == os.geteuid():
                     rights.set_rights(fd, directory, rights.lock_mode(directory))
-                with suppress(DiskFull) if nameless else nullcontext(), NoRoom(path):
+                with suppress(DiskFull) if nameless else nullcontext(), DiskErrors(path):
                     os.pwrite(fd, _description(facts or {}), 0)
             held = cls(path, file, named=named)
         except BaseException:
@@ -181,7 +181,7 @@ def directory_lock(directory: Path, *, wait_seconds: float) -> Iterator[None]:
         Another thread or process held the lock for `wait_seconds`.
     FileNotFoundError, Backpressure
     """
-    with NoRoom(directory):
+    with DiskErrors(directory):
         file = _Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if not _lock_within(file.fd, wait_seconds):
@@ -195,7 +195,7 @@ def directory_lock(directory: Path, *, wait_seconds: float) -> Iterator[None]:
 
 def _open(path: Path, what: str) -> _Descriptor:
     try:
-        with NoRoom(path):
+        with DiskErrors(path):
             return _Descriptor(path, _FLAGS, 0o600)
     except OSError as error:
         if error.errno in _NO_FILE and (path.is_symlink() or path.exists()):

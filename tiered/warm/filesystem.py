@@ -106,7 +106,7 @@ class OsFileSystem:
 
     def create(self, path: Path) -> int:
         """See `FileSystem.create`."""
-        with NoRoom(path):
+        with DiskErrors(path):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             above = os.stat(path.parent)
@@ -118,14 +118,14 @@ class OsFileSystem:
 
     def open(self, path: Path) -> int:
         """See `FileSystem.open`."""
-        with NoRoom(path):
+        with DiskErrors(path):
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def write(self, fd: int, position: int, buffers: Sequence[Any]) -> int:
         """See `FileSystem.write`; goes on after a short write."""
         views = [memoryview(item).cast("B") for item in buffers if len(item)]
         start = position
-        with NoRoom():
+        with DiskErrors():
             while views:
                 written = os.pwritev(fd, views[:_IOV_MAX], position)
                 position += written
@@ -137,7 +137,7 @@ class OsFileSystem:
 
     def sync(self, fd: int) -> None:
         """See `FileSystem.sync`."""
-        sync_before_reading(fd)
+        sync_data(fd)
 
     def truncate(self, fd: int, length: int) -> None:
         """See `FileSystem.truncate`."""
@@ -149,7 +149,7 @@ class OsFileSystem:
             number = ctypes.get_errno()
             # With other errors the file system cannot reserve, or was interrupted; the write itself will tell.
             if number in _NO_ROOM:
-                with NoRoom():
+                with DiskErrors():
                     raise OSError(number, os.strerror(number))
 
     def close(self, fd: int) -> None:
@@ -158,12 +158,12 @@ class OsFileSystem:
 
     def rename(self, source: Path, target: Path) -> None:
         """See `FileSystem.rename`."""
-        with NoRoom(target):
+        with DiskErrors(target):
             os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
         """See `FileSystem.link`."""
-        with NoRoom(target):
+        with DiskErrors(target):
             os.link(source, target)
 
     def unlink(self, path: Path) -> None:
@@ -183,7 +183,7 @@ class OsFileSystem:
         if path.is_dir():
             return
         self._make(path.parent, make_above, make_above)
-        with NoRoom(path):
+        with DiskErrors(path):
             make(path)
         self.sync_directory(path.parent)
 
@@ -193,7 +193,7 @@ class OsFileSystem:
 
     def sync_directory(self, path: Path) -> None:
         """See `FileSystem.sync_directory`."""
-        with NoRoom(path):
+        with DiskErrors(path):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -201,7 +201,7 @@ class OsFileSystem:
             os.close(fd)
 
 
-def sync_before_reading(fd: int) -> None:
+def sync_data(fd: int) -> None:
     """Make a file's bytes durable; a descriptor that is open for reading is enough."""
     if sys.platform == "darwin":
         # fsync on macOS leaves bytes in the cache of the drive.
@@ -216,7 +216,7 @@ def mark_used(path: Path, used_ns: int) -> None:
         os.utime(path, ns=(used_ns, used_ns))
 
 
-class NoRoom:
+class DiskErrors:
     """A context that turns "no space left" and "quota exceeded" into `DiskFull`, "too many open files" into `Backpressure`."""
 
     __slots__ = ("_path",)
@@ -248,7 +248,7 @@ def read_whole(path: Path) -> bytes:
     ------
     FileNotFoundError, Backpressure
     """
-    with NoRoom(path):
+    with DiskErrors(path):
         return path.read_bytes()
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..errors import CorruptionError
 from ..format.document import decode_document, encode_document
-from .filesystem import FileSystem, NoRoom, read_whole, write_atomically
+from .filesystem import DiskErrors, FileSystem, read_whole, write_atomically
 from .writer_requests import REQUEST_FILE
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{1,9})\.log")
@@ -61,7 +61,7 @@ class Listing:
 def list_segments(directory: Path) -> Listing:
     """List the segments of a partition's directory; a missing directory is empty."""
     try:
-        with NoRoom(directory):
+        with DiskErrors(directory):
             listed = os.listdir(directory)
         names = sorted(found for name in listed if (found := SegmentName.parse(name)))
     except FileNotFoundError:

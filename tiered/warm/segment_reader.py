@@ -1,4 +1,4 @@
-"""Read segment files: map, find blocks by the index, verify, decode in place."""
+"""Read segment files: map them, find blocks by the index, verify and decode them in place."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ..format.segment import (
 )
 from ..format.segment_facts import ProducerState, SegmentFacts
 from .file_map import map_bytes
-from .filesystem import NoRoom, sync_before_reading
+from .filesystem import DiskErrors, sync_data
 from .partition_directory import SegmentName, list_segments
-from .segment_scan import FileWindow, Scan, Source, scan_blocks
+from .segment_scan import BlockScan, FileWindow, Source, scan_blocks
 
 _TRUSTED_BLOCKS_MAX = 1 << 16
 _Stored = bytes  # within the class, `bytes` is a property
 
 
 class Block(NamedTuple):
-    """One block as a reader uses it; ``data`` is the whole block, wherever it lies in memory."""
+    """One block for a reader; ``data`` is the whole block, in a map or a copy."""
 
     header: BlockHeader
     data: pa.Buffer
@@ -48,17 +48,17 @@ class SegmentFile:
         None while the segment is not sealed.
     end_offset : int
         Offset after its last readable record.
-    scan : Scan | None
-        How the blocks were found, where there is no footer.
+    scan : BlockScan | None
+        The scan of the blocks, if there is no footer.
     producers : tuple of ProducerState
-        Those known at its end.
+        The producers at its end.
     identity : tuple of int
         Device, inode and time of change of a sealed segment's file; empty for others.
     """
 
     def __init__(
         self, path: Path, data: pa.Buffer | None, header: SegmentHeader, index: BlockIndex, end_offset: int,
-        facts: SegmentFacts | None, scan: Scan | None, producers: tuple[ProducerState, ...] = (), *,
+        facts: SegmentFacts | None, scan: BlockScan | None, producers: tuple[ProducerState, ...] = (), *,
         use_mmap: bool = True, identity: tuple[int, ...] = (),
     ) -> None:  # fmt: skip
         self.producers = producers
@@ -72,26 +72,26 @@ class SegmentFile:
         self.facts = facts
         self.scan = scan
         self._where = str(path)
-        # Blocks whose contents, beyond their checksums, were found to be sound.
+        # Blocks whose contents were checked, beyond their checksums.
         self._trusted: set[tuple[int, tuple[int, ...] | None]] = set()
 
     @classmethod
     def open(cls, path: Path, *, use_mmap: bool = True, earlier: SegmentFile | None = None) -> SegmentFile:
-        """Open a segment by its footer, or by a scan of its blocks where it has none.
+        """Open a segment by its footer, or without a footer by a scan of its blocks.
 
-        What a scan found is synced before it is shown (promise P2): its writer may not have been asked to.
+        A scan syncs the file before it returns the blocks (promise P2): their writer may not have synced them.
 
         Parameters
         ----------
         earlier
-            The same file as it was opened before, without a footer; only what was written since is scanned.
-            Returned as it is where nothing was. Not to be passed by two threads at a time.
+            The same file, opened before without a footer: the scan goes on from its end. Returned itself if there are no
+            new blocks. Two threads must not pass one object at the same time.
 
         Raises
         ------
         FileNotFoundError, CorruptionError, UnsupportedFormat
         """
-        with NoRoom(path):
+        with DiskErrors(path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             where = str(path)
@@ -104,7 +104,7 @@ class SegmentFile:
             except CorruptionError:
                 if header.generation > 0:
                     raise
-                # The next file is made once this one's footer is synced: without it, the seal was not finished.
+                # The writer creates the next file after it has synced this footer. Without a next file, the seal is unfinished.
                 size = os.fstat(fd).st_size
                 footer = read_footer(size, partial(_pread, fd), where=where) if _has_successor(path) else None
             if footer is not None:
@@ -119,14 +119,14 @@ class SegmentFile:
                     identity=identity,
                 )  # fmt: skip
             if header.generation > 0:
-                # Re-encoded files get their name once they are sealed.
+                # A re-encoded file gets its name after the seal.
                 raise CorruptionError("re-encoded segment has no footer", where=where, position=size)
             if earlier is not None and earlier.has_no_new_blocks(fd):
                 return earlier
             scan = scan_blocks(FileWindow(fd), header, where=where, after=earlier.scan if earlier else None)
-            # After the scan, for what its writer adds while it goes on.
-            sync_before_reading(fd)
-            # What lies beyond the last block is not mapped: the writer may give it back at any time.
+            # After the scan, since the writer may add blocks during it.
+            sync_data(fd)
+            # Map the blocks only: the writer may cut off the room behind them at any time.
             mapped = map_file(path, fd, use_mmap, scan.end_position)
             return cls(
                 path,
@@ -142,26 +142,26 @@ class SegmentFile:
             os.close(fd)
 
     def is_prefix_of(self, fd: int) -> bool:
-        """Whether the last block that this look found is still where it was."""
+        """Whether the file still has the last block of this one at its position."""
         if self.scan is None:
             return False
         if not len(self.index):
             return _read_header(fd, self._where).segment_id == self.header.segment_id
         last = len(self.index) - 1
         try:
-            found = decode_header(os.pread(fd, HEADER_BYTES, self.index.positions[last]))
+            header = decode_header(os.pread(fd, HEADER_BYTES, self.index.positions[last]))
         except (CorruptionError, UnsupportedFormat):
             return False
-        return found.segment_id == self.header.segment_id.bytes and (
-            (found.base_offset, found.length, found.record_count)
+        return header.segment_id == self.header.segment_id.bytes and (
+            (header.base_offset, header.length, header.record_count)
             == (self.index.base_offsets[last], self.index.lengths[last], self.index.record_counts[last])
         )
 
     def has_no_new_blocks(self, fd: int) -> bool:
-        """Whether nothing was written after the last block that this look found, or nothing that is complete.
+        """Whether no complete block follows the last one of this file.
 
-        Behind a header of zeros may lie blocks that are being written, or that a crash left behind: as long as it is
-        zeros they do not count, and who looks every few milliseconds need not read them.
+        After a header of zeros there may be blocks of an unfinished write, or of a crash. They are not part of the log, and
+        a reader that checks every few milliseconds does not read them.
         """
         assert self.scan is not None
         return not os.pread(fd, HEADER_BYTES, self.scan.end_position).strip(b"\0")
@@ -177,23 +177,22 @@ class SegmentFile:
         *,
         use_mmap: bool = True,
     ) -> SegmentFile:
-        """Return the active segment as its own writer knows it; the file is opened when it is read.
+        """Return the active segment from the state of its writer; the file is opened at the first read.
 
-        By then it may be gone, and the file of a topic that was created under the same name in its place: reading
-        raises `FileNotFoundError` in either case.
+        If the file is gone by then, or belongs to a new topic of the same name, the read raises `FileNotFoundError`.
         """
         return cls(path, None, header, index, end_offset, None, None, producers, use_mmap=use_mmap)
 
     @cached_property
     def matches_path(self) -> bool:
-        """Whether its directory and its name say what its header says."""
+        """Whether its directory and its name agree with its header."""
         name = SegmentName(self.header.base_offset, self.header.generation)
         return (str(self.header.partition), str(name)) == (self.path.parent.name, self.path.name)
 
     @contextmanager
     def _reopen(self) -> Iterator[int]:
-        """Open the file of `of_writer` once more, if it is still the same."""
-        with NoRoom(self.path):
+        """Open the file of `of_writer` if it is still the same segment."""
+        with DiskErrors(self.path):
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if _read_header(fd, self._where).segment_id != self.header.segment_id:
@@ -204,7 +203,7 @@ class SegmentFile:
 
     @property
     def bytes(self) -> int:
-        """Size of the file when it was opened; of one without a footer, what its blocks take."""
+        """Size of the file when it was opened; without a footer, the end of its last block."""
         if self._mapped is not None:
             return int(self._mapped.size)
         last = len(self.index) - 1
@@ -216,24 +215,24 @@ class SegmentFile:
         Raises
         ------
         FileNotFoundError
-            Of a writer's own segment: its file is gone, or another's.
+            The file of a writer's own segment is gone, or is another segment.
         CorruptionError
         """
-        wanted = self.index.between(start_offset, end_offset)
-        if self._mapped is None and self._use_mmap and wanted:
+        numbers = self.index.between(start_offset, end_offset)
+        if self._mapped is None and self._use_mmap and numbers:
             with self._reopen() as fd:
-                # What lies beyond the last block is not mapped: a roll may give it back at this moment.
+                # Map the blocks only: a roll may cut off the room behind them at this moment.
                 self._mapped = map_bytes(self.path, fd, self.bytes)
         if self._mapped is not None:
-            yield from self._blocks(self._mapped, wanted, start_offset)
-        elif wanted:
+            yield from self._blocks(self._mapped, numbers, start_offset)
+        elif numbers:
             with self._reopen() as fd:
-                last = wanted[-1]
+                last = numbers[-1]
                 window = FileWindow(fd, self.index.positions[last] + self.index.lengths[last])
-                yield from self._blocks(window, wanted, start_offset)
+                yield from self._blocks(window, numbers, start_offset)
 
     def block(self, i: int) -> Block:
-        """Return block number `i` of the index of a sealed segment, its header verified.
+        """Return block number `i` of the index of a sealed segment, with a verified header.
 
         Raises
         ------
@@ -242,14 +241,14 @@ class SegmentFile:
         assert self._mapped is not None
         return self._block(self._mapped, i)
 
-    def _blocks(self, source: Source, wanted: range, start_offset: int) -> Iterator[Block]:
-        for i in wanted:
+    def _blocks(self, source: Source, numbers: range, start_offset: int) -> Iterator[Block]:
+        for i in numbers:
             block = self._block(source, i)
             if block.header.end_offset > start_offset:
                 yield block
 
     def _block(self, source: Source, i: int) -> Block:
-        """Return block number `i` of the index, its header verified."""
+        """Return block number `i` of the index, with a verified header."""
         position, length = self.index.positions[i], self.index.lengths[i]
         data = source.slice(position, length) if position + length <= source.size else None
         if data is None or data.size < length:
@@ -265,7 +264,7 @@ class SegmentFile:
         return Block(header, data, position)
 
     def headers(self, position: int, end_position: int) -> Iterator[tuple[BlockHeader, _Stored]]:
-        """Yield the header of every block between two positions, marks too: verified, and as it is stored.
+        """Yield the verified header of each block between two positions, marks included, and its stored bytes.
 
         Raises
         ------
@@ -291,19 +290,19 @@ class SegmentFile:
 
     def decode(self, block: Block, columns: list[int] | None = None) -> dict[int, pa.Array]:
         """Verify and decode one block of this file; see `decode_body`."""
-        looked_at = (block.position, None if columns is None else tuple(columns))
-        found = decode_body(
+        checked = (block.position, None if columns is None else tuple(columns))
+        arrays = decode_body(
             block.header,
             block.data,
             self.header.schema,
             columns=columns,
             where=self._where,
             position=block.position,
-            trusted=looked_at in self._trusted,
+            trusted=checked in self._trusted,
         )
         if len(self._trusted) < _TRUSTED_BLOCKS_MAX:
-            self._trusted.add(looked_at)
-        return found
+            self._trusted.add(checked)
+        return arrays
 
 
 def _has_successor(path: Path) -> bool:
@@ -323,7 +322,7 @@ def _pread(fd: int, position: int, length: int) -> pa.Buffer:
 
 
 def map_file(path: Path, fd: int, use_mmap: bool, size: int) -> pa.Buffer:
-    """Return a file's first `size` bytes as a buffer: mapped, or copied where maps are not wanted."""
+    """Return a file's first `size` bytes as a buffer: a map, or a copy without `use_mmap`."""
     if size == 0:
         return pa.py_buffer(b"")
     if use_mmap:

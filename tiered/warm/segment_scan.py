@@ -1,13 +1,12 @@
-"""Scan the blocks of a segment that has no footer yet: recovery, and readers of other processes.
+"""Scan the blocks of a segment that has no footer yet: for recovery, and for readers in other processes.
 
-Where the scan meets bytes that do not verify, it must tell a torn tail (the writer died in the middle
-of a write nobody was promised) from damage to bytes that had been synced. The proof of damage is a
-later valid block of the same segment, of the same or a later writer epoch, whose ``synced_through``
-lies beyond the damaged place: when it was written, that place was durable.
+At bytes that do not verify, the scan must tell a torn tail (the writer died during a write that it had not acknowledged)
+from damage to synced bytes. A later valid block proves damage: it has the same segment id, the same or a later writer
+epoch, and a ``synced_through`` beyond the damaged position. So these bytes were durable before that block was written.
 
-A writer reserves room ahead of its blocks: zeros from the last block to the end of the file are no damage. Nor is
-a block that its writer finishes while a reader looks at it. So a damaged place is read once more after its proof: what
-was durable before the proof was written is sound by then.
+Two things are no damage. Zeros from the last block to the end of the file are room that the writer has reserved. And a
+writer may finish a block while a reader scans it. So the scan reads the bytes once more after it has the proof: bytes that
+were durable before the proof was written verify by then.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _WINDOW_BYTES = 4 << 20
 
 
 class Source(Protocol):
-    """The bytes of a file; a `pyarrow.Buffer` is one, `FileWindow` another."""
+    """The bytes of a file: a `pyarrow.Buffer` or a `FileWindow`."""
 
     @property
     def size(self) -> int: ...
@@ -35,9 +34,9 @@ class Source(Protocol):
 
 
 class FileWindow:
-    """An open file read a window at a time, to its end or to `end`.
+    """An open file, read a window at a time up to its end or up to `end`.
 
-    A writer may cut its file meanwhile. Then a slice is shorter than asked for, where a map would kill the process.
+    A writer may cut the file meanwhile. Then a slice is shorter than requested; a map would kill the process.
     """
 
     def __init__(self, fd: int, end: int | None = None) -> None:
@@ -56,8 +55,8 @@ class FileWindow:
         have = max(0, min(end, self._start + self._window.size) - offset)
         return self._window.slice(offset - self._start, have)
 
-    def forget(self) -> None:
-        """Read anew whatever is asked for from now on."""
+    def clear(self) -> None:
+        """Drop the window, so that the next slice reads the file again."""
         self._window = pa.py_buffer(b"")
 
     def _read(self, position: int, end: int) -> bytes:
@@ -69,23 +68,23 @@ class FileWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class BlockScan:
     """The valid blocks from the start of a segment.
 
     Attributes
     ----------
     end_position
-        Where the valid blocks end; whatever follows is the torn tail.
+        The end of the valid blocks; the torn tail follows, if any.
     synced_through
-        The highest ``synced_through`` seen.
+        The highest ``synced_through`` of the valid blocks.
     damage
-        Why the scan stopped, or None where nothing follows but room that the writer reserved.
+        The error at `end_position`; None if only reserved room follows.
     file_bytes
         Length of the file.
     producers
-        All that are known at the end of the valid blocks.
+        The producers at the end of the valid blocks.
     first_append_us
-        When the first record was appended; None where there is none.
+        Append time of the first record; None without records.
     """
 
     index: BlockIndex
@@ -101,21 +100,23 @@ class Scan:
     first_append_us: int | None = None
 
 
-def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan | None = None) -> Scan:
+def scan_blocks(
+    data: Source, segment: SegmentHeader, *, where: str, after: BlockScan | None = None
+) -> BlockScan:
     """Scan and verify `data`, the whole file.
 
     Parameters
     ----------
     after
-        An earlier scan of the same file, to go on from; its index grows with the result's.
+        An earlier scan of the same file, from whose end this one goes on. Both share one index, which grows.
 
     Raises
     ------
     CorruptionError
-        Damage in front of bytes that are known to have been synced.
+        Synced bytes are damaged.
     """
     if after is None:
-        after = Scan(
+        after = BlockScan(
             BlockIndex(),
             segment.length,
             segment.base_offset,
@@ -146,7 +147,7 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
                 if reread_at == position or not isinstance(data, FileWindow):
                     raise
                 reread_at, damage = position, None
-                data.forget()
+                data.clear()
                 continue
             break
         if header.record_count:
@@ -160,7 +161,7 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
         last_append_us = max(last_append_us, header.append_us)
         position += header.length
         offset = header.end_offset
-    return Scan(
+    return BlockScan(
         index,
         position,
         offset,
@@ -176,7 +177,7 @@ def scan_blocks(data: Source, segment: SegmentHeader, *, where: str, after: Scan
 
 
 def _is_reserved_room(data: Source, position: int) -> bool:
-    """Whether nothing but zeros follows."""
+    """Whether only zeros follow."""
     while position < data.size:
         piece = data.slice(position, min(_WINDOW_BYTES, data.size - position)).to_pybytes()
         if piece.strip(b"\0"):
@@ -188,7 +189,7 @@ def _is_reserved_room(data: Source, position: int) -> bool:
 def _next_block(
     data: Source, position: int, segment: SegmentHeader, epoch: int, offset: int, where: str
 ) -> BlockHeader:
-    """Return the header of the block at `position`, all of which is verified."""
+    """Verify the block at `position`, and return its header."""
     header = decode_header(
         data.slice(position, min(HEADER_BYTES, data.size - position)), where=where, position=position
     )

@@ -1,4 +1,4 @@
-"""The active segment of a partition: blocks are appended, synced, and at last sealed by a footer."""
+"""The active segment of a partition: the writer appends blocks, syncs them, and seals the segment by a footer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..format.segment import BlockIndex, ContentHash, SegmentHeader, encode_foot
 from ..format.segment_facts import SegmentFacts
 from .filesystem import FileSystem
 from .partition_directory import SegmentName
-from .segment_scan import Scan
+from .segment_scan import BlockScan
 from .tail import Blocks, Tail
 
 
@@ -26,7 +26,7 @@ class _Write(NamedTuple):
     Attributes
     ----------
     content
-        The hash of what lies before them; it is not changed.
+        The hash of the blocks before them, which the write does not change.
     """
 
     position: int
@@ -43,13 +43,13 @@ class SegmentWriter:
     Attributes
     ----------
     position : int
-        Where the next block goes; everything before it is whole blocks.
+        Position of the next block; only complete blocks are before it.
     synced_through : int
-        File position known durable.
+        The file is durable up to this position.
     end_offset : int
-        Offset after the last block written.
+        Offset after the last block.
     producers : ProducerTable
-        All that are known after the last block written.
+        The producers after the last block.
     """
 
     def __init__(self, fs: FileSystem, path: Path, fd: int, header: SegmentHeader, writer_epoch: int) -> None:
@@ -74,9 +74,9 @@ class SegmentWriter:
 
     @classmethod
     def create(cls, fs: FileSystem, directory: Path, header: SegmentHeader) -> SegmentWriter:
-        """Make the next segment of a partition, durably.
+        """Create the next segment of a partition durably.
 
-        The file gets its name only once its header is on disk, so a named segment always has one.
+        The file gets its name after its header is durable, so each named segment has a header.
         """
         data = encode_segment_header(header)
         path = directory / str(SegmentName(header.base_offset, header.generation))
@@ -94,13 +94,13 @@ class SegmentWriter:
         return cls(fs, path, fd, replace(header, length=len(data)), header.writer_epoch)
 
     @classmethod
-    def resume(cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: Scan) -> SegmentWriter:
-        """Go on writing a segment after recovery, cutting its torn tail and reserved room off first."""
+    def resume(cls, fs: FileSystem, path: Path, header: SegmentHeader, scan: BlockScan) -> SegmentWriter:
+        """Continue a segment after recovery. This cuts off its torn tail and its reserved room first."""
         fd = fs.open(path)
         try:
             if scan.end_position < scan.file_bytes:
                 fs.truncate(fd, scan.end_position)
-            # What a killed predecessor wrote may be in the page cache only, and readers will see it.
+            # The blocks of a killed writer may be in the page cache only, and readers will see them.
             fs.sync(fd)
         except BaseException:
             fs.close(fd)
@@ -119,22 +119,22 @@ class SegmentWriter:
         append_us: int,
         numbers: Sequence[Numbers] = (),
     ) -> None:
-        """Write blocks at the end, all or none; see `Tail` for how nobody sees a part of them.
+        """Append blocks, all or none; readers never see a part of them (see `Tail`).
 
-        After an error they were not appended, and nothing of them is in the file. After Ctrl-C they were, or not.
+        After an error, none of the blocks is in the file. After Ctrl-C, all are in the file or none.
 
         Parameters
         ----------
         numbers
-            Of each block; none where they are of no producer.
+            The sequences of each block; empty without a producer.
 
         Raises
         ------
         DiskFull
-            No room.
+            The disk has no room.
         OSError
-            The device failed, or a failed write could not be cut off, now or in an earlier call. The segment then takes
-            no more writes.
+            The device failed, or a failed write could not be cut off, now or in an earlier call. The segment then refuses
+            all writes.
         """
         self._check_settled()
         write = self._plan(bodies, append_us, numbers or [NO_NUMBERS] * len(bodies))
@@ -142,7 +142,7 @@ class SegmentWriter:
         try:
             self._write(write)
         except BaseException:
-            # Ctrl-C once more, or a cut that failed: what is left behind would become part of the log later on.
+            # A second Ctrl-C, or a failed cut: the rest of the write would become part of the log later.
             if not self._settled:
                 self._settle(write)
             raise
@@ -150,7 +150,7 @@ class SegmentWriter:
     def _write(self, write: _Write) -> None:
         try:
             self._settled = False
-            self._tail.put(write.position, write.blocks)
+            self._tail.write(write.position, write.blocks)
             self._add_blocks(write)
         except BaseException as error:
             if not (self._settle(write) and isinstance(error, DiskFull)):
@@ -158,7 +158,7 @@ class SegmentWriter:
 
     def _check_settled(self) -> None:
         if not self._settled:
-            raise OSError(errno.EIO, "an earlier write failed, and what it left could not be cut off")
+            raise OSError(errno.EIO, "an earlier write failed, and its rest could not be cut off")
 
     def _plan(self, bodies: Sequence[Body], append_us: int, numbers: Sequence[Numbers]) -> _Write:
         append_us = max(append_us, self.last_append_us)
@@ -187,18 +187,18 @@ class SegmentWriter:
         """
         self._settled = False
         if self._tail.holds(write.position, write.blocks):
-            self.index.truncate(write.position)  # it may have been taken note of in part
+            self.index.truncate(write.position)  # an interrupted `_add_blocks` may have added a part
             self._add_blocks(write)
             return True
         self._tail.cut(write.position)
         if len(write.blocks) > 1:
-            # A power cut may undo the cut and keep what is written next: then the blocks behind it are stale.
+            # A power cut may undo the truncation and keep the next write. With a new epoch, the blocks behind it are stale.
             self.writer_epoch += 1
         self._settled = True
         return False
 
     def _add_blocks(self, write: _Write) -> None:
-        """Take note of blocks that are there from now on; `_settle` begins again what was broken off."""
+        """Add written blocks to the state of the writer. After an interrupt, `_settle` calls it again."""
         position, offset = write.position, write.base_offset
         content = write.content.copy()
         for header, body in write.blocks:
@@ -214,13 +214,13 @@ class SegmentWriter:
         if self.first_append_us is None and offset > write.base_offset:
             self.first_append_us = write.append_us
         self.last_append_us = write.append_us
-        # One statement: nothing can come between the two.
+        # One statement, so that no interrupt comes between the two.
         self.position, self.end_offset = position, offset
         self._add_producers(write)
         self._settled = True
 
     def _add_producers(self, write: _Write) -> None:
-        """Take note of the producers of blocks that are there; twice is once."""
+        """Add the producers of written blocks; a second call changes nothing."""
         offset = write.base_offset
         for (_, body), (number, epoch, first, last) in zip(write.blocks, write.numbers, strict=True):
             start, offset = offset, offset + body.record_count
@@ -231,20 +231,20 @@ class SegmentWriter:
                 self.producers.begin(number, epoch, first, write.append_us)
 
     def sync(self) -> None:
-        """Make every block written so far durable.
+        """Make all blocks written so far durable.
 
         Raises
         ------
         OSError
-            The sync failed; it must not be tried again on this descriptor (promise P11).
+            The sync failed; it must not be repeated on this descriptor (promise P11).
         """
         position = self.position
         self._sync_file()
         self.synced_through = position
 
     def _sync_file(self) -> None:
-        # The system tells of lost pages once. A roll and a commit may sync the file from two threads: who comes after
-        # the one that was told must not take the next success for theirs.
+        # The system reports lost pages once. A roll and a commit may sync the file from two threads: after one of them has
+        # got the error, the other's success would prove nothing.
         with self._sync_lock:
             if self._sync_failed:
                 raise OSError(errno.EIO, "an earlier sync of this file failed")
@@ -255,27 +255,27 @@ class SegmentWriter:
                 raise
 
     def mark_clean(self) -> None:
-        """Write a mark that proves all before it durable, so later damage is never taken for a torn tail."""
+        """Write a mark that proves all blocks before it durable, so that later damage is never read as a torn tail."""
         if self.index.base_offsets and self.facts is None:
             self.append([MARK], self.last_append_us)
             self._tail.cut(self.position)
             self._sync_file()
 
     def seal(self, start_offset: int, now_us: int | None = None) -> SegmentFacts:
-        """Write footer and trailer, durably; the segment takes no more blocks.
+        """Write footer and trailer durably; the segment takes no more blocks.
 
         Parameters
         ----------
         now_us
-            The time: where the last append is ahead of it, producers that were not seen in time (`PRODUCER_AGE_US`) are
-            those of before then. Default that append's.
+            The present time. The age of producers (`PRODUCER_AGE_US`) counts from it if the last append is later; else, and
+            by default, from the last append.
         """
         self._check_settled()
         if self.synced_through < self.position:
-            # A footer that outlived a block in front of it would vouch for records that are not there.
+            # After a power cut, a footer without one of its blocks would name records that are not in the file.
             self.sync()
-        seen_us = self.last_append_us if now_us is None else min(self.last_append_us, now_us)
-        self.producers.drop_before(seen_us - PRODUCER_AGE_US)
+        age_from_us = self.last_append_us if now_us is None else min(self.last_append_us, now_us)
+        self.producers.drop_before(age_from_us - PRODUCER_AGE_US)
         content = self._content.hexdigest()
         head, index = self.header, self.index
         facts = SegmentFacts(
@@ -306,14 +306,14 @@ class SegmentWriter:
             self._sync_file()
             self.facts, self._settled = facts, True
         except BaseException:
-            # A trailer that outlives what is written over its footer would make the file unreadable.
+            # The next write could overwrite the footer and leave the trailer, which would make the file unreadable.
             self._tail.cut(self.position)
             self._settled = True
             raise
         return facts
 
     def close(self) -> None:
-        """Close the descriptor; nothing is written."""
+        """Close the descriptor without a write."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._fs.close(fd)

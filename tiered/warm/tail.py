@@ -1,13 +1,13 @@
-"""The end of a segment file: room ahead of it, and writes of which nobody sees anything before all is there.
+"""The end of a segment file: reserved room, and writes that readers see as a whole or not at all.
 
-Readers and tierers of other processes take for a block whatever verifies, at the place where the last one ends. So
-nothing may verify there before the write that it is part of can no longer fail:
+Readers and tierers in other processes read every block that verifies after the last one. So the bytes of a write must not
+verify there before the write can no longer fail:
 
-1. Room is asked for first, which refuses early what does not fit. It is no proof that it fits: on macOS, on file
-   systems that copy on write and on thin volumes the write itself finds out.
-2. Of several blocks all bytes but the first header are written; that header, which until then is zeros, comes last.
-   One block is one write: until its last byte is there, its checksums do not hold.
-3. What fails before that is cut off. What is all there by then has been seen, perhaps, and stays.
+1. The writer reserves room first, so that most writes without room fail early. The write itself may still fail: on macOS,
+   on file systems that copy on write and on thin volumes.
+2. A write of several blocks writes the first header last; until then it is zeros. A single block is one write: its checksums
+   do not verify until its last byte is in the file.
+3. A write that fails before that is cut off. A write whose bytes are all in the file stays, since a reader may have seen it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ..errors import DiskFull
 from ..format.block import HEADER_BYTES, Body
 from .filesystem import FileSystem
 
-# A quarter of the file, so that small partitions waste little; given back when the segment is sealed or closed.
+# The room is a quarter of the file, so that small partitions waste little. The seal and a clean close cut it off.
 _AHEAD_BYTES_MIN = 64 << 10
 _AHEAD_BYTES_MAX = 16 << 20
 
 Blocks = Sequence[tuple[bytes, Body]]
-"""Headers, and the rest of each block."""
+"""The header and the body of each block."""
 
 
 class Tail:
-    """Writes at the end of one open file. The caller says where that is, and serialises the calls."""
+    """Writes at the end of one open file. The caller passes the position of the end, and serialises the calls."""
 
     def __init__(self, fs: FileSystem, fd: int) -> None:
         self._fs = fs
@@ -37,31 +37,31 @@ class Tail:
         self._room_end = _AHEAD_BYTES_MIN
 
     def reserve(self, position: int, length: int) -> None:
-        """Make room for a write, and keep zeros ahead: a sync of a file that need not grow has no metadata to write.
+        """Reserve room for a write and for later ones, because the sync of a file that does not grow writes no metadata.
 
         Raises
         ------
         DiskFull
-            There is none; the file ends at `position`.
+            The disk has no room; the file ends at `position`.
         """
         end = position + length
         if end <= self._room_end:
             return
-        for wanted in (end + min(max(end // 4, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX), end):
+        for room_end in (end + min(max(end // 4, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX), end):
             try:
-                # From here on alone: some systems look at every page of the range.
-                self._fs.reserve(self._fd, position, wanted - position)
+                # Only from `position` on: some systems touch every page of the range.
+                self._fs.reserve(self._fd, position, room_end - position)
             except DiskFull:
-                # It may have taken all that was left.
+                # The failed call may have used up the last free space.
                 self.cut(position)
-                if wanted == end:
+                if room_end == end:
                     raise
             else:
-                self._room_end = wanted
+                self._room_end = room_end
                 return
 
-    def put(self, position: int, blocks: Blocks) -> None:
-        """Write blocks, whole or, after an error, in part; see `holds`."""
+    def write(self, position: int, blocks: Blocks) -> None:
+        """Write blocks. After an error, a part of them may be in the file; see `holds`."""
         (header, body), *others = blocks
         if not others:
             self._fs.write(self._fd, position, [header, *body.parts])
@@ -73,16 +73,16 @@ class Tail:
         self._fs.write(self._fd, position, [header])
 
     def holds(self, position: int, blocks: Blocks) -> bool:
-        """Whether blocks whose `put` was broken off are all there: Ctrl-C came late, or what lacked were zeros."""
+        """Whether the file has all blocks of an interrupted `write`: Ctrl-C came late, or the missing bytes were zeros."""
         header, body = blocks[0]
         for part in (header,) if len(blocks) > 1 else (header, *body.parts):
-            wanted = bytes(part)
-            if os.pread(self._fd, len(wanted), position) != wanted:
+            expected = bytes(part)
+            if os.pread(self._fd, len(expected), position) != expected:
                 return False
-            position += len(wanted)
+            position += len(expected)
         return True
 
     def cut(self, position: int) -> None:
-        """End the file here: what was written in vain, and the room, is given back."""
+        """Truncate the file to `position`: this drops a failed write and the reserved room."""
         self._fs.truncate(self._fd, position)
         self._room_end = position
