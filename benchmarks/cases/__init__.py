@@ -7,7 +7,7 @@ from functools import partial
 
 from ..harness import Bench, Case
 from .append import append, append_batch
-from .cold import cold_scan, cold_scan_s3
+from .cold import cold_filter, cold_scan, cold_scan_s3
 from .flight import flight_append, flight_latency, flight_scan
 from .manifest import manifest
 from .memory import memory_append, memory_scan
@@ -26,6 +26,7 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "scan-zstd": partial(compressed_scan, codec="zstd"),
     "scan-lz4": partial(compressed_scan, codec="lz4"),
     "scan-cold": cold_scan,
+    "scan-filter": cold_filter,
     "scan-s3": cold_scan_s3,
     "scan-s3-random": partial(cold_scan_s3, random=True),
     "offload": offload,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import boto3
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
@@ -68,6 +69,59 @@ def cold_scan(bench: Bench) -> Case:
         note=f"{rows:,} rows in {len(objects)} objects, {sum(path.stat().st_size for path in objects) / 1e6:.0f} MB. "
         "tiered reads the manifest at each scan, verifies checksums and adds the system columns; pyarrow.parquet is "
         "given the paths and verifies nothing. All CPUs: decoding in parallel.",
+    )
+
+
+_CARRIER = b"HA"
+
+
+def cold_filter(bench: Bench) -> Case:
+    """The rows of one carrier, of which there are few, and rows that no object has."""
+    rows = bench.size(4_000_000, 20_000)
+    bucket = bench.folder / "bucket"
+    _offload(bench.folder, bucket.as_uri(), rows)
+    topic = bench.exit.enter_context(tiered.open(bucket.as_uri())).topic("bench")
+    objects = sorted(bucket.rglob("*.parquet"))
+    delta, zstd = str(bench.folder / "delta"), WriterProperties(compression="ZSTD")
+    for path in objects:
+        write_deltalake(delta, pq.read_table(path), mode="append", writer_properties=zstd)
+    wanted = pc.sum(pc.equal(flights(rows).column("key"), _CARRIER)).as_py()
+
+    def measured(offsets: Callable[[], Iterator[pa.ChunkedArray]], count: int = wanted) -> Sample:
+        with stopwatch() as watch:
+            found = [(len(column), pc.max(column).as_py()) for column in offsets()]
+        assert sum(length for length, _ in found) == count
+        return Sample(watch.seconds * 1000)
+
+    def filtered(*condition: object) -> Iterator[pa.ChunkedArray]:
+        scan = topic.scan(filter=condition, columns=["offset"])
+        return (batch.column(0) for batch in scan.to_batches())
+
+    def afterwards() -> Iterator[pa.ChunkedArray]:
+        for batch in topic.scan(columns=["key", "offset"]).to_batches():
+            yield batch.column(1).filter(pc.equal(batch.column(0), _CARRIER))
+
+    def delta_table() -> Iterator[pa.ChunkedArray]:
+        table = DeltaTable(delta).to_pyarrow_table(columns=["offset"], filters=[("key", "=", _CARRIER)])
+        yield table.column(0)
+
+    return Case(
+        "Filtered aggregate of a file:// bucket, files in the page cache",
+        "ms",
+        (
+            Variant(
+                "scan(filter=('key', '==', …))", lambda _: measured(lambda: filtered("key", "==", _CARRIER))
+            ),
+            Variant("scan(), filtered afterwards", lambda _: measured(afterwards)),
+            Variant("Delta (deltalake), filters=[('key', '=', …)]", lambda _: measured(delta_table)),
+            Variant(
+                "scan(filter=…) of offsets that are not there",
+                lambda _: measured(lambda: filtered("offset", ">", rows), 0),
+            ),
+        ),
+        higher_is_better=False,
+        note=f"{rows:,} rows in {len(objects)} objects, {wanted:,} of them match. tiered reads the manifest at each "
+        "scan and verifies checksums.",
     )
 
 

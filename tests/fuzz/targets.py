@@ -37,7 +37,7 @@ from tiered.format.codec import Codec, compress, decompress
 from tiered.format.manifest import ObjectEntry, PageRef
 from tiered.format.manifest_checks import check_entries, check_object
 from tiered.format.manifest_codec import decode_head, decode_page, encode_head, encode_page
-from tiered.format.predicate import Comparison
+from tiered.format.predicate import Comparison, IsNull, Not
 from tiered.format.row_filter import RowFilter
 from tiered.format.schema import schema_from_text
 from tiered.format.segment import FIXED_BYTES, decode_footer, decode_segment_header, encode_segment_header
@@ -352,7 +352,8 @@ def repair_entry(entry: ObjectEntry, data: bytes) -> ObjectEntry:
 
 def _read(store: MemoryStore, entry: ObjectEntry, schema: pa.Schema, columns: list[str] | None) -> None:
     later = RowFilter((Comparison("timestamp", ">=", 1),))
-    for bounds in ({}, {"start_offset": 1, "row_filter": later}):
+    some = RowFilter(tuple(Not(IsNull(name)) for name in schema.names))
+    for bounds in ({}, {"start_offset": 1, "row_filter": later}, {"row_filter": some}):
         for batch in object_reader.read_object(store, KEY, entry, schema, columns=columns, **bounds):
             assert batch.schema.equals(
                 object_schema(schema)

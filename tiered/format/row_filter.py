@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .predicate import TRUE, And, Known, Predicate, Statistics, columns_of
 
@@ -80,7 +79,8 @@ class RowFilter:
         mask = And(self._predicates).evaluate(column) if self._predicates else pa.scalar(True)
         if isinstance(mask, pa.Scalar):
             return mask.as_py() is True
-        matches = pc.sum(mask, min_count=0).as_py()
+        chunks = mask.chunks if isinstance(mask, pa.ChunkedArray) else (mask,)
+        matches = sum(chunk.true_count for chunk in chunks)
         return matches == len(mask) or (mask if matches else False)
 
 

@@ -119,7 +119,7 @@ class RowAssembler:
         offsets = load(frozenset(("offset",)))["offset"]
         keep = pc.and_(pc.greater_equal(offsets, start_offset), pc.less(offsets, end_offset))
         if not pc.all(keep, min_count=0).as_py():
-            load, count = _filtered(load, keep), pc.sum(keep, min_count=0).as_py()
+            load, count = _filtered(load, keep), keep.true_count
         return self._build(load, count, self.filter if row_filter is None else row_filter)
 
     def _build(self, load: Load, count: int, row_filter: RowFilter) -> pa.RecordBatch:
@@ -129,7 +129,7 @@ class RowAssembler:
             if mask is False:
                 count, load = 0, _nothing
             elif mask is not True:
-                count, load = pc.sum(mask).as_py(), _filtered(load, mask)
+                count, load = mask.true_count, _filtered(load, mask)
         available = {**load(self._needed), **_constants(self._topic, self._partition, count)}
         # A column may have been added to the topic since.
         arrays = [

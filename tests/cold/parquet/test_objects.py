@@ -34,6 +34,7 @@ from tiered.cold.parquet.writer import write_object
 from tiered.cold.upkeep.inspect import read_facts, rebuild_entry, verify_object
 from tiered.errors import ColdStorageError, CorruptionError, SchemaMismatch
 from tiered.format.manifest import ObjectEntry
+from tiered.format.predicate import And, Comparison, IsNull, Not
 from tiered.format.row_filter import RowFilter
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
 from tiered.reader.rows import Query
@@ -228,6 +229,27 @@ def test_row_groups_are_pruned_before_anything_is_fetched(large: None) -> None:
     store.requests.clear()
     assert read(store, entry, schema, start_offset=BASE + 5000).num_rows == 0
     assert store.requests == []
+
+
+@pytest.mark.parametrize("columns", [None, ["offset"]])
+def test_row_groups_that_the_footer_excludes_are_not_fetched(large: None, columns: list[str] | None) -> None:
+    table = TABLE.add_column(0, "n", pa.array(range(TABLE.num_rows), pa.int64()))
+    store, entry = write(table, row_group_bytes=16_000)
+    schema, wanted = topic_schema(table), entry.row_groups[3]
+    first = wanted.base_offset - BASE
+    for condition, count in [
+        (Comparison("n", "==", first), 1),
+        (Comparison("n", "<", 0), 0),
+        (IsNull("n"), 0),
+        (Not(Comparison("n", ">=", 0)), 0),
+        (And((Comparison("n", "==", first), Comparison("offset", "<", BASE + 5))), 0),
+    ]:
+        store.requests.clear()
+        found = read(store, entry, schema, columns=columns, row_filter=RowFilter((condition,)))
+        assert found.num_rows == count
+        spans = [(at, at + length) for _, _, at, length in store.requests if at != entry.tail_position]
+        assert bool(spans) == bool(count)
+        assert all(wanted.position <= at and end <= wanted.position + wanted.length for at, end in spans)
 
 
 def test_some_columns_fetch_their_chunks_alone(large: None) -> None:

@@ -1,8 +1,9 @@
 """Reads of objects: only the necessary byte ranges, each verified before it is decoded (promise P4).
 
-The manifest's entry has the positions and bounds of the row groups, so row groups are pruned before any fetch. A read of
-all columns verifies whole row groups against the manifest. A read of some columns fetches their chunks and verifies them
-against the CRCs in the footer, which the manifest's CRC covers.
+The manifest's entry has the positions and bounds of the row groups, so row groups are pruned before any fetch. The
+statistics of other columns are in the footer; what they exclude is not fetched. A read of all columns verifies whole row
+groups against the manifest. A read of some columns fetches their chunks and verifies them against the CRCs in the footer,
+which the manifest's CRC covers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ...errors import CorruptionError, SchemaMismatch
 from ...format.manifest import ObjectEntry, RowGroup
-from ...format.predicate import Known
+from ...format.predicate import Known, Statistics
 from ...format.row_filter import ALL_ROWS, RowFilter, range_statistics
 from ...format.schema import consecutive_offsets
 from ..object_store.protocol import ObjectStore
@@ -26,6 +27,7 @@ from ..object_store.ranges import SparseFile
 from ..parquet.footer import Footer, FooterCache, parse_footer
 from ..parquet.layout import object_schema
 from ..parquet.page_memory import decode, plan_decode
+from ..parquet.statistics import FooterStatistics
 from .decode_ahead import DecodeAhead
 from .fetcher import Admission, Fetcher
 from .plan import Unit, leaf_indices, plan_units, row_group_range, tail_range, unit_ranges
@@ -177,12 +179,15 @@ class ObjectRead:
             if bounds.overlap(group) and (rest := row_filter.narrowed(_statistics(group))) is not None
         }
         self._groups = list(self._filters)
+        # The row groups that the statistics of the footer exclude; a unit's are known once it is loaded.
+        self._excluded: set[int] = set()
         dense = all(_dense(entry.row_groups[index]) for index in self._groups)
         self._implied = implied_offsets and dense
         used = frozenset().union(*(rest.columns for rest in self._filters.values()))
         self._everything = set(full.names) <= {*self._wanted.names, *used, *(["offset"] if dense else [])}
         self._footer_lock = threading.Lock()
         self._known_footer: Footer | None = None
+        self._statistics: FooterStatistics | None = None
         small = entry.bytes <= SMALL_OBJECT_BYTES
         # If only offsets are wanted, the manifest has them all: nothing is fetched.
         self._counted = self._implied and self._wanted.names == ["offset"] and not any(self._filters.values())
@@ -191,13 +196,16 @@ class ObjectRead:
         )
 
     def load(self, unit: Unit) -> LoadedUnit:
-        """Fetch the ranges of a unit."""
+        """Fetch the ranges of a unit, but for row groups in which no row matches by the statistics of the footer."""
         entry = self._entry
         small = entry.bytes <= SMALL_OBJECT_BYTES
+        unit = self._without_excluded(unit)
+        if not unit.groups:
+            return LoadedUnit(self, SparseFile(entry.bytes, []))
         if self._everything or small:
             ranges = [row_group_range(entry, index) for index in unit.groups]
             footer = self._cached_footer()
-            if footer is None and unit is self.units[0]:
+            if footer is None and unit.groups[0] == self._groups[0]:
                 ranges.append(tail_range(entry))
             gap = entry.bytes if small else 0
             views = self._fetch(ranges, gap)
@@ -210,6 +218,33 @@ class ObjectRead:
             views = self._fetch(ranges, unit.bytes if len(self._groups) == 1 else _GAP_BYTES)
         parts = [(fetched.span, view) for fetched, view in zip(ranges, views, strict=True)]
         return LoadedUnit(self, SparseFile(entry.bytes, parts))
+
+    def _without_excluded(self, unit: Unit) -> Unit:
+        """Return a unit without the row groups that the footer's statistics exclude.
+
+        The footer of a large object is fetched for them. That of a small one comes with its first row group.
+        """
+        used = frozenset().union(*(self._filters[index].columns for index in unit.groups))
+        if not any(_has_statistics(self._full.field(name)) for name in used):
+            return unit
+        footer = self._cached_footer() if self._entry.bytes <= SMALL_OBJECT_BYTES else self._footer()
+        if footer is None:
+            return unit
+        if self._statistics is None:
+            self._statistics = footer.statistics()
+        if self._statistics is None:
+            return unit
+        by_footer = self._statistics.column
+        for index in unit.groups:
+            by_manifest = _statistics(self._entry.row_groups[index])
+
+            def known(name: str, index: int = index, by_manifest: Known = by_manifest) -> Statistics | None:
+                return by_manifest(name) or by_footer(index, name)
+
+            if self._filters[index].narrowed(known) is None:
+                self._excluded.add(index)
+        groups = tuple(index for index in unit.groups if index not in self._excluded)
+        return Unit(groups, sum(self._entry.row_groups[index].length for index in groups))
 
     def batches(self, tables: Iterable[pa.Table], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the decoded row groups, in batches of at most `batch_rows`."""
@@ -278,6 +313,8 @@ class ObjectRead:
 
         The columns of the filter are decoded first, the others only if rows match.
         """
+        if index in self._excluded:
+            return self._wanted.empty_table()
         group, footer = self._entry.row_groups[index], self._footer()
         names = self._names(footer)
         try:
@@ -349,6 +386,13 @@ def _dense(group: RowGroup) -> bool:
 def _clipped_by_column(group: RowGroup, bounds: Bounds) -> bool:
     """Whether only the column ``offset`` shows which rows are within the bounds."""
     return not bounds.contain(group) and not _dense(group)
+
+
+def _has_statistics(field: pa.Field) -> bool:
+    """Whether the footer has statistics of a column that the manifest has not."""
+    return field.name not in ("offset", "timestamp") and not (
+        pa.types.is_binary(field.type) or pa.types.is_nested(field.type)
+    )
 
 
 def _statistics(group: RowGroup) -> Known:

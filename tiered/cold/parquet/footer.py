@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import threading
 import weakref
 from bisect import bisect_left
@@ -17,7 +18,8 @@ import pyarrow.parquet as pq
 from ...errors import CorruptionError
 from ...format.manifest import GROUP_RECORDS_MAX
 from ..object_store.ranges import SparseFile
-from .layout import EXTENTS_KEY, plain_schema, read_extents
+from .layout import EXTENTS_KEY, MAGIC, plain_schema, read_extents
+from .statistics import CHUNKS_MAX, FooterStatistics
 
 FOOTERS_BYTES_MAX = 64 * 1024 * 1024
 _RELEASE_SECONDS = 1.0
@@ -41,6 +43,16 @@ class Footer:
     schema: pa.Schema
     extents: list[tuple[int, int, int]]
     bytes: int
+
+    def statistics(self) -> FooterStatistics | None:
+        """Read the statistics of the row groups; None for too many column chunks."""
+        metadata, sink = self.metadata, io.BytesIO()
+        if metadata.num_columns * metadata.num_row_groups > CHUNKS_MAX:
+            return None
+        # Written again, which takes less memory than to keep the encoding in the cache.
+        metadata.write_metadata_file(sink)
+        encoded = sink.getbuffer()
+        return FooterStatistics(encoded[len(MAGIC) : -len(MAGIC) - 4], self.schema)
 
     def extents_of(self, start: int, length: int) -> Iterator[tuple[int, int, int]]:
         """Yield position, length and CRC32C of the extents that make up exactly this range.
