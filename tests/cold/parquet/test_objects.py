@@ -23,6 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cold.parquet_objects import BASE, KEY, SECOND, facts_for, rows, topic_schema, write
+from tests.support.arrow_values import PLAIN_LEAVES, plain_types
+from tests.support.filters import column_values, filters, holds, pools_of, same_rows
 from tests.support.memory_store import MemoryStore, MemoryUpload
 from tiered.cold.fetch import object_reader
 from tiered.cold.fetch.object_reader import read_object
@@ -37,6 +39,7 @@ from tiered.format.manifest import ObjectEntry
 from tiered.format.predicate import And, Comparison, IsNull, Not
 from tiered.format.row_filter import RowFilter
 from tiered.format.schema import RECORD_SCHEMA, normalize_schema
+from tiered.reader.filters import parse_filter
 from tiered.reader.rows import Query
 
 
@@ -250,6 +253,46 @@ def test_row_groups_that_the_footer_excludes_are_not_fetched(large: None, column
         spans = [(at, at + length) for _, _, at, length in store.requests if at != entry.tail_position]
         assert bool(spans) == bool(count)
         assert all(wanted.position <= at and end <= wanted.position + wanted.length for at, end in spans)
+
+
+def test_a_filter_of_a_column_that_has_another_type_in_the_object_is_corruption(large: None) -> None:
+    store, entry = write(TABLE, row_group_bytes=16_000)
+    schema = pa.schema([("number", pa.string())])
+    with pytest.raises(CorruptionError, match="column 'number' is int32, not string"):
+        read(store, entry, schema, row_filter=RowFilter((Not(IsNull("number")),)))
+    with pytest.raises(CorruptionError, match="does not decode"):
+        read(store, entry, schema, row_filter=RowFilter((Comparison("number", ">", "a"),)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_any_filters_of_any_object_are_the_filters_afterwards(data: st.DataObject) -> None:
+    """Over row groups of one to a few rows of values of any type; one column may have been added later."""
+    kinds = data.draw(st.lists(st.sampled_from(PLAIN_LEAVES) | plain_types, min_size=1, max_size=2))
+    schema = normalize_schema(pa.schema([(f"c{index}", kind) for index, kind in enumerate(kinds)]))
+    pools = [data.draw(st.lists(column_values(field.type), min_size=2, max_size=6)) for field in schema]
+    # Equal values are near each other, so that row groups have narrow bounds.
+    order = sorted(data.draw(st.lists(st.integers(0, 5), min_size=4, max_size=12)))
+    columns = [
+        pa.array([pool[at % len(pool)] for at in order], field.type)
+        for field, pool in zip(schema, pools, strict=True)
+    ]
+    system = rows(len(order)).select(["offset", "timestamp"])
+    table = pa.table([*columns, *system.columns], schema=object_schema(schema))
+    store, entry = write(table, row_group_bytes=data.draw(st.sampled_from([1, 70, 200])))
+    now = pa.schema([*schema, ("added", data.draw(st.sampled_from(PLAIN_LEAVES)))])
+    whole = read(store, entry, now)
+    names = data.draw(st.none() | st.lists(st.sampled_from(whole.schema.names), min_size=1, unique=True))
+    footers = FooterCache()
+    for wanted in data.draw(st.lists(filters(pools_of(whole)), min_size=6, max_size=6)):
+        kept = pa.array([holds(wanted, row) is True for row in whole.to_pylist()], pa.bool_())
+        expected = whole.filter(kept) if names is None else whole.filter(kept).select(names)
+        row_filter = RowFilter((parse_filter(now, wanted),))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(object_reader, "SMALL_OBJECT_BYTES", data.draw(st.sampled_from([0, 1 << 20])))
+            patch.setattr(object_reader, "FETCH_BYTES", 1)
+            found = read(store, entry, now, columns=names, row_filter=row_filter, footers=footers)
+        assert same_rows(found, expected), wanted
 
 
 def test_some_columns_fetch_their_chunks_alone(large: None) -> None:

@@ -239,7 +239,7 @@ class ObjectRead:
             by_manifest = _statistics(self._entry.row_groups[index])
 
             def known(name: str, index: int = index, by_manifest: Known = by_manifest) -> Statistics | None:
-                return by_manifest(name) or by_footer(index, name)
+                return by_manifest(name) or by_footer(index, self._full.field(name))
 
             if self._filters[index].narrowed(known) is None:
                 self._excluded.add(index)

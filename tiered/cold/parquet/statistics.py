@@ -5,16 +5,21 @@ no statistics, and raises no error, for what it does not understand: a reader th
 
 The footer is a struct in Thrift's compact protocol::
 
-    FileMetaData     4: row_groups
+    FileMetaData     4: row_groups   7: column_orders
+    ColumnOrder      1: TYPE_ORDER
     RowGroup         1: columns   3: num_rows
     ColumnChunk      3: meta_data
-    ColumnMetaData   3: path_in_schema   12: statistics
+    ColumnMetaData   1: type   3: path_in_schema   12: statistics
     Statistics       3: null_count   5: max_value   6: min_value
+
+Bounds may be cut values, which are still bounds. The old fields 1 and 2 of the statistics have no defined order.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
@@ -24,12 +29,22 @@ import pyarrow.types as pt
 
 from ...format.predicate import Statistics
 
-# Thrift is read at some 10 to 20 µs a chunk. Beyond this, that takes longer than it saves.
+# Thrift is read at some 20 µs a chunk. Beyond this, that takes longer than it saves.
 CHUNKS_MAX = 2000
 
-_Raw = tuple[int, int | None, bytes | None, bytes | None]
 _DEPTH_MAX = 8
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A column chunk as the footer has it: its physical type, and the bytes of the least and greatest value."""
+
+    physical: Any
+    rows: Any
+    nulls: Any
+    low: Any
+    high: Any
 
 
 class FooterStatistics:
@@ -50,65 +65,91 @@ class FooterStatistics:
         except (ValueError, TypeError, LookupError, AttributeError):
             self._groups = []
 
-    def column(self, row_group: int, name: str) -> Statistics | None:
-        """Return the statistics of a column, or None where they prove nothing; a column that is missing is null."""
-        index = self._schema.get_field_index(name)
-        if index < 0:
+    def column(self, row_group: int, field: pa.Field) -> Statistics | None:
+        """Return the statistics of a topic's column, or None where they prove nothing.
+
+        A column that the object lacks is null in all rows.
+        """
+        if field.name not in self._schema.names:
             return Statistics(value=False)
-        kind = self._schema.field(index).type
-        # A path with a dot may be that of a nested column.
-        if pt.is_nested(kind) or "." in name or row_group >= len(self._groups):
+        kind = field.type
+        # The index is -1 for a name that is there twice.
+        index = self._schema.get_field_index(field.name)
+        if index < 0 or not self._schema.field(index).type.equals(kind) or pt.is_nested(kind):
             return None
-        rows, nulls, low, high = self._groups[row_group].get(name, (0, None, None, None))
-        first, last = _decode(kind, low), _decode(kind, high)
-        known = first is not None and last is not None
+        chunk = self._groups[row_group].get(field.name) if row_group < len(self._groups) else None
+        if chunk is None:
+            return None
+        low, high = _bounds(kind, chunk)
         return Statistics(
-            low=first if known else None,
-            high=last if known else None,
-            null=nulls != 0,
-            nan=bool(pt.is_floating(kind)),
-            value=nulls is None or nulls != rows,
+            low, high, null=chunk.nulls != 0, nan=bool(pt.is_floating(kind)), value=chunk.nulls != chunk.rows
         )
 
 
-def _groups(encoded: memoryview) -> list[dict[str, _Raw]]:
-    """Return rows, nulls, least and greatest value of each flat column, by row group."""
+def _groups(encoded: memoryview) -> list[dict[str, _Chunk]]:
+    """Return the chunks of flat columns, by row group."""
     footer, _ = _struct(encoded, 0, 0)
     found = []
     for group in footer[4]:
-        columns: dict[str, _Raw] = {}
-        for chunk in group[1]:
-            path, known = chunk[3][3], chunk[3].get(12, {})
-            if len(path) == 1:
-                columns[path[0].decode()] = group[3], known.get(3), known.get(6), known.get(5)
+        columns: dict[str, _Chunk] = {}
+        for chunk, order in zip(group[1], footer[7], strict=True):
+            about = chunk[3]
+            path, known = about[3], about.get(12, {})
+            # Bounds have a meaning only by an order, and the first one is that of the type.
+            if len(path) == 1 and 1 in order:
+                columns[path[0].decode()] = _Chunk(
+                    about[1], group[3], known.get(3), known.get(6), known.get(5)
+                )
         found.append(columns)
     return found
 
 
-def _decode(kind: pa.DataType, raw: bytes | None) -> Any:
-    """Return a value as predicates have it; None for one that is not valid."""
-    if raw is None:
-        return None
-    try:
-        if pt.is_string(kind):
-            return raw.decode()
-        if pt.is_decimal(kind):
-            return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-kind.scale)
-        if pt.is_boolean(kind):
-            return {b"\0": False, b"\1": True}[raw]
-        if pt.is_date(kind):
-            return date(1970, 1, 1) + timedelta(days=_INT32.unpack(raw)[0])
-        if pt.is_floating(kind):
-            (value,) = (_FLOAT if pt.is_float32(kind) else _DOUBLE_VALUE).unpack(raw)
-            return value if value == value else None
-        if pt.is_timestamp(kind) or pt.is_int64(kind):
-            return _INT64.unpack(raw)[0]
-        return _INT32.unpack(raw)[0] if pt.is_integer(kind) else None
-    except (struct.error, ValueError, LookupError, ArithmeticError):
-        return None
+def _bounds(kind: pa.DataType, chunk: _Chunk) -> tuple[Any, Any]:
+    """Return the least and greatest value as predicates have them; None for both unless both are valid."""
+    for matches, physical, decode in _DECODERS:
+        if matches(kind) and physical == chunk.physical:
+            try:
+                low, high = decode(kind, chunk.low), decode(kind, chunk.high)
+                # Not so for NaN.
+                return (low, high) if low <= high else (None, None)
+            except (struct.error, ValueError, TypeError, LookupError, ArithmeticError, AttributeError):
+                break
+    return None, None
 
 
-_INT32, _INT64, _FLOAT, _DOUBLE_VALUE = map(struct.Struct, ("<i", "<q", "<f", "<d"))
+def _number(layout: str) -> Callable[[pa.DataType, bytes], Any]:
+    unpack = struct.Struct(layout).unpack
+    return lambda _, raw: unpack(raw)[0]
+
+
+def _decimal(kind: pa.DataType, raw: bytes) -> Decimal:
+    if not 0 < len(raw) <= kind.byte_width:
+        raise ValueError("not a decimal")
+    # From text: the arithmetic of decimals rounds to 28 digits.
+    return Decimal(f"{int.from_bytes(raw, 'big', signed=True)}e{-kind.scale}")
+
+
+def _is_small_integer(kind: pa.DataType) -> bool:
+    return bool(pt.is_int8(kind) or pt.is_int16(kind) or pt.is_int32(kind))
+
+
+def _is_microseconds(kind: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(kind) and kind.unit == "us")
+
+
+_DAYS = struct.Struct("<i")
+# Types of a topic's columns, with Parquet's number of the physical type.
+_DECODERS: tuple[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType, bytes], Any]], ...] = (
+    (pt.is_boolean, 0, lambda _, raw: {b"\0": False, b"\1": True}[raw]),
+    (_is_small_integer, 1, _number("<i")),
+    (pt.is_date32, 1, lambda _, raw: date(1970, 1, 1) + timedelta(*_DAYS.unpack(raw))),
+    (pt.is_int64, 2, _number("<q")),
+    (_is_microseconds, 2, _number("<q")),
+    (pt.is_float32, 4, _number("<f")),
+    (pt.is_float64, 5, _number("<d")),
+    (pt.is_string, 6, lambda _, raw: raw.decode()),
+    (pt.is_decimal128, 7, _decimal),
+)
 
 
 # -- Thrift's compact protocol ---------------------------------------------------------------------
