@@ -10,7 +10,7 @@ import json
 import struct
 import tempfile
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -35,8 +35,15 @@ from tiered.errors import CorruptionError, UnsupportedFormat
 from tiered.format.block import decode_body, decode_header, verify_chunks
 from tiered.format.codec import Codec, compress, decompress
 from tiered.format.manifest import ObjectEntry, PageRef
-from tiered.format.manifest_checks import check_entries, check_object
-from tiered.format.manifest_codec import decode_head, decode_page, encode_head, encode_page
+from tiered.format.manifest_checks import check_entries, check_object, check_page
+from tiered.format.manifest_codec import (
+    decode_head,
+    decode_page,
+    encode_head,
+    encode_page,
+    entry_from_json,
+    unpack_page,
+)
 from tiered.format.predicate import Comparison, IsNull, Not
 from tiered.format.row_filter import RowFilter
 from tiered.format.schema import schema_from_text
@@ -78,7 +85,7 @@ def check_numbers(value: Any) -> None:
     """Raise `AssertionError` for an integer that Arrow and the fields of a file have no room for."""
     if isinstance(value, int):
         assert -(1 << 63) <= value < 1 << 63, f"{value:#x} has more than 64 bits"
-    elif isinstance(value, (tuple, list)):
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         for item in value:
             check_numbers(item)
     elif is_dataclass(value):
@@ -274,7 +281,9 @@ def fuzz_page(data: bytes) -> None:
     stored = zstandard.ZstdCompressor().compress(data[1:]) if data and data[0] % 2 else data[1:]
     ref = replace(_page_ref(data[1:]), bytes=len(stored), crc=crc32c(stored))
     with suppress(*BAD_DATA):
-        entries = decode_page(stored, ref, where="page")
+        entries = tuple(decode_page(stored, ref, where="page"))
+        assert entries == tuple(map(entry_from_json, unpack_page(stored)["entries"]))
+        assert check_page(ref, entries) == []
         assert encode_page("again", entries)[0].count == ref.count
         check_numbers(entries)
 

@@ -23,7 +23,7 @@ def cold(partition: int, base: int, groups: list[tuple[int, int]]) -> Split:
         max_timestamp_us=0, last_append_us=0, segment_ids=(UUID(int=base + 1),), generation=0, sealed=True,
         bytes=position, schema_id=0, tail_position=position, tail_crc=0, row_groups=tuple(found),
     )  # fmt: skip
-    return Split("t", partition, base, offset, Tier.COLD, position, ColdSource(f"{base}", entry))
+    return Split("t", partition, base, offset, Tier.COLD, position, ColdSource("", (entry,)))
 
 
 def warm(partition: int, base: int, records: int, size: int) -> Split:

@@ -135,7 +135,7 @@ def _has_new_columns(topic: OpenTopic, snapshot: PartitionSnapshot) -> bool:
     """Whether an object of the snapshot has more columns than the topic's document in memory."""
     schema_id = topic.meta.schema_id
     return any(
-        isinstance(split.source, ColdSource) and split.source.entry.schema_id > schema_id
+        isinstance(split.source, ColdSource) and split.source.field("schema_id") > schema_id
         for split in snapshot.splits
     )
 

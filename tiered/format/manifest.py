@@ -14,7 +14,8 @@ encodes the manifest, and ``cold/`` uploads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
@@ -25,6 +26,8 @@ PREVIOUS_COMMITS_MAX = 16
 # manifest above them is refused, since readers allocate memory by its numbers.
 GROUP_RECORDS_MAX = 1 << 21
 RANGE_BYTES_MAX = 1 << 28
+OBJECT_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
+"""Matches the names that objects and pages may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class ObjectEntry:
     tail_crc: int
     content_hash: str = ""
     origin_hash: str = ""
-    row_groups: tuple[RowGroup, ...] = ()
+    row_groups: Sequence[RowGroup] = ()
     storage_class: str = ""
     end_hash: str = ""
 
@@ -184,7 +187,7 @@ class Head:
 class Pages(Protocol):
     """A storage of pages. Pages are immutable, so the result of `load_page` depends on the reference alone."""
 
-    def load_page(self, ref: PageRef) -> tuple[ObjectEntry, ...]:
+    def load_page(self, ref: PageRef) -> Sequence[ObjectEntry]:
         """Return the verified entries of a page."""
         ...
 

@@ -10,8 +10,7 @@ of eight integers in the order of `RowGroup`'s fields.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, astuple, fields
 from typing import Any, TypeVar
 from uuid import UUID
@@ -21,8 +20,9 @@ import zstandard
 from ..errors import CorruptionError, UnsupportedFormat
 from .checksum import crc32c
 from .document import decode_document, encode_document
-from .manifest import MANIFEST_VERSION, Head, ObjectEntry, Origin, PageRef, RowGroup
+from .manifest import MANIFEST_VERSION, OBJECT_NAME, Head, ObjectEntry, Origin, PageRef, RowGroup
 from .manifest_checks import check_head, check_page, summary
+from .manifest_page import decode_columns
 
 PAGE_RAW_BYTES_MAX = 64 * 1024 * 1024
 
@@ -30,7 +30,6 @@ _T = TypeVar("_T")
 _GROUP_FIELDS = tuple(field.name for field in fields(RowGroup))
 _PAGE_FIELDS = tuple(field.name for field in fields(PageRef) if field.default is MISSING)
 _PAGE_SUMMARY = tuple(field.name for field in fields(PageRef) if field.default is None)
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
@@ -99,8 +98,10 @@ def encode_page(name: str, entries: tuple[ObjectEntry, ...]) -> tuple[PageRef, b
     return ref, data
 
 
-def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, ...]:
+def decode_page(data: bytes, ref: PageRef, *, where: str) -> Sequence[ObjectEntry]:
     """Verify a page against its reference, then decode it, to at most `PAGE_RAW_BYTES_MAX`.
+
+    The result is `EntryColumns`, or a tuple if another program wrote the page.
 
     Raises
     ------
@@ -110,7 +111,11 @@ def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, 
     if len(data) != ref.bytes or crc32c(data) != ref.crc:
         raise CorruptionError("manifest page fails its checksum", where=where, position=0, offsets=offsets)
     try:
-        values = unpack_page(data)
+        raw = _decompress(data)
+        columns = decode_columns(raw, ref)
+        if columns is not None:
+            return columns
+        values = _parse(raw)
     except ValueError as error:
         raise CorruptionError(str(error), where=where, offsets=offsets) from None
     _check_version(values, where)
@@ -123,20 +128,29 @@ def decode_page(data: bytes, ref: PageRef, *, where: str) -> tuple[ObjectEntry, 
 
 def unpack_page(data: bytes) -> Any:
     """Return the unchecked JSON values of a page; raise `ValueError` if it does not decode."""
+    return _parse(_decompress(data))
+
+
+def _decompress(data: bytes) -> bytes:
     try:
         # The library allocates the declared size, so that is checked first; -1 means undeclared.
         declared = zstandard.frame_content_size(data)
         if not 0 <= declared <= PAGE_RAW_BYTES_MAX:
             raise ValueError(f"manifest page declares {declared} bytes")
-        return json.loads(zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False))
-    except (
-        zstandard.ZstdError,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise ValueError(f"manifest page does not decode ({error})") from None
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+    except (zstandard.ZstdError, MemoryError) as error:
+        raise _undecodable(error) from None
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+        raise _undecodable(error) from None
+
+
+def _undecodable(error: Exception) -> ValueError:
+    return ValueError(f"manifest page does not decode ({error})")
 
 
 def _check_version(values: Any, where: str) -> None:
@@ -245,7 +259,7 @@ def _text(value: Any) -> str:
 def _name(value: Any) -> str:
     """Return the name of an object; raise `ValueError` for one that could name another folder of the bucket or disk."""
     name = _text(value)
-    if _NAME.fullmatch(name) is None:
+    if OBJECT_NAME.fullmatch(name) is None:
         raise ValueError(f"{name[:60]!r} is not the name of an object")
     return name
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..cold.fetch.decode_ahead import DecodeAhead
 from ..cold.fetch.fetcher import Admission, Fetcher
 from ..cold.fetch.object_reader import BATCH_ROWS, Bounds, ObjectRead
+from ..format.manifest import ObjectEntry
 from ..format.predicate import columns_of
 from ..format.row_filter import RowFilter
 from ..format.topic_meta import TopicMeta
@@ -66,21 +67,22 @@ class SplitsAhead:
     def _plan(self, split: Split) -> ObjectRead:
         source, query, schema = split.source, self._query, self._meta.schema
         assert isinstance(source, ColdSource)
+        entry = source.entry
         needed = needed_columns(schema, query)
         return ObjectRead(
             self._fetcher,
             source.key,
-            source.entry,
+            entry,
             schema,
             Bounds(split.start_offset, split.end_offset),
             columns=["offset", *(name for name in (*schema.names, "timestamp") if name in needed)],
-            admission=self._admission(split, source),
+            admission=self._admission(split, entry),
             implied_offsets=True,
             row_filter=RowFilter.of(query.predicate, split.topic, split.partition),
         )
 
-    def _admission(self, split: Split, source: ColdSource) -> Admission:
-        entry, predicate = source.entry, self._query.predicate
+    def _admission(self, split: Split, entry: ObjectEntry) -> Admission:
+        predicate = self._query.predicate
         whole = (
             split.start_offset <= entry.base_offset
             and split.end_offset >= entry.end_offset

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..format.manifest import ObjectEntry
 from ..format.predicate import And, Comparison, Predicate, Statistics
 from ..format.row_filter import RowFilter, range_statistics
-from ..format.segment_facts import SegmentFacts
 from .splits import ColdSource, Split, WarmSource
 
 
@@ -40,13 +38,11 @@ def _offset_bounds(predicate: Predicate) -> tuple[int, int]:
 
 def _statistics(split: Split) -> dict[str, Statistics]:
     source = split.source
-    bounds: ObjectEntry | SegmentFacts | None = None
+    offsets = split.start_offset, split.end_offset
     if isinstance(source, ColdSource):
-        bounds = source.entry
-    elif isinstance(source, WarmSource) and source.opened is not None:
-        bounds = source.opened.facts
-    if bounds is None:
+        times = source.field("min_timestamp_us"), source.field("max_timestamp_us")
+        return range_statistics(*offsets, *times)
+    facts = source.opened.facts if isinstance(source, WarmSource) and source.opened is not None else None
+    if facts is None:
         return {"offset": Statistics(split.start_offset, split.end_offset - 1, null=False)}
-    return range_statistics(
-        split.start_offset, split.end_offset, bounds.min_timestamp_us, bounds.max_timestamp_us
-    )
+    return range_statistics(*offsets, facts.min_timestamp_us, facts.max_timestamp_us)

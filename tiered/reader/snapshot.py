@@ -20,7 +20,7 @@ from ..hot.view import HotView
 from ..warm.catalog import check_not_deleted
 from ..warm.partition_directory import SegmentName, list_segments, read_lineage, read_start_offset
 from ..warm.segment_reader import SegmentFile
-from .splits import ColdSource, Extent, HotSource, Split, Tier, WarmSource, resolve
+from .splits import ColdExtent, Extent, HotSource, Split, Tier, WarmSource, resolve
 from .tiers import Tiers
 
 _LISTING_ATTEMPTS = 10
@@ -109,7 +109,7 @@ class _Survey:
     end_offset: int
     hot: list[Extent]
     warm: list[Extent]
-    cold: list[Extent]
+    cold: list[ColdExtent]
     committed_us: int | None = None
 
 
@@ -126,7 +126,7 @@ def _survey(
     """Survey each tier once, newest first."""
     local = _local_extents(access, meta, partition, view, start or 0, end)
     log_start, log_end = local.start_offset, local.end_offset
-    cold: list[Extent] = []
+    cold: list[ColdExtent] = []
     committed_us: int | None = None
     wanted = max(log_start, start or 0)
     if log_end is None or _has_gap((*local.hot, *local.warm), wanted, _least(end, log_end)):
@@ -155,7 +155,7 @@ class _Published:
 
     start_offset: int
     end_offset: int | None
-    cold: list[Extent]
+    cold: list[ColdExtent]
     committed_us: int | None = None
 
 
@@ -215,19 +215,16 @@ def _published_by(
     log_start = max(log_start, min(head.start_offset, lineage_end))
     committed_us = head.committed_us if log_end is None else None
     log_end = lineage_end if log_end is None else log_end
-    entries = manifest.entries(head, max(log_start, start or 0), min(_least(end, log_end), lineage_end))
-    cold = [
-        Extent(entry.base_offset, entry.end_offset, entry.bytes, Tier.COLD,
-               ColdSource(manifest.keys.data(entry.name), entry))
-        for entry in entries
-    ]  # fmt: skip
+    wanted = max(log_start, start or 0), min(_least(end, log_end), lineage_end)
+    folder = manifest.keys.data_prefix
+    cold = [ColdExtent.of(folder, page, rows) for page, rows in manifest.rows(head, *wanted) if rows]
     return _Published(log_start, log_end, cold, committed_us)
 
 
 def published_extents(
     access: Tiers, meta: TopicMeta, partition: int, start_offset: int, end_offset: int
 ) -> list[Extent]:
-    """Return the bucket's extents of a range in offset order, including those that the local tiers have, too.
+    """Return the bucket's extents of a range, one for each object, including those that the local tiers have, too.
 
     Raises
     ------
@@ -237,7 +234,12 @@ def published_extents(
         return []
     directory = access.directory(meta.name, partition)
     manifest = access.cold(meta, partition)
-    return _read_published(manifest, directory, start_offset, end_offset, start_offset, end_offset).cold
+    published = _read_published(manifest, directory, start_offset, end_offset, start_offset, end_offset)
+    return [
+        Extent(split.start_offset, split.end_offset, split.bytes, split.tier, split.source)
+        for extent in published.cold
+        for split in extent.splits(meta.name, partition, extent.start_offset, extent.end_offset)
+    ]
 
 
 def published_end(head: Head, lineage_epoch: int) -> int:
@@ -411,7 +413,7 @@ def _hot_extents(blocks: tuple[RecentBlock, ...], end_offset: int, meta: TopicMe
     return [Extent(blocks[0].base_offset, end, size, Tier.HOT, source)]
 
 
-def _has_gap(extents: tuple[Extent, ...], start: int, end: int) -> bool:
+def _has_gap(extents: tuple[Extent | ColdExtent, ...], start: int, end: int) -> bool:
     """Whether a part of ``[start, end)`` is in no extent."""
     cursor = start
     for extent in sorted(extents, key=lambda extent: extent.start_offset):

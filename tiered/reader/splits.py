@@ -9,10 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
 from ..errors import CorruptionError
 from ..format.manifest import ObjectEntry
+from ..format.manifest_columns import field_of, overlapping
 from ..hot.recent_blocks import RecentBlock
 from ..warm.segment_reader import SegmentFile
 
@@ -45,12 +47,42 @@ class WarmSource:
         return WarmSource, (self.path, self.segment_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ColdSource:
-    """An object of the published manifest."""
+    """An object of the published manifest, by its row among the entries of a page; the entry is made when it is used.
 
-    key: str
-    entry: ObjectEntry
+    Attributes
+    ----------
+    folder
+        The prefix of the partition's objects, with its slash.
+    """
+
+    folder: str
+    entries: Sequence[ObjectEntry]
+    row: int = 0
+
+    @property
+    def key(self) -> str:
+        """The key of the object."""
+        return f"{self.folder}{self.field('name')}"
+
+    @property
+    def entry(self) -> ObjectEntry:
+        """The entry of the object."""
+        return self.entries[self.row]
+
+    def field(self, name: str) -> Any:
+        """Return one field of the entry, in less time than the entry takes."""
+        return field_of(self.entries, name, range(self.row, self.row + 1))[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ColdSource) and (self.folder, self.entry) == (other.folder, other.entry)
+
+    def __hash__(self) -> int:
+        return hash((self.folder, self.entry))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ColdSource, (self.folder, (self.entry,))
 
 
 Source = HotSource | WarmSource | ColdSource
@@ -111,9 +143,46 @@ class Extent:
     tier: Tier
     source: Source
 
+    def splits(self, topic: str, partition: int, start: int, end: int) -> list[Split]:
+        """Return the splits of a part of the range."""
+        size = self.bytes * (end - start) // max(1, self.end_offset - self.start_offset)
+        return [Split(topic, partition, start, end, self.tier, size, self.source)]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdExtent:
+    """The range of offsets of consecutive objects, by their rows among the entries of a page; see `ColdSource`."""
+
+    start_offset: int
+    end_offset: int
+    folder: str
+    entries: Sequence[ObjectEntry]
+    rows: range
+
+    @classmethod
+    def of(cls, folder: str, entries: Sequence[ObjectEntry], rows: range) -> ColdExtent:
+        """Return the extent of at least one row."""
+        start, end = field_of(entries, "base_offset", rows)[0], field_of(entries, "end_offset", rows)[-1]
+        return cls(start, end, folder, entries, rows)
+
+    def splits(self, topic: str, partition: int, start: int, end: int) -> list[Split]:
+        """Return the splits of a part of the range, one for each object."""
+        rows = overlapping(self.entries, start, end)
+        columns = [field_of(self.entries, name, rows) for name in ("base_offset", "end_offset", "bytes")]
+        splits = []
+        for row, low, high, size in zip(rows, *columns, strict=True):
+            source = ColdSource(self.folder, self.entries, row)
+            whole = Split(topic, partition, low, high, Tier.COLD, size, source)
+            splits.append(whole if start <= low and high <= end else whole.clip(start, end))
+        return splits
+
 
 def resolve(
-    topic: str, partition: int, start_offset: int, end_offset: int, extents: Sequence[Sequence[Extent]]
+    topic: str,
+    partition: int,
+    start_offset: int,
+    end_offset: int,
+    extents: Sequence[Sequence[Extent | ColdExtent]],
 ) -> list[Split]:
     """Cover ``[start, end)`` with splits, each offset once, from the warmest extent that has it.
 
@@ -131,7 +200,7 @@ def resolve(
     positions = [0] * len(extents)
     cursor = start_offset
     while cursor < end_offset:
-        chosen: Extent | None = None
+        chosen: Extent | ColdExtent | None = None
         limit = end_offset
         for tier, row in enumerate(extents):
             while positions[tier] < len(row) and row[positions[tier]].end_offset <= cursor:
@@ -149,17 +218,6 @@ def resolve(
             raise CorruptionError(
                 f"records of topic {topic!r} partition {partition} are in no tier", offsets=(cursor, limit)
             )
-        whole = max(1, chosen.end_offset - chosen.start_offset)
-        splits.append(
-            Split(
-                topic,
-                partition,
-                cursor,
-                limit,
-                chosen.tier,
-                chosen.bytes * (limit - cursor) // whole,
-                chosen.source,
-            )
-        )
+        splits += chosen.splits(topic, partition, cursor, limit)
         cursor = limit
     return splits

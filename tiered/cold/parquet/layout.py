@@ -90,7 +90,7 @@ def about_object(facts: SegmentFacts, segments: Sequence[SegmentFacts], *, seale
 
 def make_entry(
     facts: SegmentFacts,
-    row_groups: tuple[RowGroup, ...],
+    row_groups: Sequence[RowGroup],
     *,
     name: str,
     sealed: bool,

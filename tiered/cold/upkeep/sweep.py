@@ -33,6 +33,7 @@ from uuid import UUID
 from ...errors import ColdStorageError
 from ...format.manifest import Head
 from ...format.manifest_changes import trim
+from ...format.manifest_columns import field_of
 from ..manifest.commit import Committer
 from ..manifest.keys import (
     LEASES_PREFIX,
@@ -299,7 +300,8 @@ class PartitionSweeper:
         keys = self.partition.keys
         named = {keys.page(ref.name) for ref in head.pages}
         for ref in head.pages:
-            named.update(keys.data(entry.name) for entry in self.partition.load_page(ref))
+            page = self.partition.load_page(ref)
+            named.update(map(keys.data, field_of(page, "name", range(len(page)))))
         named.update(keys.data(entry.name) for entry in head.inline)
         # After the head was read: no later head names an object that this one does not.
         head_seconds = self.partition.store.stat(keys.head).modified_seconds

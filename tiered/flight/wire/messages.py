@@ -264,7 +264,8 @@ class SplitInfo:
         """
         source: ColdSource | WarmSource
         if self.cold is not None:
-            source = ColdSource(*self.cold)
+            key, entry = self.cold
+            source = ColdSource(key.removesuffix(entry.name), (entry,))
         elif self.warm is not None and directory is not None and self._lies_in(directory, topic):
             source = WarmSource(*self.warm)
         else:
