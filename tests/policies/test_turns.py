@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.policies.recording_handlers import RecordingHandlers, do
 from tiered.errors import ColdStorageError
 from tiered.policies import Action, Executor
-from tiered.policies.turns import LARGE_BYTES, PartitionTurns
+from tiered.policies.turns import LARGE_BYTES, LARGE_SLOTS, SLOTS, PartitionTurns
 
 
 def line(partition: int, count: int, size: int = 100) -> list[Action]:
@@ -118,3 +121,73 @@ def test_an_interrupt_ends_what_is_under_way_and_begins_nothing() -> None:
     assert len(stage.handlers.seen) == 2
     assert [[why for _, why in run.skipped] for run in stage.turns.take_ended()] == [["stopping"] * 2] * 2
     assert sorted(stage.closed) == [0, 1]
+
+
+def in_one_slot(lines: dict[int, tuple[int, ...]]) -> list[int]:
+    """Begin a line for each partition, with the times of its records, and return the partitions in the order of turns."""
+    held = {-1: threading.Event(), -2: threading.Event()}
+    arrived = threading.Semaphore(0)
+
+    def before(action: Action) -> None:
+        if action.partition in held:
+            arrived.release()
+            assert held[action.partition].wait(30)
+
+    handlers = RecordingHandlers(before=before)
+    executor, turns = Executor(handlers.by_type), PartitionTurns(slots=2)
+    for partition in held:
+        turns.begin(partition, line(partition, 1), executor, ExitStack())
+        assert arrived.acquire(timeout=30)
+    for partition, since_us in lines.items():
+        turns.begin(partition, line(partition, len(since_us)), executor, ExitStack(), since_us=since_us)
+    held[-1].set()
+    while turns.under_way() != {-2}:
+        time.sleep(0.001)
+    held[-2].set()
+    turns.wait(30)
+    return [partition for _, partition, _ in handlers.seen if partition >= 0]
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 99), st.lists(st.integers(0, 20), min_size=1, max_size=4).map(sorted), min_size=1
+    )
+)
+@settings(deadline=None, max_examples=50)
+def test_the_oldest_record_goes_first(lines: dict[int, list[int]]) -> None:
+    order = in_one_slot({partition: tuple(times) for partition, times in lines.items()})
+    left = {partition: list(times) for partition, times in lines.items()}
+    for partition in order:
+        since = left[partition].pop(0)
+        assert all(since <= times[0] for times in left.values() if times), (partition, since)
+    assert not any(left.values())
+
+
+def test_many_small_ones_run_side_by_side_and_few_large_ones() -> None:
+    stage = Stage(SLOTS)
+    for partition in range(6):
+        stage.begin(partition, 1, 2 * LARGE_BYTES)
+    for partition in range(100, 100 + 2 * SLOTS):
+        stage.begin(partition, 1)
+    stage.arrive(SLOTS)
+    assert not stage.arrived.acquire(timeout=0.02)
+    stage.go_on.release(1000)
+    stage.turns.wait(30)
+    assert len(stage.handlers.seen) == 6 + 2 * SLOTS
+    # As large as each other, in the order in which they began, and never more than their slots.
+    assert {partition for _, partition, _ in stage.handlers.seen[:SLOTS] if partition < 100} <= set(
+        range(LARGE_SLOTS)
+    )
+
+
+def test_a_large_one_begins_as_soon_as_another_ended() -> None:
+    stage = Stage(slots=4)
+    for partition in range(5):
+        stage.begin(partition, 1, 2 * LARGE_BYTES)
+    stage.arrive(3)
+    for _ in range(2):
+        stage.go_on.release()
+        stage.arrive()
+    stage.go_on.release(3)
+    stage.turns.wait(30)
+    assert len(stage.handlers.seen) == 5

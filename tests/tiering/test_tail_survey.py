@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.support.clock import Clock
 from tests.support.stores import open_store
+from tiered.policies.actions import ShipTail
+from tiered.policies.turns import PartitionTurns
+from tiered.survey.lag import Lag
+from tiered.tiering.tail_survey import append_times
 
 
 def test_empty_segments_and_partitions_hold_up_no_others(tmp_path: Path, clock: Clock) -> None:
@@ -18,3 +25,41 @@ def test_empty_segments_and_partitions_hold_up_no_others(tmp_path: Path, clock: 
         assert [action.end_offset for action, _ in found.report.done] == [1]
         assert found.problems == {}
         assert store.status().partitions[0].lag_records == 0
+
+
+@pytest.mark.parametrize(
+    ("oldest_us", "times"), [(1_000, [1_000, 1_500, 1_900]), (5_000, [5_000] * 3), (None, [0] * 3)]
+)
+def test_later_ranges_are_as_old_as_their_share_of_the_records(
+    oldest_us: int | None, times: list[int]
+) -> None:
+    """The first one's time is known; a clock that went back makes none of them younger than it."""
+    ranges = [(100, 150), (150, 190), (190, 200)]
+    actions = [
+        ShipTail(
+            topic="t", partition=0, segment_id=None, base_offset=base, end_offset=end, bytes=1, reason=""
+        )
+        for base, end in ranges
+    ]
+    assert append_times(Lag("t", 0, 100, 200, oldest_us), actions, now_us=2_000) == times
+
+
+def test_the_partition_with_the_oldest_record_goes_first(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the age of its first record that is not in the bucket, whatever its name is."""
+    begun: dict[str, list[int]] = {}
+    begin = PartitionTurns.begin
+
+    def recorded(turns: PartitionTurns, key: tuple[str, int], *arguments: Any, since_us: list[int]) -> None:
+        begun[key[0]] = since_us
+        begin(turns, key, *arguments, since_us=since_us)
+
+    monkeypatch.setattr(PartitionTurns, "begin", recorded)
+    with open_store(tmp_path / "data", f"file://{tmp_path}/bucket", clock) as store:
+        for name in ("b", "c", "a"):
+            store.create_topic(name).append(b"x", sync=True)
+            clock.advance(seconds=1)
+        store.topic("b").append(b"y", sync=True)
+        store.tierer.tail_pass()
+    assert begun == {name: [clock.now_us - 1_000_000 * age] for name, age in (("b", 3), ("c", 2), ("a", 1))}

@@ -90,9 +90,10 @@ class Claims:
             self._write_lineage(handle)
         if known is not None and announced and not fresh:
             return known
-        loaded = handle.manifest.load()
-        if known is not None and loaded is not None and loaded.head.epoch == known.epoch:
-            return known
+        if known is not None:
+            loaded = handle.manifest.load()
+            if loaded is not None and loaded.head.epoch == known.epoch:
+                return known
         with self.partition_lock(handle):
             other = self._committers.get(handle.key)
             if other is not None and other is not known:

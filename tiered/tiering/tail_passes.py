@@ -23,7 +23,7 @@ from .pass_executors import PassExecutors
 from .pauses import Pauses
 from .publish_actions import PublishActions
 from .reports import TailReport
-from .tail_survey import survey_tail
+from .tail_survey import append_times, survey_tail
 from .tiering_locks import TieringLocks
 
 
@@ -64,8 +64,8 @@ class TailPasses:
         - A partition without new records costs no request.
         - A full pass can run at the same time.
         - A partition that cannot be surveyed is left out, and the others go on (promise P11).
-        - Partitions do not wait for each other; see `PartitionTurns`. A partition whose uploads from an earlier pass go on is
-          left out.
+        - Partitions do not wait for each other; see `PartitionTurns`. If there are more than can be published in time, the
+          partition with the oldest record goes first. A partition whose uploads from an earlier pass go on is left out.
 
         Parameters
         ----------
@@ -86,7 +86,8 @@ class TailPasses:
                 for key, actions in tails.items():
                     pass_lock = ExitStack()
                     pass_lock.enter_context(self._locks.passes())
-                    self._turns.begin(key, actions, executor, pass_lock)
+                    since_us = append_times(lags[key], actions, self._context.clock())
+                    self._turns.begin(key, actions, executor, pass_lock, since_us=since_us)
             try:
                 self._turns.wait(wait_seconds)
             except BaseException:

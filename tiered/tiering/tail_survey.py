@@ -82,6 +82,18 @@ def survey_tail(
     return _lag(handle, segments, cursor), actions
 
 
+def append_times(lag: Lag, actions: Sequence[ShipTail], now_us: int) -> list[int]:
+    """Return when the first record of each action was appended.
+
+    That of the first action is known. The others are estimated, as if the records had come at an even rate until `now_us`:
+    another read of each file would be the price of more.
+    """
+    oldest_us = lag.oldest_append_us or 0
+    first, records = lag.published_offset, max(1, lag.records)
+    waited_us = max(0, now_us - oldest_us) if oldest_us else 0
+    return [oldest_us + waited_us * max(0, action.base_offset - first) // records for action in actions]
+
+
 def _segments_after(handle: PartitionHandle, published: int) -> list[SegmentFile]:
     """Open the segments that hold records at or after `published`, in offset order."""
     segments = handle.segments(lambda _, end: end > published)

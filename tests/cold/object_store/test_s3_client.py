@@ -53,6 +53,13 @@ def test_what_passes_is_repeated(status):
     assert [request.headers["if-none-match"] for request in requests] == ["*", "*"]
 
 
+def test_a_write_is_one_round_trip():
+    """The SDK asks before it sends what it takes for a file, bytes too: it waits for the answer, and then for another."""
+    with serving(lambda request: Answer(200, b"", ETAG)) as (endpoint, requests):
+        store_at(endpoint).put("key", b"x")
+    assert [(request.body, request.headers.get("expect")) for request in requests] == [(b"x", None)]
+
+
 def test_what_does_not_pass_is_raised_as_retryable():
     with serving(lambda request: refusal(503, "SlowDown")) as (endpoint, requests):
         with pytest.raises(ColdStorageError, match="SlowDown") as caught:

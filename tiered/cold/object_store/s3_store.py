@@ -213,7 +213,8 @@ class S3Store:
             ) from error
 
     def _put(self, key: str, data: Bytes, **condition: Any) -> str:
-        body = bytes(data)
+        # For `bytes` the SDK asks first whether it may send the body (Expect: 100-continue): another round trip.
+        body = bytearray(data)
         answer = self._client.call(
             "put",
             key,
