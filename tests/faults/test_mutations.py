@@ -40,8 +40,7 @@ def found(words: str) -> Iterator[None]:
 
 
 def treat_timeouts_as_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def publish(self, plan, **_):
-        base = self._known or self._load()
+    def publish(self, plan, base, **_):
         return self._put(base, self._propose(base, plan(base.head if base else None)))
 
     monkeypatch.setattr(Committer, "_publish", publish)

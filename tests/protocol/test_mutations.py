@@ -64,8 +64,7 @@ def test_using_an_object_name_again(patch: pytest.MonkeyPatch) -> None:
 def test_treating_a_timeout_as_a_failure(patch: pytest.MonkeyPatch) -> None:
     """The PUT lands after a sweep found nothing that could still name the object."""
 
-    def publish(self, plan, **_):
-        base = self._known or self._load()
+    def publish(self, plan, base, **_):
         planned = plan(base.head if base else None)
         if base is not None and planned == base.head:
             return base.head

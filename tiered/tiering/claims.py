@@ -153,7 +153,11 @@ class Claims:
         begin = max([local.start_offset, *(item.header.base_offset for item in local.segments[:1])])
         try:
             committer.claim(
-                lineage_epoch=lineage or FIRST_LINEAGE, start_offset=begin, may_begin=lineage is None
+                lineage_epoch=lineage or FIRST_LINEAGE,
+                start_offset=begin,
+                may_begin=lineage is None,
+                # As it was checked above: a head that changed since fails the compare-and-swap.
+                loaded=loaded,
             )
         except Fenced as newer:
             self.fences.write(handle, str(newer))
@@ -194,14 +198,17 @@ class Claims:
     def published_end(self, handle: PartitionHandle) -> int | None:
         """Return the known end of the published records; the first call reads it. None if nothing is published.
 
-        Another process that tiers too can have published more since.
+        Another process that tiers too can have published more since. A disk that never claimed the partition has published
+        nothing, and sends no request: the first claim reads the head, and checks it.
 
         Raises
         ------
         Fenced, ColdStorageError, CorruptionError, UnsupportedFormat
         """
         known = self.known_end(handle.meta, handle.partition)
-        return known if known is not None else self.read_published_end(handle)
+        if known is not None or read_lineage(handle.directory) is None:
+            return known
+        return self.read_published_end(handle)
 
     def known_end(self, meta: TopicMeta, partition: int) -> int | None:
         """Return the known end of the published records, without a request; None if it is unknown."""

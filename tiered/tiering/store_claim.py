@@ -10,7 +10,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from ..cold.manifest.restores import IntentWatch
-from ..cold.manifest.store_documents import StoreDocuments
+from ..cold.manifest.store_documents import NoStore, StoreDocuments
 from ..cold.object_store.probe import ProbeOutcome, check_conditional_writes
 from ..cold.object_store.protocol import ObjectStore
 from ..errors import ColdStorageError, CorruptionError, DiskFull, Fenced, UnsupportedFormat
@@ -60,18 +60,19 @@ class StoreClaim:
         RestoreUnderWay
         ColdStorageError, CorruptionError, UnsupportedFormat
         """
-        bucket = StoreDocuments(self._tiers.object_store)
-        if bucket.read_store_id() is None:
+        try:
+            self._claim_store(StoreDocuments(self._tiers.object_store), may_begin=False)
+        except NoStore:
             return False
-        self._claim_store(bucket)
         return True
 
-    def _claim_store(self, bucket: StoreDocuments) -> None:
+    def _claim_store(self, bucket: StoreDocuments, *, may_begin: bool = True) -> None:
         """Claim the prefix for this store; the claim gives up a restore that was cut short."""
         self._documents_lineage = bucket.claim_store(
             self._store_id,
             self._lineage,
             left_seconds=lambda intent: self.restores.left_seconds(bucket, intent),
+            may_begin=may_begin,
         )
         self.restores.clear()
 

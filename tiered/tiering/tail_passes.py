@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 from ..engine.context import StoreContext
@@ -14,7 +15,7 @@ from ..errors import StoreClosed, StoreLocked, TieredError, TopicNotFound, as_ti
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import ShipTail
 from ..policies.executor import make_report
-from ..policies.turns import PartitionTurns
+from ..policies.turns import SLOTS, PartitionTurns
 from ..survey.lag import Lag
 from ..warm.partition_directory import read_start_offset
 from .claims import Claims
@@ -110,11 +111,9 @@ class TailPasses:
                 problems[topic, 0] = error
 
         tails: dict[tuple[str, int], list[ShipTail]] = {}
-        under_way = self._turns.under_way()
-        for meta, partition in self._topics.partitions(unread) if self._context.tiers.has_cold else ():
+
+        def survey(meta: TopicMeta, partition: int) -> None:
             key = meta.name, partition
-            if key in under_way or not wanted(*key) or self._pauses.of(meta.name):
-                continue
             try:
                 handle = PartitionHandle.of(self._topics, meta, partition)
                 lags[key], actions = survey_tail(self._claims, handle)
@@ -124,6 +123,21 @@ class TailPasses:
             else:
                 if actions:
                     tails[key] = actions
+
+        under_way = self._turns.under_way()
+        unknown: list[tuple[TopicMeta, int]] = []
+        for meta, partition in self._topics.partitions(unread) if self._context.tiers.has_cold else ():
+            key = meta.name, partition
+            if key in under_way or not wanted(*key) or self._pauses.of(meta.name):
+                continue
+            if self._claims.known_end(meta, partition) is None:
+                unknown.append((meta, partition))
+            else:
+                survey(meta, partition)
+        if unknown:
+            # Each of them reads a head.
+            with ThreadPoolExecutor(min(SLOTS, len(unknown)), thread_name_prefix="tiered-survey") as threads:
+                list(threads.map(lambda item: survey(*item), unknown))
         return tails
 
     def lags(self) -> list[Lag]:

@@ -29,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 from uuid import UUID, uuid4
 
 from ...errors import ColdStorageError, CorruptionError, Fenced, PreconditionFailed
@@ -135,6 +136,7 @@ class Committer:
         start_offset: int = 0,
         may_begin: bool | None = None,
         check: Callable[[], None] = lambda: None,
+        loaded: LoadedHead | Literal["read"] | None = "read",
     ) -> int:
         """Publish the next epoch, which fences every earlier committer, and return it.
 
@@ -152,6 +154,9 @@ class Committer:
         check
             Raises to abandon the claim. Called between reading the head and publishing, again after a new lineage
             appeared, and every few seconds.
+        loaded
+            The head as the caller read and checked it, None if there is none: saves a read. If it changed since, the
+            compare-and-swap fails, and the head is read again.
 
         Raises
         ------
@@ -197,7 +202,8 @@ class Committer:
 
         with self._lock:
             self._known = self._last_commit_id = None
-            self.epoch, self._fenced = self._publish(plan, race_seconds=CLAIM_SECONDS).epoch, None
+            base = self._load() if loaded == "read" else loaded
+            self.epoch, self._fenced = self._publish(plan, base, race_seconds=CLAIM_SECONDS).epoch, None
             return self.epoch
 
     def commit(self, change: Callable[[Head], Head]) -> Head:
@@ -222,7 +228,7 @@ class Committer:
                 raise Fenced(self._fenced)
             if not self.epoch:
                 raise RuntimeError("claim() comes before commit()")
-            return self._publish(plan)
+            return self._publish(plan, self._known or self._load())
 
     def publish_objects(
         self, entries: Iterable[ObjectEntry], schemas: Mapping[int, str] | None = None
@@ -314,10 +320,14 @@ class Committer:
             raise CorruptionError("an older head is in the place of the last one", where=self._where)
         return head
 
-    def _publish(self, plan: Callable[[Head | None], Head], *, race_seconds: float = 0.0) -> Head:
-        """Publish what `plan` makes of the head; for `race_seconds`, a lost race costs neither an attempt nor a wait."""
+    def _publish(
+        self, plan: Callable[[Head | None], Head], base: LoadedHead | None, *, race_seconds: float = 0.0
+    ) -> Head:
+        """Publish what `plan` makes of the head `base`, or of a later one.
+
+        For `race_seconds`, a lost race costs neither an attempt nor a wait.
+        """
         until = self._monotonic() + race_seconds
-        base = self._known or self._load()
         proposal: Head | None = None
         failure: ColdStorageError | None = None
         attempts = lost = 0

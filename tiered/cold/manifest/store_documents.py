@@ -39,6 +39,10 @@ LeftSeconds = Callable[[Intent], float]
 """Returns how long an intent is still valid unless it is renewed; 0 if it has expired."""
 
 
+class NoStore(Exception):
+    """The prefix belongs to no store yet; `StoreDocuments.claim_store` raises it if the caller asks for it."""
+
+
 def _always_valid(_: Intent) -> float:
     return INTENT_SECONDS_MAX
 
@@ -57,7 +61,12 @@ class StoreDocuments:
         self._sleep = sleep
 
     def claim_store(
-        self, store_id: UUID, lineage: int = 1, *, left_seconds: LeftSeconds = _always_valid
+        self,
+        store_id: UUID,
+        lineage: int = 1,
+        *,
+        left_seconds: LeftSeconds = _always_valid,
+        may_begin: bool = True,
     ) -> int:
         """Make this prefix the store's own, permanently; a repeat does nothing.
 
@@ -67,6 +76,8 @@ class StoreDocuments:
         ----------
         lineage
             The number of restores behind the caller's store, counted from 1.
+        may_begin
+            Whether to claim a prefix that belongs to no store yet; False raises `NoStore`.
 
         Returns
         -------
@@ -86,6 +97,8 @@ class StoreDocuments:
 
         def change(current: dict[str, Any] | None, known: int) -> dict[str, Any]:
             if current is None:
+                if not may_begin:
+                    raise NoStore
                 self._check_vacant()
                 return _with_lineage({"id": str(store_id)}, lineage)
             owner = self._id(current)
