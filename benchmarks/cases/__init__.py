@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..harness import Bench, Case
-from .append import append, append_batch
+from .append import append, append_batch, append_rows
 from .cold import cold_filter, cold_scan, cold_scan_s3
 from .flight import flight_append, flight_latency, flight_scan
 from .manifest import manifest
@@ -20,6 +20,7 @@ from .sync import group_commit, sync_append
 CASES: dict[str, Callable[[Bench], Case]] = {
     "append": append,
     "append-batch": append_batch,
+    "append-rows": append_rows,
     "sync-append": sync_append,
     "group-commit": group_commit,
     "scan-none": warm_scan,

@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
 
+import tiered
+from tiered import Topic
 from tiered.format.checksum import crc32c
 
 from ..data import open_topic, segments, settings, values
@@ -117,6 +120,61 @@ def _every_interval(records: list[bytes], add: Callable[[bytes], object], commit
         if i % _CLOCK_EVERY == 0 and time.monotonic() >= due:
             commit()
             due = time.monotonic() + 0.05
+
+
+_ROWS_EACH = 1_000
+_ROWS_SCHEMA = pa.schema([("number", pa.int64()), ("name", pa.string()), ("ratio", pa.float64())])
+
+
+def append_rows(bench: Bench) -> Case:
+    """One thread, sync=interval; flushes and the last sync are inside the time."""
+    count = bench.size(200_000, 2_000)
+    rows = [{"number": i, "name": f"name {i}", "ratio": i / 2} for i in range(count)]
+    records = [{"value": value, "key": b"k%d" % (i % 100)} for i, value in enumerate(values(count))]
+
+    def measured(
+        items: list[dict[str, Any]],
+        schema: pa.Schema | None,
+        work: Callable[[Topic, list[dict[str, Any]]], object],
+    ) -> Callable[[Path], Sample]:
+        def measure(folder: Path) -> Sample:
+            with tiered.open(folder / "store", settings=settings("interval")) as store:
+                topic = store.create_topic("rows", schema=schema)
+                topic.append_many(items[:1])
+                with stopwatch() as watch:
+                    work(topic, items)
+                    topic.flush()
+            return Sample(count / watch.seconds)
+
+        return measure
+
+    def one_by_one(topic: Topic, items: list[dict[str, Any]]) -> None:
+        for item in items:
+            topic.append(item)
+
+    def many(topic: Topic, items: list[dict[str, Any]]) -> None:
+        for start in range(0, count, _ROWS_EACH):
+            topic.append_many(items[start : start + _ROWS_EACH])
+
+    def arrow(topic: Topic, items: list[dict[str, Any]]) -> None:
+        for start in range(0, count, _ROWS_EACH):
+            topic.append_batch(
+                pa.RecordBatch.from_pylist(items[start : start + _ROWS_EACH], schema=topic.schema)
+            )
+
+    return Case(
+        f"Append dicts, {_ROWS_EACH:,} at a time, one thread",
+        "records/s",
+        (
+            Variant("append_many of rows of three columns", measured(rows, _ROWS_SCHEMA, many), _INTERVAL),
+            Variant("append of one row", measured(rows, _ROWS_SCHEMA, one_by_one), _INTERVAL),
+            Variant("RecordBatch.from_pylist, append_batch", measured(rows, _ROWS_SCHEMA, arrow), _INTERVAL),
+            Variant("append_many of values of 100 B and keys", measured(records, None, many), _INTERVAL),
+        ),
+        (Target("append_many of rows of three columns", 3, against="append of one row"),),
+        "Rows of a typed topic have an integer, a text and a float.",
+        rounds_each=3,
+    )
 
 
 def append_batch(bench: Bench) -> Case:

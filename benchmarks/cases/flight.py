@@ -79,9 +79,15 @@ def flight_append(bench: Bench) -> Case:
     records = values(bench.size(200_000, 2_000))
     batch = pa.record_batch({"value": pa.array([bytes(1000)] * bench.size(200_000, 2_000), pa.binary())})
 
+    dicts = [{"value": value, "key": b"k%d" % (i % 100)} for i, value in enumerate(records)]
+
     def one_by_one(topic: Topic) -> None:
         for value in records:
             topic.append(value)
+
+    def lists(topic: Topic) -> None:
+        for start in range(0, len(dicts), 1_000):
+            topic.append_many(dicts[start : start + 1_000])
 
     def waited(topic: Topic) -> None:
         for value in records[: len(records) // 200]:
@@ -116,6 +122,9 @@ def flight_append(bench: Bench) -> Case:
             Variant(
                 "append_many, over Flight",
                 measured(_served, lambda topic: topic.append_many(records), len(records)),
+            ),
+            Variant(
+                "append_many of 1,000 dicts with a key, over Flight", measured(_served, lists, len(dicts))
             ),
             Variant("append one by one, over Flight", measured(_served, one_by_one, len(records))),
             Variant("append one by one, in the process", measured(_local, one_by_one, len(records))),

@@ -151,8 +151,11 @@ def test_a_list_with_a_wrong_record_is_refused_as_a_whole(tmp_path: Path, name: 
     "record", [{"value": b"v", "headers": {"h": b"1"}}, {"value": b"v", "timestamp": 7}, {"value": b"v", "partition": 1}, {"value": b"text", "key": "text"}, {"value": bytearray(b"v")}],
     ids=["headers", "a timestamp", "a partition", "a text as key", "a bytearray"],
 )  # fmt: skip
-def test_records_that_are_not_plain_go_one_by_one(record: dict[str, Any]) -> None:
-    assert ingest.plain_records([{"value": b"v"}] * 20 + [record], RECORD_BYTES_MAX) is None
+def test_records_that_are_not_plain_go_one_by_one(tmp_path: Path, record: dict[str, Any]) -> None:
+    with open_store(tmp_path, None, Clock(), settings=options(1 << 20, None)) as store:
+        shape = store.create_topic("log").opened  # type: ignore[attr-defined]
+        assert ingest.plain_records(shape, [{"value": b"v"}] * 20) is not None
+        assert ingest.plain_records(shape, [{"value": b"v"}] * 20 + [record]) is None
 
 
 def test_short_lists_share_a_block_and_long_ones_make_their_own(tmp_path: Path) -> None:
@@ -221,7 +224,7 @@ def test_records_that_fill_a_buffer_end_with_the_one_that_reaches_its_bytes(
     lengths: list[int], bytes_max: int, rows_max: int
 ) -> None:
     """As appends one by one, each of which is refused once the buffer is full."""
-    records = PlainRecords.of([None] * len(lengths), [b"v" * length for length in lengths], lengths)
+    records = PlainRecords.of([[None] * len(lengths), [b"v" * length for length in lengths]], lengths)
     count = total = 0
     while count < len(lengths) and total < bytes_max and count < rows_max:
         total += records.slice(count, count + 1).total_bytes

@@ -85,7 +85,7 @@ def test_an_interrupt_anywhere_in_an_append_of_plain_records_leaves_all_or_none(
         RecordBuffer.add_plain.__code__,
         PlainRecords.count_to_fill.__code__,
     }
-    records = PlainRecords.of([b"k", None, b"l"], [b"1", b"2", None], [2, 1, 1])
+    records = PlainRecords.of([[b"k", None, b"l"], [b"1", b"2", None]], [2, 1, 1])
     point, interrupted, outcomes = 0, True, set()
     while interrupted:
         with writing(tmp_path / str(point)) as writer:
@@ -103,14 +103,25 @@ def test_an_interrupt_anywhere_in_an_append_of_plain_records_leaves_all_or_none(
     assert point > 6
 
 
-def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["row", "plain rows"])
+def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_path: Path, way: str) -> None:
+    plain = PlainRecords.of([[2], ["y"]], [1], 20)
+    codes = {
+        PendingRows.append_row.__code__,
+        PendingRows.append_plain.__code__,
+        RowBuffer.add_plain.__code__,
+        PlainRecords.timestamps_us.__code__,
+    }
     point = 0
     while True:
         with writing(tmp_path / str(point), TYPED) as writer:
             append_row(writer, 1, "x")
-            with interrupting({PendingRows.append_row.__code__}, point) as left:
+            with interrupting(codes, point) as left:
                 with suppress(Interrupted):
-                    writer.append_row((2, "y"), 2, 10)
+                    if way == "row":
+                        writer.append_row((2, "y"), 2, 10)
+                    else:
+                        writer.append_plain(plain, 2)
             assert aligned(writer.pending.buffer)
             append_row(writer, 3, "z")
         [name] = list_segments(tmp_path / str(point)).segments
@@ -127,7 +138,7 @@ def test_an_interrupt_anywhere_in_a_typed_append_leaves_the_columns_aligned(tmp_
     assert point > 4
 
 
-@pytest.mark.parametrize("kind", ["record", "row", "plain records"])
+@pytest.mark.parametrize("kind", ["record", "row", "plain records", "plain rows"])
 def test_an_interrupt_anywhere_in_an_append_that_fills_a_block_leaves_room_for_the_next(
     kind: str, tmp_path: Path
 ) -> None:
@@ -139,15 +150,21 @@ def test_an_interrupt_anywhere_in_an_append_that_fills_a_block_leaves_room_for_t
             PendingRows.append_row,
             PendingRows.append_plain,
             RecordBuffer.add_plain,
+            RowBuffer.add_plain,
         )
     }
     point, interrupted = 0, True
     while interrupted:
-        with writing(tmp_path / str(point), TYPED if kind == "row" else TOPIC, block_bytes=1000) as writer:
+        with writing(
+            tmp_path / str(point), TYPED if kind.endswith(("row", "rows")) else TOPIC, block_bytes=1000
+        ) as writer:
             add: dict[str, Callable[[int], int]] = {
                 "record": lambda size: writer.append_record(None, b"v" * size, None, 1, size),
                 "row": lambda size: writer.append_row((1, "x"), 1, size),
-                "plain records": lambda size: _added(writer, PlainRecords.of([None], [b"v" * size], [size])),
+                "plain records": lambda size: _added(
+                    writer, PlainRecords.of([[None], [b"v" * size]], [size])
+                ),
+                "plain rows": lambda size: _added(writer, PlainRecords.of([[1], ["x"]], [size])),
             }
             with interrupting(codes, point) as left, suppress(Interrupted):
                 add[kind](5000)

@@ -34,7 +34,8 @@ from .records import Appended, OffsetRange, Record, merge_ranges, report_appende
 from .topic_shape import TopicShape
 
 _MANY_ROWS_MAX = 1 << 16
-_MANY_ROWS_MIN = 8
+MANY_ROWS_MIN = 8
+"""Fewer records than this are cheaper to check one by one than by columns."""
 _MANY_BYTES_MAX = 32 << 20
 _RUN_BYTES = 4 << 20
 _RECORD_KEYS = {"value", "key", "headers", "timestamp", "partition"}
@@ -176,8 +177,7 @@ def append_records(
     ranges: list[OffsetRange] = []
     with report_appended(ranges):
         for chunk in record_lists(records, _MANY_ROWS_MAX):
-            columns = not topic.typed and len(chunk) >= _MANY_ROWS_MIN
-            plain = plain_records(chunk, topic.record_bytes_max) if columns else None
+            plain = plain_records(topic, chunk) if len(chunk) >= MANY_ROWS_MIN else None
             if plain is not None:
                 _append_plain(topic, plain, ranges)
             else:
@@ -189,15 +189,24 @@ def append_records(
 
 def _append_plain(topic: OpenTopic, records: PlainRecords, ranges: list[OffsetRange]) -> None:
     """Append records by columns: to the pending rows, or as blocks of their own if they fill half a block."""
-    if topic.partitions == 1 or not any(records.keys):
-        _append_share(topic, records, 0 if topic.partitions == 1 else None, ranges)
-        return
     # Records without a key all go to one partition: the records of a partition keep their order.
     keyless = topic.sticky
-    for partition, share in by_key(records, topic.partitions, keyless):
+    for partition, share in shares_of(topic, records, keyless):
         wrote = _append_share(topic, share, partition, ranges)
         if wrote and partition == keyless:
             topic.sticky = (keyless + 1) % topic.partitions
+
+
+def shares_of(
+    topic: TopicShape, records: PlainRecords, keyless: int
+) -> Iterable[tuple[int | None, PlainRecords]]:
+    """Divide records among the topic's partitions; the partition is None if no record has a key."""
+    key_at = topic.key_at if topic.typed else 0
+    if topic.partitions == 1:
+        return [(0, records)]
+    if key_at is None:
+        return [(None, records)]
+    return by_key(records, records.columns[key_at], topic.partitions, keyless)
 
 
 def _append_share(
@@ -205,17 +214,21 @@ def _append_share(
 ) -> bool:
     """Append records to one partition; None: each block to the next partition. Return whether a block was written."""
     writer = topic.writer(topic.sticky if partition is None else partition)
-    if records.total_bytes >= topic.block_bytes // 2 or len(records.values) >= writer.rows_max:
+    if records.total_bytes >= topic.block_bytes // 2 or len(records.sizes) >= writer.rows_max:
         for part in records.split(_MANY_BYTES_MAX):
-            batch = plain_batch(part.keys, part.values, topic.schema)
+            batch = plain_batch(part.columns, topic.schema)
             _append_columns(topic, batch, None, partition, ranges)
         return True
     wrote = False
     while True:
-        offset, count = writer.append_plain(records, topic.clock())
+        try:
+            offset, count = writer.append_plain(records, topic.clock())
+        except SchemaGrew:
+            writer.change_schema(topic.meta)
+            continue
         if count:
             ranges.append(OffsetRange(writer.partition, offset, offset + count))
-        if count == len(records.values):
+        if count == len(records.sizes):
             return wrote
         records = records.slice(count)
         writer, wrote = make_room(topic, writer, sticky=partition is None), True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from types import NoneType
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..format.record import check_record_size, key_bytes, partition_of
 from ..format.schema import TIMESTAMP, TIMESTAMP_US_MAX, TIMESTAMP_US_MIN, body_schema, nulls, to_batches
 from ..format.sizes import largest_record
 from ..hot.row_buffer import PlainRecords
+from .topic_shape import TopicShape
 
 CAST_BYTES_MAX = 64 << 20
 """A Table up to this size stays in memory in its cast form from the check to the append; a larger one is cast twice."""
@@ -227,52 +228,62 @@ def check_records(batch: pa.RecordBatch, limit: int, size: int | None = None) ->
     check_record_size(largest_record(batch, limit, size), limit)
 
 
-def plain_records(records: Sequence[Any], record_bytes_max: int) -> PlainRecords | None:
-    """Return the columns of a list of `bytes`, or of dicts of a `bytes` or None value and key; None for other records.
+def plain_records(topic: TopicShape, records: Sequence[Any]) -> PlainRecords | None:
+    """Return the columns of a list of plain records; None for other records, which the caller checks one by one.
 
-    None too if a record is larger than `record_bytes_max`: the caller then checks the records one by one.
+    Plain are, in a record topic, `bytes` and dicts of a `bytes` or None value and key, and in a typed topic the dicts that
+    `ColumnChecker` takes. None too if a record is larger than the topic takes.
     """
+    columns = _record_columns(records) if topic.check_rows is None else topic.check_rows(records)
+    if columns is None or max(columns[1]) > topic.record_bytes_max:
+        return None
+    return PlainRecords.of(columns[0], columns[1], topic.row_bytes, topic.stamp_at)
+
+
+def _record_columns(records: Sequence[Any]) -> tuple[list[Sequence[bytes | None]], list[int]] | None:
     types = set(map(type, records))
-    keys: Sequence[bytes | None]
     if types == {bytes}:
-        keys, values = [None] * len(records), records
-        sizes = list(map(len, records))
-    elif types == {dict} and {"value", "key"}.issuperset(chain.from_iterable(records)):
+        return [[None] * len(records), records], list(map(len, records))
+    if types == {dict} and {"value", "key"}.issuperset(chain.from_iterable(records)):
         keys = [record.get("key") for record in records]
         values = [record.get("value") for record in records]
-        if not {*map(type, keys), *map(type, values)} <= {bytes, NoneType}:
-            return None
-        sizes = [len(value or b"") + len(key or b"") for value, key in zip(values, keys, strict=True)]
-    else:
-        return None
-    if max(sizes) > record_bytes_max:
-        return None
-    return PlainRecords.of(keys, values, sizes)
+        if {*map(type, keys), *map(type, values)} <= {bytes, NoneType}:
+            sizes = [len(value or b"") + len(key or b"") for value, key in zip(values, keys, strict=True)]
+            return [keys, values], sizes
+    return None
 
 
-def by_key(records: PlainRecords, partitions: int, keyless: int) -> Iterator[tuple[int, PlainRecords]]:
+def by_key(
+    records: PlainRecords, keys: Sequence[Any], partitions: int, keyless: int
+) -> Iterator[tuple[int | None, PlainRecords]]:
     """Divide records among partitions by their keys, keeping the order within each.
 
     Yields
     ------
     (partition, records)
-        Partition `keyless` gets the records whose key is None or empty too.
+        Partition `keyless` gets the records whose key is None or empty too. The partition is None if none has a key.
     """
-    partition_by_key = {key: partition_of(key, partitions) if key else keyless for key in set(records.keys)}
+    encoded = {key: key_bytes(key) for key in set(keys)}
+    if not any(encoded.values()):
+        yield None, records
+        return
+    partition_by_key = {
+        key: partition_of(plain, partitions) if plain else keyless for key, plain in encoded.items()
+    }
     rows: dict[int, list[int]] = {}
-    for row, partition in enumerate(map(partition_by_key.__getitem__, records.keys)):
+    for row, partition in enumerate(map(partition_by_key.__getitem__, keys)):
         rows.setdefault(partition, []).append(row)
     for partition, its_rows in rows.items():
         yield partition, records.take(its_rows)
 
 
-def plain_batch(
-    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], schema: pa.Schema
-) -> pa.RecordBatch:
-    """Return a batch of the record schema that has these keys and values, and no headers."""
-    count = len(values)
-    columns = {"value": pa.array(values, pa.binary())}
-    if keys is not None and keys.count(None) < count:
-        columns["key"] = pa.array(keys, pa.binary())
-    arrays = [columns[field.name] if field.name in columns else nulls(count, field.type) for field in schema]
+def plain_batch(columns: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch of these first columns of a schema; the others are null."""
+    count = len(columns[0])
+    arrays = [
+        nulls(count, field.type)
+        if column is None or column.count(None) == count
+        else pa.array(column, field.type)
+        for field, column in zip_longest(schema, columns)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import ConfigError
+from ..format.schema import body_schema
+from ..format.sizes import row_bytes
 from ..format.topic_meta import TopicMeta
+from ..hot.column_checks import ColumnChecker
 from ..hot.row_checks import RowChecker
 from ..reader.query import bound, plain_bounds, plain_partition
 from ..settings.sections import StoreSettings
@@ -20,8 +23,10 @@ class TopicShape:
         The topic's document; its columns and partitions may grow.
     typed
         Whether the topic has columns of its own instead of the record schema.
-    check_row
-        Checks a row of a typed topic; None for a record topic.
+    check_row, check_rows
+        Check a row, or many rows by columns, of a typed topic; None for a record topic.
+    row_bytes
+        The bytes of a record in memory beyond its size (`tiered.format.sizes`).
     stamp_at, key_at
         The index of the timestamp column and of the key column; None without one.
     sticky
@@ -47,6 +52,8 @@ class TopicShape:
         self.schema = meta.schema
         self.typed = meta.typed
         self.check_row = RowChecker(meta.schema) if self.typed else None
+        self.check_rows = ColumnChecker(meta.schema) if self.typed else None
+        self.row_bytes = row_bytes(body_schema(meta.schema))
         self.stamp_at, self.key_at = (
             None if name is None else meta.schema.get_field_index(name) for name in (meta.timestamp, meta.key)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat, zip_longest
+from itertools import zip_longest
 
 from ..errors import Fenced, TieredError, copy_error
 from ..format.producers import UNKNOWN_OFFSET, ProducerHistory, ProducerTable
@@ -79,24 +79,32 @@ class PendingRows(PendingFields):
             return buffer.base_offset + row
 
     def append_plain(self, records: PlainRecords, timestamp_us: int) -> tuple[int, int]:
-        """Add as many checked records as `append_record` would one by one.
+        """Add as many checked records as `append_record` or `append_row` would one by one.
 
         Returns
         -------
         (int, int)
             Offset of the first record, and how many were added; before more are, the caller writes the pending rows.
+
+        Raises
+        ------
+        SchemaGrew
+            The records have more columns than the buffer.
         """
         with self.lock:
             if self.fault is not None:
                 raise copy_error(self.fault)
             buffer = self.buffer
             row = len(buffer.timestamps_us)
+            if len(records.columns) > buffer.width:
+                raise SchemaGrew
             count = records.count_to_fill(self._bytes_max - buffer.bytes, self.rows_max - row)
-            if count < len(records.values):
+            if count < len(records.sizes):
                 records = records.slice(0, count)
+            timestamps = records.timestamps_us(timestamp_us)
             try:
-                buffer.add_plain(records)  # type: ignore[union-attr]
-                buffer.timestamps_us.extend(repeat(timestamp_us, len(records.values)))
+                buffer.add_plain(records)
+                buffer.timestamps_us.extend(timestamps)
             except BaseException:
                 buffer.truncate(row)
                 raise

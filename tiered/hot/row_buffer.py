@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, zip_longest
+from itertools import accumulate, repeat, zip_longest
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -30,46 +30,62 @@ Number = tuple[int, int, int]
 
 
 class PlainRecords(NamedTuple):
-    """Records of `bytes` values and keys without headers, one list a column.
+    """Checked records, one list a column: rows of a typed topic, or keys and values without headers.
 
     Attributes
     ----------
+    columns
+        The topic's first columns: of a record topic, keys and values.
     sizes
-        The bytes of each record: its value and key.
+        The size of each record (`tiered.format.sizes`).
+    row_bytes
+        The bytes of a record in memory beyond its size.
+    stamp_at
+        The index of the topic's timestamp column; None without one.
     total_bytes
         The bytes of all records in memory.
     """
 
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
+    columns: Sequence[Sequence[Any]]
     sizes: Sequence[int]
+    row_bytes: int
+    stamp_at: int | None
     total_bytes: int
 
     @classmethod
     def of(
-        cls, keys: Sequence[bytes | None], values: Sequence[bytes | None], sizes: Sequence[int]
+        cls,
+        columns: Sequence[Sequence[Any]],
+        sizes: Sequence[int],
+        row_bytes: int = RECORD_OVERHEAD_BYTES,
+        stamp_at: int | None = None,
     ) -> PlainRecords:
         """Return the records of these columns."""
-        return cls(keys, values, sizes, sum(sizes) + RECORD_OVERHEAD_BYTES * len(sizes))
+        return cls(columns, sizes, row_bytes, stamp_at, sum(sizes) + row_bytes * len(sizes))
 
     def slice(self, start: int, end: int | None = None) -> PlainRecords:
         """Return the records ``[start, end)``."""
-        return self.of(self.keys[start:end], self.values[start:end], self.sizes[start:end])
+        columns = [column[start:end] for column in self.columns]
+        return self.of(columns, self.sizes[start:end], self.row_bytes, self.stamp_at)
 
     def take(self, rows: Sequence[int]) -> PlainRecords:
         """Return the records of these rows."""
-        keys, values, sizes = self.keys, self.values, self.sizes
-        return self.of(
-            [keys[row] for row in rows], [values[row] for row in rows], [sizes[row] for row in rows]
-        )
+        columns = [[column[row] for row in rows] for column in self.columns]
+        return self.of(columns, [self.sizes[row] for row in rows], self.row_bytes, self.stamp_at)
+
+    def timestamps_us(self, now_us: int) -> list[int]:
+        """Return the record timestamps: those of the timestamp column where it has a value, else `now_us`."""
+        if self.stamp_at is None:
+            return [now_us] * len(self.sizes)
+        return [now_us if stamp is None else stamp for stamp in self.columns[self.stamp_at]]
 
     def count_to_fill(self, bytes_max: int, rows_max: int) -> int:
         """Return how many records a buffer with this room takes: it is full with the one that reaches `bytes_max`."""
         if bytes_max <= 0 or rows_max <= 0:
             return 0
-        count = min(len(self.values), rows_max)
+        count = min(len(self.sizes), rows_max)
         if self.total_bytes > bytes_max:
-            ends = list(accumulate(size + RECORD_OVERHEAD_BYTES for size in self.sizes))
+            ends = list(accumulate(size + self.row_bytes for size in self.sizes))
             return min(count, bisect_left(ends, bytes_max) + 1)
         return count
 
@@ -77,10 +93,10 @@ class PlainRecords(NamedTuple):
         """Cut after each record that reaches `bytes_max`."""
         rest = self
         while rest.total_bytes > bytes_max:
-            count = rest.count_to_fill(bytes_max, len(rest.values))
+            count = rest.count_to_fill(bytes_max, len(rest.sizes))
             yield rest.slice(0, count)
             rest = rest.slice(count)
-        if rest.values:
+        if rest.sizes:
             yield rest
 
 
@@ -151,8 +167,9 @@ class RecordBuffer(RowFields):
 
     def add_plain(self, records: PlainRecords) -> None:
         """Add key and value of each record; the records count once the caller adds their timestamps."""
-        self.keys.extend(records.keys)
-        self.values.extend(records.values)
+        keys, values = records.columns
+        self.keys.extend(keys)
+        self.values.extend(values)
         self.bytes += records.total_bytes
 
     @property
@@ -262,6 +279,13 @@ class RowBuffer:
         for column, value in zip_longest(self.columns, values):
             column.append(value)
         self.bytes += size + self.row_bytes
+
+    def add_plain(self, records: PlainRecords) -> None:
+        """Add the columns of each record; the records count once the caller adds their timestamps."""
+        # As in `add`.
+        for column, values in zip_longest(self.columns, records.columns):
+            column.extend(repeat(None, len(records.sizes)) if values is None else values)
+        self.bytes += records.total_bytes
 
     @property
     def width(self) -> int:

@@ -20,12 +20,14 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _MICROSECOND = timedelta(microseconds=1)
 
+MISFITS = (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException)
+"""The errors of a check whose value does not fit."""
+
 Checker = Callable[[Any], tuple[Any, int]]
 """Return the value to store and its size in bytes (`tiered.format.sizes`).
 
 The value to store is independent of the caller's: a list that the caller changes later changes nothing. It is None for
-every kind of null. A value that does not fit raises `ValueError`, `TypeError`, `LookupError`, `ArithmeticError` or an
-Arrow error.
+every kind of null. A value that does not fit raises one of `MISFITS`.
 """
 
 
@@ -66,7 +68,7 @@ class RowChecker:
                 try:
                     value, more = check(value)
                     size += more
-                except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException) as error:
+                except MISFITS as error:
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                     raise SchemaMismatch(
                         f"column {name!r}: {_short(value)} does not fit {kind} ({reason})"
@@ -125,9 +127,9 @@ def _checker(kind: pa.DataType) -> Checker:
     if pt.is_boolean(kind):
         return lambda value: (value, 0) if type(value) is bool else by_arrow(value)
     if pt.is_timestamp(kind):
-        return lambda value: (_microseconds(value, kind), 0)
+        return lambda value: (microseconds(value, kind), 0)
     if pt.is_date(kind):
-        return lambda value: (_date(value), 0)
+        return lambda value: (plain_date(value), 0)
     if pt.is_struct(kind):
         return _struct_checker(kind)
     if pt.is_map(kind):
@@ -201,7 +203,7 @@ def _nullable(kind: pa.DataType) -> Checker:
     return lambda value: (None, 0) if value is None else check(value)
 
 
-def _microseconds(value: Any, kind: pa.TimestampType) -> int | None:
+def microseconds(value: Any, kind: pa.TimestampType) -> int | None:
     """Return a timestamp in microseconds; an int is milliseconds since the epoch, as everywhere in the API."""
     if type(value) is int:
         result = value * 1000
@@ -247,7 +249,7 @@ def _in_unit(value: np.datetime64, unit: Literal["us", "D"]) -> np.datetime64:
     return converted
 
 
-def _date(value: Any) -> date | None:
+def plain_date(value: Any) -> date | None:
     """Return a date; a number is days since the epoch."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()

@@ -8,13 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.append import PreparedRecord, prepare_record, prepare_records
+from ...engine.append import MANY_ROWS_MIN, PreparedRecord, prepare_record, prepare_records, shares_of
 from ...engine.ingest import (
     by_partition,
     cast_batches,
     check_records,
     key_presence,
     plain_batch,
+    plain_records,
     record_lists,
 )
 from ...engine.read import records_in
@@ -26,7 +27,7 @@ from ...format.record import Headers, check_record_size, key_bytes, partition_of
 from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
-from ...hot.row_buffer import RECORD_OVERHEAD_BYTES
+from ...hot.row_buffer import RECORD_OVERHEAD_BYTES, PlainRecords
 from ...reader.query import (
     Offsets,
     check_sync,
@@ -38,6 +39,7 @@ from ...reader.query import (
 )
 from ...store.interface.topic import Topic
 from ..wire.messages import ScanCommand
+from ..wire.packed_rows import PACKED_BYTES_MAX
 from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
 from .appender import BATCH_BYTES_MAX
@@ -48,6 +50,8 @@ from .remote_scan import RemoteScan
 from .topic_state import TopicState, body_of_rows
 
 _CHUNK_ROWS = 1 << 16
+# With more rows, an Arrow batch is faster: packed rows are packed and unpacked by Python.
+_PACKED_ROWS_MAX = 256
 
 
 class RemoteTopic(Topic):
@@ -128,12 +132,28 @@ class RemoteTopic(Topic):
         ranges: list[OffsetRange] = []
         with report_appended(ranges):
             for chunk in record_lists(records, _CHUNK_ROWS):
-                if not self.opened.typed and set(map(type, chunk)) == {bytes}:
-                    check_record_size(max(map(len, chunk)), self.opened.record_bytes_max)
-                    self._append_columns(plain_batch(None, chunk, self.schema), None, None, None, ranges)
-                else:
+                plain = plain_records(self.opened, chunk) if len(chunk) >= MANY_ROWS_MIN else None
+                if plain is None:
                     self._append_checked(prepare_records(self.opened, chunk), ranges)
+                elif len(chunk) <= _PACKED_ROWS_MAX and plain.total_bytes <= PACKED_BYTES_MAX:
+                    self._append_plain(plain, ranges)
+                else:
+                    batch = plain_batch(plain.columns, self.schema)
+                    self._append_columns(batch, None, None, None, ranges)
         return merge_ranges(ranges)
+
+    def _append_plain(self, records: PlainRecords, ranges: list[OffsetRange]) -> None:
+        """Append a few records by columns, a batch of packed rows for each partition."""
+        keyless, batches = self.opened.sticky, []
+        for partition, share in shares_of(self.opened, records, keyless):
+            rows = self.opened.new_buffer()
+            rows.add_plain(share)
+            rows.timestamps_us = share.timestamps_us(self.opened.clock())
+            batches.append(PendingBatch.of_rows(keyless if partition is None else partition, None, rows))
+            self.appender.add_batch(batches[-1])
+            if batches[-1].partition == keyless:
+                self.opened.sticky = (keyless + 1) % self.partitions
+        _wait_for((batch.ranges for batch in batches), ranges)
 
     def _append_checked(self, records: Iterable[PreparedRecord], ranges: list[OffsetRange]) -> None:
         """Append checked records one by one."""
