@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.clock import Clock
-from tests.support.stores import open_store
+from tests.support.stores import open_store, stepwise
 from tiered.policies.actions import ShipTail
+from tiered.policies.tail_pace import TailPace
 from tiered.policies.turns import PartitionTurns
 from tiered.survey.lag import Lag
+from tiered.tiering import tail_passes
 from tiered.tiering.tail_survey import append_times
 
 
@@ -63,3 +65,29 @@ def test_the_partition_with_the_oldest_record_goes_first(
         store.topic("b").append(b"y", sync=True)
         store.tierer.tail_pass()
     assert begun == {name: [clock.now_us - 1_000_000 * age] for name, age in (("b", 3), ("c", 2), ("a", 1))}
+
+
+def test_status_and_plan_have_the_pace_of_the_busy(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the default rate until a pass with many tails was measured, and by that pass from then on."""
+    tails = {"offload": {"after": "4h", "tail_interval": "10s"}}
+    with open_store(
+        tmp_path / "data", f"file://{tmp_path}/bucket", clock, settings=stepwise(**tails)
+    ) as store:
+        assert store.status().tails is None
+        topic = store.create_topic("t", partitions=3)
+        for partition in range(2):
+            topic.append(b"x", partition=partition, sync=True)
+        pace = store.status().tails
+        assert pace == store.plan().tails
+        assert pace == TailPace(2, 10.0, 10.0, pytest.approx(2 * 2 * 8640 * 0.005 / 1000))
+        assert store.status().to_json()["tails"]["partitions"] == 2
+        assert store.plan().to_json()["tails"]["reached_seconds"] == 10.0
+        monkeypatch.setattr(tail_passes, "_MEASURED_TAILS", 2)
+        report = store.tierer.tail_pass().report
+        assert store.tierer.tails.seconds_a_tail == pytest.approx(report.seconds / 2)
+        store.tierer.tails.seconds_a_tail = 20.0
+        assert store.status().tails == TailPace(2, 10.0, 40.0, pytest.approx(pace.usd_a_day / 4))
+        clock.advance(seconds=11)
+        assert store.plan().tails is None

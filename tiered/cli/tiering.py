@@ -19,6 +19,7 @@ from ..policies.executor import TierReport
 from ..policies.forecast.simulate import Simulation
 from ..policies.outlook import TierBytes
 from ..policies.plan import Plan
+from ..policies.tail_pace import TailPace
 from .options import (
     AsJson,
     ColdUrl,
@@ -87,6 +88,12 @@ def _print_status(report: StoreStatus) -> None:
     )
     free = f", {approximate_size(report.disk_free_bytes)} of disk free" if report.disk_free_bytes else ""
     say(f"store {report.url}, bucket {report.cold_url or 'none'}{free}")
+    _print_pace(report.tails)
+
+
+def _print_pace(pace: TailPace | None) -> None:
+    if pace is not None and (line := pace.describe()):
+        say(line)
 
 
 def _holdings(tier: TierHoldings) -> str:
@@ -151,6 +158,7 @@ def plan(
     say(_summary(result))
     if result.actions and result.tiers:
         say(f"afterwards: {_tiers(result.tiers)}")
+    _print_pace(result.tails)
     for note in result.notes:
         say(f"note: {note}")
 

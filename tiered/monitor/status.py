@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..policies.tail_pace import TailPace
+
 
 @dataclass(frozen=True, slots=True)
 class TierHoldings:
@@ -61,6 +63,8 @@ class StoreStatus:
     ----------
     deletions
         Names of the topics that are deleted on this disk and not in the bucket; the next pass finishes their deletion.
+    tails
+        The pace of the partitions that have new records; None if none has, or without a bucket.
     """
 
     url: str
@@ -68,6 +72,7 @@ class StoreStatus:
     disk_free_bytes: int
     partitions: tuple[PartitionStatus, ...]
     deletions: tuple[str, ...] = ()
+    tails: TailPace | None = None
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

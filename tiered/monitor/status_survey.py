@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..engine.writers import is_gone
 from ..errors import TieredError
 from ..policies.facts import PartitionFacts
+from ..policies.tail_pace import TailPace, tail_pace
 from ..survey.lag import Lag
 from ..survey.local_segments import LocalSegments, oldest_append_us
 from ..survey.partition_survey import PartitionSurvey
@@ -22,6 +23,7 @@ def store_status(watched: Watched) -> StoreStatus:
     context = watched.context
     root = context.tiers.locations.root
     rows: list[PartitionStatus] = []
+    busy: list[PartitionFacts] = []
 
     def problem(topic: str, partition: int, error: Exception) -> None:
         nothing = TierHoldings()
@@ -34,17 +36,37 @@ def store_status(watched: Watched) -> StoreStatus:
     surveys = watched.survey.partitions(lambda topic, error: problem(topic, 0, error), ask_bucket=True)
     for survey in surveys:
         try:
-            rows.append(_partition_status(watched, survey))
+            facts = partition_facts(survey)
+            rows.append(_partition_status(watched, survey, facts))
+            busy.append(facts)
         except (TieredError, OSError) as error:
             if not is_gone(context, survey.meta):
                 problem(survey.meta.name, survey.partition, error)
     free = context.host.disk_usage(root).free if root is not None else 0
     unfinished = tuple(item.name for item in deletions(root)) if root is not None else ()
-    return StoreStatus(context.url, context.tiers.locations.cold_url, free, tuple(rows), unfinished)
+    return StoreStatus(
+        context.url,
+        context.tiers.locations.cold_url,
+        free,
+        tuple(rows),
+        unfinished,
+        tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
+    )
 
 
-def _partition_status(watched: Watched, survey: PartitionSurvey) -> PartitionStatus:
-    facts, published, hot = partition_facts(survey), survey.published or NOTHING_PUBLISHED, survey.hot
+def _pace(watched: Watched, partitions: list[PartitionFacts]) -> TailPace | None:
+    settings = watched.context.settings
+    return tail_pace(
+        partitions,
+        settings.policy_for,
+        watched.context.clock(),
+        seconds_a_tail=watched.seconds_a_tail,
+        storage_class=settings.cold.storage_class,
+    )
+
+
+def _partition_status(watched: Watched, survey: PartitionSurvey, facts: PartitionFacts) -> PartitionStatus:
+    published, hot = survey.published or NOTHING_PUBLISHED, survey.hot
     live = facts.live_segments()
     known = watched.context.tiers.has_cold and survey.published is not None
     lag, unreadable = _lag(survey, facts)

@@ -20,6 +20,8 @@ class Watched:
     ----------
     running
         The running actions.
+    seconds_a_tail
+        As in `TailPasses`.
     passes
         The pass loop of this process; None if it runs no passes.
     """
@@ -29,4 +31,5 @@ class Watched:
     survey: StoreSurvey
     pauses: Pauses
     running: Running
+    seconds_a_tail: float
     passes: PassLoop | None = None

@@ -4,7 +4,7 @@
 ``executor`` calls the handler of each action, and `tiering` has the handlers.
 
 Other packages import `actions`, `cost`, `executor`, `facts`, `forecast`, `outlook`, `plan`, `policy`,
-`replan`, `rules`, `running`, `tail_joining` and `turns`.
+`replan`, `rules`, `running`, `tail_joining`, `tail_pace` and `turns`.
 """
 
 from .actions import (

@@ -36,6 +36,7 @@ from .outlook import TierBytes
 from .policy import Policy
 from .rules.partition_plan import PartitionPlan, promote, relieve_disk
 from .rules.sweep import sweep
+from .tail_pace import TailPace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Plan:
         The obstacles to actions, one line each.
     tiers
         The bytes in each tier before and after the plan; empty if they were not requested.
+    tails
+        The pace of the busy partitions; None if none is busy, or without a bucket.
     """
 
     now_us: int
@@ -55,6 +58,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     storage_class: str = "STANDARD"
     tiers: tuple[TierBytes, ...] = ()
+    tails: TailPace | None = None
 
     COLUMNS = ("action", "topic", "partition", "offsets", "size", "requests", "reason")
 
@@ -100,6 +104,7 @@ class Plan:
             "actions": [action.to_json() for action in self.actions],
             "notes": list(self.notes),
             "tiers": [asdict(item) for item in self.tiers],
+            "tails": None if self.tails is None else asdict(self.tails),
             "totals": {
                 "actions": counts,
                 "bytes": self.bytes,

@@ -121,6 +121,7 @@ class LocalStore(Store):
             tierer.survey,
             tierer.pauses,
             tierer.executors.running,
+            tierer.tails.seconds_a_tail,
             passes or self.passes,
         )
 

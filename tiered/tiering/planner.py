@@ -11,15 +11,18 @@ from ..policies.actions import Expire
 from ..policies.forecast.simulate import Simulation, simulate
 from ..policies.outlook import outlook
 from ..policies.plan import Plan, make_plan
-from .store_survey import StoreSurvey
+from ..policies.tail_pace import TailPace, tail_pace
+from .store_survey import StoreSurvey, SurveyResult
+from .tail_passes import TailPasses
 
 
 class Planner:
     """Plans for one open store."""
 
-    def __init__(self, context: StoreContext, survey: StoreSurvey) -> None:
+    def __init__(self, context: StoreContext, survey: StoreSurvey, tails: TailPasses) -> None:
         self._context = context
         self._survey = survey
+        self._tails = tails
         self._pauses = survey.pauses
 
     def plan(self, now: object) -> Plan:
@@ -68,6 +71,18 @@ class Planner:
             actions=actions,
             notes=plan.notes + local.notes + survey.notes,
             tiers=outlook(survey.everything, actions),
+            tails=self._pace(survey, now_us),
+        )
+
+    def _pace(self, survey: SurveyResult, now_us: int) -> TailPace | None:
+        if not self._context.tiers.has_cold:
+            return None
+        return tail_pace(
+            survey.known + survey.unknown,
+            self._context.settings.policy_for,
+            now_us,
+            seconds_a_tail=self._tails.seconds_a_tail,
+            storage_class=self._context.settings.cold.storage_class,
         )
 
     def simulate(self, until: object) -> Simulation:

@@ -15,6 +15,7 @@ from ..errors import StoreClosed, StoreLocked, TieredError, TopicNotFound, as_ti
 from ..format.topic_meta import TopicMeta
 from ..policies.actions import ShipTail
 from ..policies.executor import make_report
+from ..policies.tail_pace import SECONDS_A_TAIL
 from ..policies.turns import SLOTS, PartitionTurns
 from ..survey.lag import Lag
 from ..warm.partition_directory import read_start_offset
@@ -27,9 +28,18 @@ from .reports import TailReport
 from .tail_survey import append_times, survey_tail
 from .tiering_locks import TieringLocks
 
+_MEASURED_TAILS = 100
+"""Fewer tails than these say little about the pace of many."""
+
 
 class TailPasses:
-    """The tail passes of one open store. Thread-safe."""
+    """The tail passes of one open store. Thread-safe.
+
+    Attributes
+    ----------
+    seconds_a_tail
+        The duration of the last pass with many tails, divided by their number; `SECONDS_A_TAIL` before the first one.
+    """
 
     def __init__(
         self,
@@ -49,6 +59,7 @@ class TailPasses:
         self._executors = executors
         self._actions = actions
         self._turns = PartitionTurns()
+        self.seconds_a_tail = SECONDS_A_TAIL
         self._one_at_a_time = threading.Lock()
 
     # -- passes ----------------------------------------------------------------------------------
@@ -96,6 +107,8 @@ class TailPasses:
                 raise
             under_way = self._turns.under_way()
             report = make_report(self._turns.take_ended(), time.monotonic() - begun)
+            if len(report.done) >= _MEASURED_TAILS:
+                self.seconds_a_tail = report.seconds / len(report.done)
         return TailReport(report, lags, problems, under_way)
 
     def _survey_tails(

@@ -74,7 +74,6 @@ class Tierer:
         same = SameLog(context.pinned_producers)
         self.claims = Claims(self._tiers, context.store_id, context.clock, context.fs, same)
         self.survey = StoreSurvey(context, topics, self.claims, self.pauses)
-        self.planner = Planner(context, self.survey)
         self.locks = TieringLocks(lambda: self.survey.root, context.lifecycle)
         self._sweep = StoreSweep(context, topics, self.claims, self.pauses)
         local = LocalActions(context, topics, self.claims)
@@ -98,6 +97,7 @@ class Tierer:
         self.tails = TailPasses(
             context, topics, self.claims, self.pauses, self.locks, self.executors, publish
         )
+        self.planner = Planner(context, self.survey, self.tails)
         self._one_full_pass = threading.Lock()
 
     def abandon(self) -> None:
