@@ -49,8 +49,9 @@ docs: $(VENV)/.dev ## write the generated pages and tables anew
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/deploy.py
 
-bench: $(VENV)/.dev ## the benchmarks
-	$(BIN)/python -m benchmarks --write-docs
+bench: $(VENV)/.bench ## the benchmarks; with Cargo beside rivven-core too, with Maven beside Kafka
+	-@$(MAKE) --no-print-directory build/accelerator/.built
+	PYTHONPATH=$(CURDIR)/build/accelerator $(BIN)/python -m benchmarks --write-docs
 
 torture: $(VENV)/.dev ## the slow tests, for about 25 minutes; their counts go into docs/design/testing.md
 	mkdir -p build && rm -f $(TALLY)

@@ -22,7 +22,7 @@ def environment(folder: Path) -> dict[str, str]:
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
         "tiered": tiered.__version__,
-        **{name: version(name) for name in ("pyarrow", "fastcrc", "lmdb", "deltalake")},
+        **{name: version(name) for name in ("pyarrow", "fastcrc", "lmdb", "deltalake", "pyiceberg")},
     }
 
 

@@ -26,7 +26,8 @@ that does not count, and each gets an empty folder. A figure is the median over 
 greatest in brackets. **Advantage** is taken within each round and then its median: how many times as good the case's
 first variant is as the variant of that row, so a number above 1 is in favour of the first one. Where a variant writes,
 **a power cut takes** says what a power cut right after the run may cost: compare only rows that agree there.
-Absolute figures are of one machine and one day; ratios travel better.
+A target is **met** where its median meets the bound and three rounds of four do. Absolute figures are of one machine
+and one day; ratios travel better. `benchmarks/history.jsonl` has the targets of each run that wrote this page.
 """
 
 
@@ -46,6 +47,8 @@ def print_case(console: Console, result: CaseResult) -> None:
     console.print(table)
     for target in result.targets:
         console.print(f"  {_target(target)}", style="green" if target.met else "red", highlight=False)
+    for reason in result.missing:
+        console.print(f"  not run: {reason}", style="yellow", highlight=False)
     console.print(f"  {_footing(result)}\n", style="dim", highlight=False)
 
 
@@ -69,6 +72,8 @@ def to_markdown(environment: dict[str, str], results: Sequence[CaseResult], repe
             lines.append("")
         if result.note:
             lines.append(f"{result.note}\n")
+        if result.missing:
+            lines.append(f"Not run: {'; '.join(result.missing)}.\n")
         lines.append(f"`python -m benchmarks --only {result.case}`. {_footing(result)}\n")
         parts.append("\n".join(lines))
     return "\n".join(parts)

@@ -6,19 +6,26 @@ from collections.abc import Callable
 from functools import partial
 
 from ..harness import Bench, Case
-from .append import append, append_batch, append_rows
-from .cold import cold_filter, cold_scan, cold_scan_s3
+from .append import append, append_batch
+from .append_many import append_many, append_rows
+from .cold import cold_scan, cold_scan_s3
 from .flight import flight_append, flight_latency, flight_scan
 from .manifest import manifest
 from .memory import memory_append, memory_scan
 from .offload import memory_offload, offload, requests
-from .point import open_store, point_read
+from .point import open_store, point_read, read_records
 from .scan import compressed_scan, warm_scan
 from .streaming import streaming, streaming_latency
 from .sync import group_commit, sync_append
+from .tables import cold_filter, small_commits
+
+ACCELERATED = "-accelerated"
+"""What the name of a case ends in that is run with the accelerated append; all others are run without."""
 
 CASES: dict[str, Callable[[Bench], Case]] = {
     "append": append,
+    f"append{ACCELERATED}": append,
+    "append-many": append_many,
     "append-batch": append_batch,
     "append-rows": append_rows,
     "sync-append": sync_append,
@@ -33,10 +40,12 @@ CASES: dict[str, Callable[[Bench], Case]] = {
     "offload": offload,
     "requests": requests,
     "manifest": manifest,
+    "small-commits": small_commits,
     "flight-append": flight_append,
     "flight-latency": flight_latency,
     "flight-scan": flight_scan,
     "point-read": point_read,
+    "read-records": read_records,
     "open": open_store,
     "streaming": streaming,
     "streaming-latency": streaming_latency,

@@ -8,26 +8,28 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
 
-import tiered
-from tiered import Topic
 from tiered.format.checksum import crc32c
 
 from ..data import open_topic, segments, settings, values
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
-from ..peers import INSERT, lmdb_log, offset_key, sqlite_log
+from ..peers import rivven
+from ..peers.embedded import INSERT, lmdb_log, offset_key, sqlite_log
 
-_INTERVAL = "the last 50 ms"
+INTERVAL = "the last 50 ms"
 _CLOCK_EVERY = 64
+RIVVEN = f"rivven-core {rivven.VERSION} (Rust), append"
+_RIVVEN_KEYED = f"rivven-core {rivven.VERSION} (Rust), append with a key"
 
 
 def append(bench: Bench) -> Case:
     """One thread, 100 B values, sync=interval; flushes and the last sync are inside the time."""
     records = values(bench.size(400_000, 5_000))
+    keys = [b"%08d" % i for i in range(len(records))]
+    program = bench.peer(rivven.build)
 
     def one_by_one(folder: Path) -> Sample:
         store, topic = open_topic(folder, settings("interval"))
@@ -39,14 +41,18 @@ def append(bench: Bench) -> Case:
                 topic.flush()
         return Sample(len(records) / watch.seconds)
 
-    def many(folder: Path) -> Sample:
+    def keyed(folder: Path) -> Sample:
         store, topic = open_topic(folder, settings("interval"))
         with store:
             topic.append(b"opens the segment")
             with stopwatch() as watch:
-                topic.append_many(records)
+                for value, key in zip(records, keys, strict=True):
+                    topic.append(value, key=key)
                 topic.flush()
         return Sample(len(records) / watch.seconds)
+
+    def in_rust(work: str) -> Callable[[Path], Sample]:
+        return lambda folder: Sample(*rivven.measure(program, work, folder, len(records)))
 
     def bare_loop(_: Path) -> Sample:
         lock = threading.Lock()
@@ -97,15 +103,22 @@ def append(bench: Bench) -> Case:
         "Append one by one, one thread, values of 100 B",
         "records/s",
         (
-            Variant("append", one_by_one, _INTERVAL),
-            Variant("append_many of a list", many, _INTERVAL),
+            Variant("append", one_by_one, INTERVAL),
+            Variant("append with a key", keyed, INTERVAL),
             Variant("bare loop: a lock and three lists", bare_loop, "everything"),
-            Variant("SQLite, a commit every 50 ms", sqlite, _INTERVAL),
-            Variant("LMDB, a commit every 50 ms", lmdb, _INTERVAL),
+            Variant("SQLite, a commit every 50 ms", sqlite, INTERVAL),
+            Variant("LMDB, a commit every 50 ms", lmdb, INTERVAL),
+            *([Variant(RIVVEN, in_rust("append"), "the last 50,000 records")] if program else []),
+            *(
+                [Variant(_RIVVEN_KEYED, in_rust("append-keyed"), "the last 50,000 records")]
+                if program
+                else []
+            ),
         ),
         (
             Target("append", 0.15, against="bare loop: a lock and three lists"),
-            Target("append_many of a list", 3, against="append"),
+            *([Target("append", 1.2, against=RIVVEN)] if program else []),
+            *([Target("append with a key", 1.2, against=_RIVVEN_KEYED)] if program else []),
         ),
         "sync=interval: a background thread writes and syncs every 50 ms. The last flush() is inside the time.",
         rounds_each=3,
@@ -120,61 +133,6 @@ def _every_interval(records: list[bytes], add: Callable[[bytes], object], commit
         if i % _CLOCK_EVERY == 0 and time.monotonic() >= due:
             commit()
             due = time.monotonic() + 0.05
-
-
-_ROWS_EACH = 1_000
-_ROWS_SCHEMA = pa.schema([("number", pa.int64()), ("name", pa.string()), ("ratio", pa.float64())])
-
-
-def append_rows(bench: Bench) -> Case:
-    """One thread, sync=interval; flushes and the last sync are inside the time."""
-    count = bench.size(200_000, 2_000)
-    rows = [{"number": i, "name": f"name {i}", "ratio": i / 2} for i in range(count)]
-    records = [{"value": value, "key": b"k%d" % (i % 100)} for i, value in enumerate(values(count))]
-
-    def measured(
-        items: list[dict[str, Any]],
-        schema: pa.Schema | None,
-        work: Callable[[Topic, list[dict[str, Any]]], object],
-    ) -> Callable[[Path], Sample]:
-        def measure(folder: Path) -> Sample:
-            with tiered.open(folder / "store", settings=settings("interval")) as store:
-                topic = store.create_topic("rows", schema=schema)
-                topic.append_many(items[:1])
-                with stopwatch() as watch:
-                    work(topic, items)
-                    topic.flush()
-            return Sample(count / watch.seconds)
-
-        return measure
-
-    def one_by_one(topic: Topic, items: list[dict[str, Any]]) -> None:
-        for item in items:
-            topic.append(item)
-
-    def many(topic: Topic, items: list[dict[str, Any]]) -> None:
-        for start in range(0, count, _ROWS_EACH):
-            topic.append_many(items[start : start + _ROWS_EACH])
-
-    def arrow(topic: Topic, items: list[dict[str, Any]]) -> None:
-        for start in range(0, count, _ROWS_EACH):
-            topic.append_batch(
-                pa.RecordBatch.from_pylist(items[start : start + _ROWS_EACH], schema=topic.schema)
-            )
-
-    return Case(
-        f"Append dicts, {_ROWS_EACH:,} at a time, one thread",
-        "records/s",
-        (
-            Variant("append_many of rows of three columns", measured(rows, _ROWS_SCHEMA, many), _INTERVAL),
-            Variant("append of one row", measured(rows, _ROWS_SCHEMA, one_by_one), _INTERVAL),
-            Variant("RecordBatch.from_pylist, append_batch", measured(rows, _ROWS_SCHEMA, arrow), _INTERVAL),
-            Variant("append_many of values of 100 B and keys", measured(records, None, many), _INTERVAL),
-        ),
-        (Target("append_many of rows of three columns", 3, against="append of one row"),),
-        "Rows of a typed topic have an integer, a text and a float.",
-        rounds_each=3,
-    )
 
 
 def append_batch(bench: Bench) -> Case:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,12 +12,11 @@ from typing import Any
 
 import boto3
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 import tiered
-from tests.support.s3_server import s3_process
+from tests.support.s3_server import S3Process, s3_process
 from tiered.format.checksum import crc32c
 
 from ..data import flights, open_topic, settings
@@ -28,7 +27,7 @@ def cold_scan(bench: Bench) -> Case:
     """A file:// bucket, so that the disk and the decoding count and no network does."""
     rows = bench.size(2_000_000, 20_000)
     bucket = bench.folder / "bucket"
-    _offload(bench.folder, bucket.as_uri(), rows)
+    offload_rows(bench.folder, bucket.as_uri(), rows)
     topic = bench.exit.enter_context(tiered.open(bucket.as_uri())).topic("bench")
     objects = sorted(bucket.rglob("*.parquet"))
     delta, zstd = str(bench.folder / "delta"), WriterProperties(compression="ZSTD")
@@ -72,59 +71,6 @@ def cold_scan(bench: Bench) -> Case:
     )
 
 
-_CARRIER = b"HA"
-
-
-def cold_filter(bench: Bench) -> Case:
-    """The rows of one carrier, of which there are few, and rows that no object has."""
-    rows = bench.size(4_000_000, 20_000)
-    bucket = bench.folder / "bucket"
-    _offload(bench.folder, bucket.as_uri(), rows)
-    topic = bench.exit.enter_context(tiered.open(bucket.as_uri())).topic("bench")
-    objects = sorted(bucket.rglob("*.parquet"))
-    delta, zstd = str(bench.folder / "delta"), WriterProperties(compression="ZSTD")
-    for path in objects:
-        write_deltalake(delta, pq.read_table(path), mode="append", writer_properties=zstd)
-    wanted = pc.sum(pc.equal(flights(rows).column("key"), _CARRIER)).as_py()
-
-    def measured(offsets: Callable[[], Iterator[pa.ChunkedArray]], count: int = wanted) -> Sample:
-        with stopwatch() as watch:
-            found = [(len(column), pc.max(column).as_py()) for column in offsets()]
-        assert sum(length for length, _ in found) == count
-        return Sample(watch.seconds * 1000)
-
-    def filtered(*condition: object) -> Iterator[pa.ChunkedArray]:
-        scan = topic.scan(filter=condition, columns=["offset"])
-        return (batch.column(0) for batch in scan.to_batches())
-
-    def afterwards() -> Iterator[pa.ChunkedArray]:
-        for batch in topic.scan(columns=["key", "offset"]).to_batches():
-            yield batch.column(1).filter(pc.equal(batch.column(0), _CARRIER))
-
-    def delta_table() -> Iterator[pa.ChunkedArray]:
-        table = DeltaTable(delta).to_pyarrow_table(columns=["offset"], filters=[("key", "=", _CARRIER)])
-        yield table.column(0)
-
-    return Case(
-        "Filtered aggregate of a file:// bucket, files in the page cache",
-        "ms",
-        (
-            Variant(
-                "scan(filter=('key', '==', …))", lambda _: measured(lambda: filtered("key", "==", _CARRIER))
-            ),
-            Variant("scan(), filtered afterwards", lambda _: measured(afterwards)),
-            Variant("Delta (deltalake), filters=[('key', '=', …)]", lambda _: measured(delta_table)),
-            Variant(
-                "scan(filter=…) of offsets that are not there",
-                lambda _: measured(lambda: filtered("offset", ">", rows), 0),
-            ),
-        ),
-        higher_is_better=False,
-        note=f"{rows:,} rows in {len(objects)} objects, {wanted:,} of them match. tiered reads the manifest at each "
-        "scan and verifies checksums.",
-    )
-
-
 _RANGE_BYTES = 8 << 20
 _UNDER_WAY = 8
 
@@ -135,7 +81,7 @@ def cold_scan_s3(bench: Bench, *, random: bool = False) -> Case:
     endpoint = serve(bench.exit)
     plain = settings(roll={"bytes": "64MiB"}, offload={"after": "0s", "tail_interval": "off"}).to_json()
     chosen = tiered.Settings.model_validate(plain | {"cold": {"endpoint_url": endpoint}})
-    _offload(bench.folder, "s3://bucket/p", rows, chosen, random=random)
+    offload_rows(bench.folder, "s3://bucket/p", rows, chosen, random=random)
     topic = bench.exit.enter_context(tiered.open("s3://bucket/p", settings=chosen)).topic("bench")
     client = boto3.client("s3", endpoint_url=endpoint)
     pool = bench.exit.enter_context(ThreadPoolExecutor(_UNDER_WAY))
@@ -173,10 +119,15 @@ def cold_scan_s3(bench: Bench, *, random: bool = False) -> Case:
 
 def serve(stack: ExitStack) -> str:
     """Run the tests' S3 server, and return its address."""
+    return serve_counted(stack).url
+
+
+def serve_counted(stack: ExitStack) -> S3Process:
+    """Run the tests' S3 server; it counts requests and bytes."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         os.environ.setdefault(name, "benchmark")
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-    return stack.enter_context(s3_process()).url
+    return stack.enter_context(s3_process())
 
 
 def _bare_loop(client: Any, pool: ThreadPoolExecutor, objects: list[tuple[str, Any]]) -> Iterator[pa.Table]:
@@ -206,7 +157,7 @@ def _bare_loop(client: Any, pool: ThreadPoolExecutor, objects: list[tuple[str, A
         yield pq.read_table(pa.BufferReader(data))
 
 
-def _offload(
+def offload_rows(
     folder: Path, bucket: str, rows: int, chosen: tiered.Settings | None = None, *, random: bool = False
 ) -> None:
     """Fill a store and move everything to the bucket."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
@@ -18,6 +19,7 @@ from tiered import Store, Topic
 
 from ..data import flights, open_topic, settings, values
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
+from ..peers import kafka
 
 _SERVER = """
 import sys, tiered
@@ -74,6 +76,21 @@ def _local(folder: Path) -> Iterator[Topic]:
         yield topic
 
 
+_IDEMPOTENT = {"acks": "all", "enable.idempotence": True}
+
+
+def _broker(bench: Bench) -> kafka.Broker | None:
+    """Start Kafka for the length of a case, where it can run."""
+    folder = bench.folder / "kafka"
+    folder.mkdir()
+    return bench.peer(lambda: bench.exit.enter_context(kafka.broker(folder)))
+
+
+def _middle(times: list[float]) -> tuple[float, dict[str, float]]:
+    """Return the median, and the 99th percentile by its name."""
+    return statistics.median(times), {"p99 µs": statistics.quantiles(times, n=100)[-1]}
+
+
 def flight_append(bench: Bench) -> Case:
     """One client, sync=interval, the last flush is inside the time."""
     records = values(bench.size(200_000, 2_000))
@@ -113,6 +130,13 @@ def flight_append(bench: Bench) -> Case:
 
         return measure
 
+    broker = _broker(bench)
+
+    def sent(settings: dict[str, Any]) -> Callable[[Path], Sample]:
+        assert broker is not None
+        return lambda _: Sample(broker.send(records, kafka.THROUGHPUT | settings))
+
+    one, acknowledged = "append one by one, over Flight", f"Kafka {kafka.VERSION}, one by one, acks=1"
     return Case(
         "Appends through a server on this host, 100 B values (append_batch: 1 kB)",
         "records/s",
@@ -126,13 +150,21 @@ def flight_append(bench: Bench) -> Case:
             Variant(
                 "append_many of 1,000 dicts with a key, over Flight", measured(_served, lists, len(dicts))
             ),
-            Variant("append one by one, over Flight", measured(_served, one_by_one, len(records))),
+            Variant(one, measured(_served, one_by_one, len(records))),
             Variant("append one by one, in the process", measured(_local, one_by_one, len(records))),
             Variant(
                 "append(sync=True) one by one, over Flight", measured(_served, waited, len(records) // 200)
             ),
+            *([Variant(acknowledged, sent({"acks": 1}))] if broker else []),
+            *(
+                [Variant(f"Kafka {kafka.VERSION}, one by one, acks=all, idempotent", sent(_IDEMPOTENT))]
+                if broker
+                else []
+            ),
         ),
-        note="Client and server share the CPUs.",
+        tuple(Target(one, 0.6, against=acknowledged) for _ in [broker] if broker),
+        note="Client and server share the CPUs. Kafka's client is librdkafka, tuned for throughput (linger 50 ms, batches "
+        "of 1 MiB); its broker leaves syncing to the system.",
     )
 
 
@@ -159,9 +191,15 @@ def flight_latency(bench: Bench) -> Case:
                 call()
                 times.append((time.perf_counter() - start) * 1e6)
             topic.flush()
-            return Sample(statistics.median(times), {"p99 µs": statistics.quantiles(times, n=100)[-1]})
+            return Sample(*_middle(times))
 
         return measure
+
+    broker = _broker(bench)
+
+    def sent(*, synced: bool) -> Callable[[Path], Sample]:
+        assert broker is not None
+        return lambda _: Sample(*_middle(broker.awaited(value, calls, {"acks": 1}, synced=synced)))
 
     awaited, exchanged = "append().offset", "a bare exchange over Flight"
     return Case(
@@ -172,6 +210,12 @@ def flight_latency(bench: Bench) -> Case:
             Variant("producer.append()", timed(lambda: producer.append(value))),
             Variant("append(sync=True)", timed(lambda: topic.append(value, sync=True)), "nothing"),
             Variant(exchanged, timed(exchange)),
+            *([Variant(f"Kafka {kafka.VERSION}, send and wait", sent(synced=False))] if broker else []),
+            *(
+                [Variant(f"Kafka {kafka.VERSION}, flush.messages=1", sent(synced=True), "nothing")]
+                if broker
+                else []
+            ),
         ),
         higher_is_better=False,
         targets=(Target(awaited, 2.0, exchanged, at_most=True),),

@@ -6,8 +6,10 @@ import mmap
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 import tiered
 from tiered import Topic
@@ -15,13 +17,17 @@ from tiered.format.checksum import crc32c
 
 from ..data import flights, open_topic, segments, settings, values, warm_store
 from ..harness import Bench, Case, Sample, Target, Variant, stopwatch
-from ..peers import fill_lmdb, fill_sqlite, lmdb_log, offset_key, sqlite_log
+from ..peers import rivven
+from ..peers.embedded import fill_lmdb, fill_sqlite, lmdb_log, offset_key, sqlite_log
+
+_KNOWN_ROWS = 50_000
 
 
 def point_read(bench: Bench) -> Case:
     """Random offsets in a warm segment of about 256 MiB."""
     rows = bench.size(1_900_000, 20_000)
     reads = bench.size(2_000, 50)
+    program = bench.peer(rivven.build)
     store, reader = warm_store(bench.folder, rows)
     bench.exit.enter_context(store)
     store, writer = open_topic(bench.folder, settings())
@@ -36,17 +42,29 @@ def point_read(bench: Bench) -> Case:
     transaction = lmdb.begin()
     order = random.Random(7)
 
-    def timed(read: Callable[[int], bytes | None]) -> Callable[[Path], Sample]:
+    def timed(
+        read: Callable[[int], bytes | None], offsets: Sequence[int] = range(rows)
+    ) -> Callable[[Path], Sample]:
+        return lambda _: _median(read, order.choices(offsets, k=reads))
+
+    def of_known_blocks(topic: Topic) -> Callable[[Path], Sample]:
         def measure(_: Path) -> Sample:
-            times = []
-            for offset in order.choices(range(rows), k=reads):
-                start = time.perf_counter()
-                found = read(offset)
-                times.append((time.perf_counter() - start) * 1e6)
-                assert found is not None
-            return Sample(statistics.median(times), {"p99 µs": statistics.quantiles(times, n=100)[-1]})
+            read, offsets = by_read(topic), order.choices(range(min(rows, _KNOWN_ROWS)), k=reads)
+            for offset in offsets * 2:
+                read(offset)
+            return _median(read, offsets)
 
         return measure
+
+    def of_new_blocks(_: Path) -> Sample:
+        with tiered.open(bench.folder / "store", settings=settings(), read_only=True) as fresh:
+            return _median(
+                by_read(fresh.topic("bench")),
+                order.sample(range(0, rows, rows // 250), k=bench.size(200, 50)),
+            )
+
+    def in_rust(folder: Path) -> Sample:
+        return Sample(rivven.measure(program, "read", folder, rows)[1])
 
     def by_read(topic: Topic) -> Callable[[int], bytes | None]:
         return lambda offset: next(iter(topic.read(offset=offset, limit=1))).value
@@ -61,19 +79,84 @@ def point_read(bench: Bench) -> Case:
         ).fetchone()
         return row[2]  # type: ignore[no-any-return]
 
+    ours = "topic.read(offset=n, limit=1)"
+    known, new = f"{ours}, a block that was read before", f"{ours}, a block that was not, beside a writer"
     return Case(
         "Point read by offset in a warm segment of about 256 MiB",
         "µs, median",
         (
-            Variant("topic.read(offset=n, limit=1)", timed(by_read(writer))),
-            Variant("the same beside a writer (read_only=True)", timed(by_read(reader))),
+            Variant(ours, timed(by_read(writer))),
+            Variant(known, of_known_blocks(writer)),
+            Variant("the same beside a writer (read_only=True)", of_known_blocks(reader)),
+            Variant(new, of_new_blocks),
             Variant("topic.scan(start_offset=n, end_offset=n + 1)", timed(by_scan)),
             Variant("SQLite by primary key", timed(by_sqlite)),
             Variant("LMDB get", timed(lambda offset: transaction.get(offset_key(offset)))),
+            *([Variant(f"rivven-core {rivven.VERSION} (Rust), read", in_rust)] if program else []),
         ),
-        (Target("topic.read(offset=n, limit=1)", 200, at_most=True),),
-        "A read verifies the checksum of its whole block (about 1 MiB); SQLite and LMDB verify nothing.",
+        (Target(known, 10, at_most=True), Target(new, 60, at_most=True)),
+        "A read verifies the checksum of a whole block (about 1 MiB) when it comes from the disk; SQLite, LMDB and "
+        "rivven-core verify nothing.",
         higher_is_better=False,
+    )
+
+
+def _median(read: Callable[[int], bytes | None], offsets: list[int]) -> Sample:
+    times = []
+    for offset in offsets:
+        start = time.perf_counter()
+        found = read(offset)
+        times.append((time.perf_counter() - start) * 1e6)
+        assert found is not None
+    return Sample(statistics.median(times), {"p99 µs": statistics.quantiles(times, n=100)[-1]})
+
+
+def read_records(bench: Bench) -> Case:
+    """All records of a warm topic as Python objects."""
+    rows = bench.size(1_000_000, 20_000)
+    program = bench.peer(rivven.build)
+    chosen = settings()
+    store, topic = open_topic(bench.folder, chosen)
+    bench.exit.enter_context(store)
+    batch = pa.record_batch({"value": pa.array(values(rows), pa.binary())})
+    topic.append_batch(batch)
+    topic.flush()
+    keyed = batch.append_column("key", pa.nulls(rows, pa.binary()))
+    sqlite = sqlite_log(bench.folder)
+    fill_sqlite(sqlite, [keyed])
+    lmdb = lmdb_log(bench.folder)
+    fill_lmdb(lmdb, [keyed])
+
+    def read(source: Callable[[], Iterable[object]]) -> Callable[[Path], Sample]:
+        def measure(_: Path) -> Sample:
+            with stopwatch() as watch:
+                count = sum(1 for _ in source())
+            assert count == rows
+            return Sample(rows / watch.seconds)
+
+        return measure
+
+    def lmdb_values() -> Iterator[bytes]:
+        with lmdb.begin() as transaction:
+            yield from transaction.cursor().iternext(keys=False)
+
+    def in_rust(folder: Path) -> Sample:
+        return Sample(rivven.measure(program, "read", folder, rows)[0])
+
+    ours = "for record in topic.read()"
+    return Case(
+        "Read every record as a Python object, warm, values of 100 B",
+        "records/s",
+        (
+            Variant(ours, read(lambda: topic.read(offset=0))),
+            Variant(
+                "SQLite, rows of offset, timestamp, key, value",
+                read(lambda: sqlite.execute("SELECT * FROM log")),
+            ),
+            Variant("LMDB, values alone", read(lmdb_values)),
+            *([Variant(f"rivven-core {rivven.VERSION} (Rust), read, no Python", in_rust)] if program else []),
+        ),
+        (Target(ours, 1.5e6),),
     )
 
 

@@ -280,7 +280,7 @@ class S3:
     def ListObjectsV2(self, request: Request) -> Answer:
         home, query = _home(request), request.query
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        after = unquote(query.get("continuation-token", ""))
+        after = unquote(query.get("continuation-token", "")) or query.get("start-after", "")
         limit = min(_PAGE_KEYS_MAX, int(query.get("max-keys", _PAGE_KEYS_MAX)))
         coded = query.get("encoding-type") == "url"
         shown = quote if coded else escape

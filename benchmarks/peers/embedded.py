@@ -1,4 +1,4 @@
-"""The other embedded logs: SQLite and LMDB, laid out as their own guides advise for a log."""
+"""The embedded stores: SQLite and LMDB, laid out as their own guides advise for a log."""
 
 from __future__ import annotations
 
