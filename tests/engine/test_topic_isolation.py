@@ -79,7 +79,8 @@ def test_for_an_opening(scene: Scene) -> None:
             steps = nobody_waits(
                 scene, store, lambda p=partition: a.append({"value": b"2"}, partition=p, sync=False)
             )
-            assert verbs(steps) >= {"connect", "get", "open", "sync"}
+            # The second question goes over the connection of the first.
+            assert verbs(steps) >= {"get", "open", "sync"} | ({"connect"} if partition == 0 else set())
 
 
 def test_for_a_claim(scene: Scene) -> None:

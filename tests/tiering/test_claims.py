@@ -29,6 +29,7 @@ from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.engine.host import Host
 from tiered.errors import CorruptionError, DiskFull, Fenced
 from tiered.format.topic_meta import TopicMeta
+from tiered.reader import tiers
 from tiered.tiering import claims, store_claim
 from tiered.warm.bucket_binding import read_binding
 from tiered.warm.partition_directory import read_fence, read_lineage
@@ -314,15 +315,19 @@ def test_a_bucket_answers_also_with_what_is_damaged(tmp_path: Path, clock: Clock
         del bucket.objects["store.json"]
 
 
-def test_each_connection_that_is_made_for_a_question_is_closed(tmp_path: Path, clock: Clock) -> None:
-    made, closed = itertools.count(), itertools.count()
+def test_questions_share_a_connection_until_one_fails_and_each_is_closed(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that failed, or that was not used for a while, is not used again: its server may have closed it."""
+    made: list[int] = []
+    closed = itertools.count()
 
     class Counted(WatchedBucket):
         def close(self) -> None:
             next(closed)
 
     def connect(url: str, options: object) -> Counted:
-        next(made)
+        made.append(1)
         return bucket
 
     bucket = Counted()
@@ -331,10 +336,18 @@ def test_each_connection_that_is_made_for_a_question_is_closed(tmp_path: Path, c
         topic = store.create_topic("t", partitions=3)
         for partition in range(3):
             topic.append(b"1", partition=partition)
-        store.tierer.bucket_answers()
+        before = len(made)
+        assert store.tierer.bucket_answers()
+        assert len(made) == before
         bucket.hook = away
-        store.tierer.bucket_answers()
+        assert not store.tierer.bucket_answers()
         bucket.hook = lambda request: None
-    connections = next(made)
-    assert connections > 4
-    assert next(closed) == connections
+        assert store.tierer.bucket_answers()
+        assert len(made) == before + 1
+        monkeypatch.setattr(tiers, "_SPARE_SECONDS", 0)
+        for _ in range(3):
+            assert store.tierer.bucket_answers()
+        assert len(made) == before + 3  # the first of them had a connection
+        monkeypatch.undo()
+        assert store.tierer.bucket_answers()
+    assert next(closed) == len(made)

@@ -7,9 +7,10 @@ import threading
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 from ..base.keyed_locks import KeyedLocks
@@ -35,9 +36,18 @@ REMOVED_SECONDS = 10.0
 """The shortest time between two checks of `Tiers.release_removed_if_due`, each of which stats every open segment."""
 _GENERATION_MAX = 10**9
 _AHEAD_BYTES_MIN = 16 << 20
+_SPARE_SECONDS = 3.0
 
 _Identity = tuple[int, int, int]
 OpenBucket = Callable[[str, ColdOptions], ObjectStore]
+
+
+class _Spare(NamedTuple):
+    """A connection that nobody uses; after ``until``, of the monotonic clock, a server may have closed it."""
+
+    options: ColdOptions
+    store: ObjectStore
+    until: float
 
 
 class Tiers:
@@ -75,6 +85,7 @@ class Tiers:
         self._connecting = threading.Lock()
         self._checked_removed = time.monotonic()
         self._object_store: ObjectStore | None = None
+        self._spare: _Spare | None = None
         self._counts_of_closed = BucketCounts()
 
     def _fetcher(self, places: TierLocations) -> Fetcher:
@@ -135,6 +146,34 @@ class Tiers:
         assert self.locations.cold_url is not None
         return self._open_bucket(self.locations.cold_url, options)
 
+    @contextmanager
+    def borrow(self, options: ColdOptions) -> Iterator[ObjectStore]:
+        """Lend a connection with options of its own; the last one that was returned, if that was a moment ago.
+
+        To connect takes longer than a request. A connection that failed, or that a server may have closed, is not lent
+        again: without repetitions its failure would look like that of the bucket.
+        """
+        spare = self._swap_spare(None)
+        if spare is not None and spare.options == options and time.monotonic() < spare.until:
+            store = spare.store
+        else:
+            if spare is not None:
+                self.disconnect(spare.store)
+            store = self.connect(options)
+        try:
+            yield store
+        except BaseException:
+            self.disconnect(store)
+            raise
+        other = self._swap_spare(_Spare(options, store, time.monotonic() + _SPARE_SECONDS))
+        if other is not None:
+            self.disconnect(other.store)
+
+    def _swap_spare(self, spare: _Spare | None) -> _Spare | None:
+        with self._lock:
+            before, self._spare = self._spare, spare
+            return before
+
     def disconnect(self, store: ObjectStore) -> None:
         """Close a connection from `connect`; its requests stay counted."""
         store.close()
@@ -145,7 +184,8 @@ class Tiers:
     def bucket_counts(self) -> BucketCounts:
         """Counts of this process's requests to the bucket so far; all zero if it is not S3."""
         with self._lock:
-            return self._counts_of_closed + _counts_of(self._object_store)
+            spare = self._spare.store if self._spare else None
+            return self._counts_of_closed + _counts_of(self._object_store) + _counts_of(spare)
 
     def cached_manifest(self, meta: TopicMeta, partition: int) -> PartitionManifest | None:
         """Return the manifest of a partition if it was used before; does no I/O."""
@@ -274,6 +314,9 @@ class Tiers:
         self.fetcher.close()
         if self.blocks is not None:
             self.blocks.clear()
+        spare = self._swap_spare(None)
+        if spare is not None:
+            self.disconnect(spare.store)
         with self._connecting, self._lock:
             self._segments.clear()
             self._active.clear()

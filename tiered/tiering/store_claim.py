@@ -195,13 +195,9 @@ class StoreClaim:
     def brief_connection(self) -> Iterator[ObjectStore]:
         """Connect to the bucket without retries and with short timeouts."""
         options = self._tiers.locations.cold_options
-        store = self._tiers.connect(
-            replace(options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
-        )
-        try:
+        brief = replace(options, attempts=1, connect_timeout_seconds=2.0, read_timeout_seconds=5.0)
+        with self._tiers.borrow(brief) as store:
             yield store
-        finally:
-            self._tiers.disconnect(store)
 
 
 def _includes(newest: TopicMeta, meta: TopicMeta) -> bool:

@@ -22,6 +22,7 @@ from botocore.loaders import create_loader
 
 from ...errors import ColdStorageError, ConfigError, CorruptionError
 from ...format.checksum import crc32c
+from ...version import VERSION
 from .keys import oversize_error
 from .options import NO_ADDRESS, ColdOptions, endpoint_fault
 from .protocol import GET_BYTES_MAX, Bytes
@@ -334,7 +335,12 @@ def etag_of(answer: Any, where: str, *, retryable: bool = False) -> str:
 
 
 def _make_client(options: ColdOptions) -> Any:
+    # One session a client, as sessions are not thread-safe. They share the description of S3, whose loading takes four
+    # fifths of the time to connect; boto3's sessions cannot.
+    session = botocore.session.Session()
     config = Config(
+        # By itself the SDK puts its name together twice a request, in a tenth of the request's time.
+        user_agent=f"tiered/{VERSION} {session.user_agent()}",
         retries={"mode": "standard", "total_max_attempts": options.attempts},
         connect_timeout=options.connect_timeout_seconds,
         read_timeout=options.read_timeout_seconds,
@@ -345,9 +351,6 @@ def _make_client(options: ColdOptions) -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    # One session a client, as sessions are not thread-safe. They share the description of S3, whose loading takes four
-    # fifths of the time to connect; boto3's sessions cannot.
-    session = botocore.session.Session()
     session.register_component("data_loader", _DESCRIPTIONS)
     if options.region is not None:
         session.set_config_variable("region", options.region)  # also for the services that issue credentials
