@@ -5,7 +5,10 @@ append until the head in the bucket covers the record: what a disk that is lost 
 
 ``beside`` times appends at a steady rate while nobody reads and while everything is read from the bucket, in turns.
 
-Both use a small S3 server in memory on this machine: no network is in the figures. The short default shows that it
+``many`` times tail passes over many partitions that all have a new record, against an endpoint with a latency, beside
+the CPU of two writes by the bare SDK: no tail can take less.
+
+All use a small S3 server in memory on this machine: no network is in the figures. The short default shows that it
 works; ``--seconds 600`` is the ten minutes that the documentation states.
 """
 
@@ -21,22 +24,29 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import boto3
+import botocore.session
+from botocore.config import Config
 from rich.console import Console
 from rich.table import Table
 
 import tiered
 from tests.support.s3_server import S3Process, s3_process
 from tiered.cold.manifest.partition_manifest import PartitionManifest
-from tiered.cold.manifest.store_documents import Bucket
+from tiered.cold.manifest.store_documents import StoreDocuments
 from tiered.cold.object_store.connect import open_object_store
 from tiered.cold.object_store.options import ColdOptions
+from tiered.cold.object_store.s3_client import checksum
 from tiered.policies.cost import S3_STANDARD
+from tiered.policies.turns import SLOTS
+
+from .endpoint import Endpoint, endpoint
 
 URL = "s3://bucket/bench"
 _TICK_SECONDS = 0.01
@@ -49,25 +59,29 @@ _NO_CACHE = {"cache_bytes": 0, "cache_memory_bytes": 0}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the two; return the exit code."""
+    """Run one of the three; return the exit code."""
     options = _parser().parse_args(arguments)
-    with _server() as server:
-        rows = lag(server, options) if options.what == "lag" else beside(server, options)
-        if options.json:
-            sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-            return 0
-        table = Table(*rows[0], title=f"{options.what}, {options.seconds:g} s each")
-        for row in rows:
-            table.add_row(
-                *(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values())
-            )
-        Console(width=150).print(table)
+    if options.what == "many":
+        rows = many(options)
+    else:
+        with _server() as server:
+            rows = lag(server, options) if options.what == "lag" else beside(server, options)
+    if options.json:
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    seconds = "" if options.what == "many" else f", {options.seconds:g} s each"
+    table = Table(*rows[0], title=f"{options.what}{seconds}")
+    for row in rows:
+        table.add_row(
+            *(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values())
+        )
+    Console(width=150).print(table)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tails", description=__doc__)
-    parser.add_argument("what", choices=["lag", "beside"])
+    parser.add_argument("what", choices=["lag", "beside", "many"])
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (default 20)")
     parser.add_argument(
         "--rate",
@@ -78,7 +92,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tail-interval", default="10s", help='offload.tail_interval (default "10s")')
     parser.add_argument("--records", type=int, default=1_000_000, help="beside: what is in the bucket alone")
-    parser.add_argument("--rounds", type=int, default=3, help="beside: turns of each kind")
+    parser.add_argument("--rounds", type=int, default=3, help="beside, many: turns of each kind")
+    parser.add_argument(
+        "--partitions", type=int, action="append", metavar="N", help="many: partitions (default 200)"
+    )
+    parser.add_argument("--topics", type=int, default=1, help="many: topics that share them (default 1)")
+    parser.add_argument(
+        "--latency", type=float, default=0.02, help="many: of the endpoint, seconds (default 0.02)"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 
@@ -171,7 +192,7 @@ def _watch(
 ) -> None:
     """Note ten times a second how old the first record is that the head in the bucket does not cover."""
     bucket = open_object_store(url, ColdOptions(endpoint_url=server.url))
-    (topic,) = Bucket(bucket).topics().values()
+    (topic,) = StoreDocuments(bucket).topics().values()
     cold = PartitionManifest(bucket, "bench", UUID(topic["id"]), 0)
     while not ended.wait(0.1):
         loaded = cold.load()
@@ -181,6 +202,83 @@ def _watch(
         last = turn == len(offsets) - 1
         missing = turn < len(starts) and not (last and end > offsets[turn])
         lags.append(now - starts[turn] if missing else 0.0)
+
+
+# -- many partitions -----------------------------------------------------------------------------------
+
+
+def many(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return a row of figures for each number of partitions."""
+    rows = []
+    for partitions in options.partitions or [200]:
+        with (
+            endpoint(options.latency) as server,
+            tempfile.TemporaryDirectory(prefix="tiered-bench-") as folder,
+        ):
+            rows.append(_many(server, Path(folder), partitions, options))
+    return rows
+
+
+def _many(server: Endpoint, folder: Path, partitions: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Append a record to each partition and publish all of them, again and again."""
+    chosen = tiered.Settings.model_validate(
+        {"store": _NO_CACHE, "cold": {"endpoint_url": server.url, "region": "us-east-1"}}
+    )
+    each = partitions // options.topics
+    passes: list[tuple[float, float, float]] = []  # seconds, CPU and requests of a pass
+    with tiered.open(folder / "store", cold=f"{URL}-{partitions}", settings=chosen) as store:
+        topics = [store.create_topic(f"t{number}", partitions=each) for number in range(options.topics)]
+        for _ in range(1 + options.rounds):
+            for topic in topics:
+                for partition in range(each):
+                    topic.append(b"%0100d" % partition, partition=partition)
+            store.flush()
+            before, cpu, begun = server.counts(), time.process_time(), time.perf_counter()
+            report = store.tierer.tail_pass().report
+            seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+            if len(report.done) != each * options.topics:
+                raise RuntimeError(f"{len(report.done)} tails: {report.failed[:1]}")
+            counts = server.counts()
+            sent = sum(counts.get(name, 0) - before.get(name, 0) for name in (*_WRITES, *_READS, "NoSuchKey"))
+            passes.append((seconds, cpu, sent))
+        begun = time.perf_counter()
+        store.tierer.tail_pass()
+        idle = time.perf_counter() - begun
+    done = each * options.topics
+    (first, first_cpu, first_sent), steady = passes[0], sorted(passes[1:])
+    seconds, cpu, sent = steady[len(steady) // 2]
+    bare = _bare_writes(server)
+    return {
+        "partitions": done,
+        "latency, ms": options.latency * 1000,
+        "first pass, s": first,
+        "requests each": first_sent / done,
+        "CPU each, ms": first_cpu / done * 1000,
+        "pass, s": seconds,
+        "tail, ms": seconds / done * 1000,
+        "CPU of it, ms": cpu / done * 1000,
+        "of two bare writes": bare * 1000,
+        "requests": sent / done,
+        "in 10 s": int(10 / (seconds / done)),
+        "idle pass, ms": idle * 1000,
+    }
+
+
+def _bare_writes(server: Endpoint, rounds: int = 200) -> float:
+    """Return the CPU seconds of two writes by the SDK alone, as many side by side as a pass has tails."""
+    client = botocore.session.get_session().create_client(
+        "s3", region_name="us-east-1", endpoint_url=server.url, config=Config(max_pool_connections=SLOTS)
+    )
+    body = os.urandom(2200)
+
+    def put(number: int) -> None:
+        client.put_object(Bucket="bucket", Key=f"bare/{number}", Body=bytearray(body), **checksum(body))
+
+    with ThreadPoolExecutor(SLOTS) as threads:
+        list(threads.map(put, range(SLOTS)))
+        begun = time.process_time()
+        list(threads.map(put, range(2 * rounds)))
+        return (time.process_time() - begun) / rounds
 
 
 # -- a cold read beside appends ------------------------------------------------------------------------

@@ -166,3 +166,28 @@ def test_the_page_and_the_json_hold_what_was_measured(tmp_path: Path) -> None:
     assert "Read this." in page
     assert "CPUs 2." in page
     assert json.loads(to_json({}, [result]))["cases"][0]["variants"][1]["value"]["median"] == 50
+
+
+def test_the_pace_of_many_tails_is_measured_beside_two_bare_writes() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.tails",
+        "many",
+        "--json",
+        "--partitions",
+        "8",
+        "--topics",
+        "4",
+    ]
+    done = subprocess.run(
+        [*command, "--latency", "0.001", "--rounds", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["partitions"], row["latency, ms"], row["requests"]) == (8, 1.0, 2.0)
+    assert 0 < row["of two bare writes"] < row["CPU of it, ms"]

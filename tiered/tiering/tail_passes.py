@@ -93,7 +93,7 @@ class TailPasses:
         begun = time.monotonic()
         with self._one_at_a_time:
             with self._locks.passes():
-                tails = self._survey_tails(wanted, lags, problems)
+                tails = self._survey_tails(wanted, should_stop, lags, problems)
                 executor = self._executors.executor(should_stop)
                 for key, actions in tails.items():
                     pass_lock = ExitStack()
@@ -114,6 +114,7 @@ class TailPasses:
     def _survey_tails(
         self,
         wanted: Callable[[str, int], bool],
+        should_stop: Callable[[], bool],
         lags: dict[tuple[str, int], Lag],
         problems: dict[tuple[str, int], TieredError],
     ) -> dict[tuple[str, int], list[ShipTail]]:
@@ -137,6 +138,10 @@ class TailPasses:
                 if actions:
                     tails[key] = actions
 
+        def survey_unless_stopping(item: tuple[TopicMeta, int]) -> None:
+            if not self._locks.stops(should_stop):
+                survey(*item)
+
         under_way = self._turns.under_way()
         unknown: list[tuple[TopicMeta, int]] = []
         for meta, partition in self._topics.partitions(unread) if self._context.tiers.has_cold else ():
@@ -150,7 +155,11 @@ class TailPasses:
         if unknown:
             # Each of them reads a head.
             with ThreadPoolExecutor(min(SLOTS, len(unknown)), thread_name_prefix="tiered-survey") as threads:
-                list(threads.map(lambda item: survey(*item), unknown))
+                try:
+                    list(threads.map(survey_unless_stopping, unknown))
+                except BaseException:
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    raise
         return tails
 
     def lags(self) -> list[Lag]:

@@ -86,11 +86,12 @@ def append_times(lag: Lag, actions: Sequence[ShipTail], now_us: int) -> list[int
     """Return when the first record of each action was appended.
 
     That of the first action is known. The others are estimated, as if the records had come at an even rate until `now_us`:
-    another read of each file would be the price of more.
+    another read of each file would be the price of more. No time is after `now_us`: a clock that was once far ahead must
+    not make a partition wait for all others.
     """
-    oldest_us = lag.oldest_append_us or 0
+    oldest_us = min(now_us, lag.oldest_append_us or 0)
     first, records = lag.published_offset, max(1, lag.records)
-    waited_us = max(0, now_us - oldest_us) if oldest_us else 0
+    waited_us = now_us - oldest_us if oldest_us else 0
     return [oldest_us + waited_us * max(0, action.base_offset - first) // records for action in actions]
 
 
