@@ -41,6 +41,7 @@ from .environment import environment
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "spark-benchmarks.md"
 ROWS = 10_000_000
+ROW_GROUPS = "16MiB"
 PLACES = {
     "disk": "A `file://` bucket and local files, 95 % of the rows in the bucket alone",
     "s3": "A small S3 server on the same CPUs, all rows in the bucket; Parquet by S3A from the same server",
@@ -143,14 +144,17 @@ def _collect(frame: Any) -> None:
     frame.collect()
 
 
-def fill(folder: Path, rows: int, bucket: str, cold_share: float, endpoint: str | None = None) -> Path:
+def fill(
+    folder: Path, rows: int, bucket: str, cold_share: float, row_groups: str, endpoint: str | None = None
+) -> Path:
     """Make a store of both topics, a row a millisecond, of which the first ones are in the bucket alone."""
     schema = pa.schema(
         [("at", pa.timestamp("us", "UTC")), ("carrier", pa.string()), ("flight", pa.int32()), ("delay", pa.int16()),
          ("miles", pa.float64()), ("late", pa.bool_()), ("origin", pa.string()), ("dest", pa.string()),
          ("plane", pa.string()), ("fare", pa.int64())]
     )  # fmt: skip
-    rules = {"compress": "off", "offload": {"after": "0s"}, "local_retention": {"age": "0s"}}
+    offload = {"after": "0s", "row_group_bytes": row_groups}
+    rules = {"compress": "off", "offload": offload, "local_retention": {"age": "0s"}}
     settings = tiered.Settings.model_validate(
         {
             "store": {"sync": "never"},
@@ -338,19 +342,19 @@ def upload(folder: Path, endpoint: str) -> None:
 
 
 def run(
-    place: str, rows: int, repeats: int, warm_seconds: float, memory: str, folder: Path
+    place: str, rows: int, row_groups: str, repeats: int, warm_seconds: float, memory: str, folder: Path
 ) -> list[dict[str, Any]]:
     """Fill a store, write the same rows as Parquet, run every query."""
     with ExitStack() as stack:
         options = {"spark.driver.memory": memory}
         if place == "disk":
-            path = fill(folder, rows, (folder / "bucket").as_uri(), _COLD_SHARE)
+            path = fill(folder, rows, (folder / "bucket").as_uri(), _COLD_SHARE, row_groups)
             store = stack.enter_context(tiered.open(path))
             server = stack.enter_context(store.serve("127.0.0.1:0"))
             places = Places(str(path), str(folder), {}, server.location, str(folder / "bare"))
         else:
             endpoint = serve(stack)
-            fill(folder, rows, "s3://bucket/p", 1.0, endpoint)
+            fill(folder, rows, "s3://bucket/p", 1.0, row_groups, endpoint)
             places = Places("s3://bucket/p", "s3a://bucket/parquet", {"endpointUrl": endpoint})
             options |= connector() | {
                 "spark.hadoop.fs.s3a.bucket.bucket.endpoint": endpoint,
@@ -427,6 +431,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run every query for each place, each in a process of its own."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument(
+        "--row-groups", default=ROW_GROUPS, metavar="SIZE", help="of the objects (default: %(default)s)"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
         "--warm",
@@ -441,8 +448,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write-docs", action="store_true", help="write docs/spark-benchmarks.md")
     parser.add_argument("--folder", type=Path, help="where files go (default: the system's)")
     options = parser.parse_args(arguments)
-    if options.write_docs and options.only:
-        parser.error("the page is written from all places: leave --only out")
+    if options.write_docs and (options.only or options.row_groups != ROW_GROUPS):
+        parser.error("the page is written from all places, of the default: leave --only and --row-groups out")
     found = {}
     for place in [options.only] if options.only else PLACES:
         # A session keeps the JVM that it was begun with, and its JARs.
@@ -450,8 +457,8 @@ def main(arguments: list[str] | None = None) -> int:
             tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=options.folder) as name,
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         ):
-            given = place, options.rows, options.repeats, options.warm, options.memory, Path(name)
-            found[place] = pool.submit(run, *given).result()
+            given = options.rows, options.row_groups, options.repeats, options.warm, options.memory
+            found[place] = pool.submit(run, place, *given, Path(name)).result()
     text = page(found, options.rows, options.repeats, options.warm)
     sys.stdout.write(json.dumps(found, indent=2) + "\n" if options.json else text)
     if options.write_docs:

@@ -16,9 +16,9 @@ import tiered
 from tests.cli.commands import one_error
 from tests.support.clock import Clock
 from tests.support.delegate import Delegate
+from tests.support.row_groups import small_row_groups
 from tests.support.stores import OFFLOAD_US, open_store, tier
 from tiered.cold.parquet.layout import object_schema, with_field_ids
-from tiered.cold.parquet.writer import write_object
 from tiered.export.iceberg import export_iceberg, iceberg_schema
 
 pytest.importorskip("pyiceberg")
@@ -162,7 +162,7 @@ def test_a_text_without_bounds_is_found(
     writer: tiered.Store, catalog: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parquet keeps no bounds over 4 KiB: those of the other row groups are not those of the object."""
-    monkeypatch.setitem(write_object.__kwdefaults__, "row_group_bytes", 4096)
+    small_row_groups(monkeypatch, 4096)
     topic = writer.topic("wide")
     for text in ["a"] * 100 + ["z" * 5000]:
         topic.append(row(1) | {"text": text}, partition=0)

@@ -20,9 +20,9 @@ import tiered
 from tests.support.arrow_values import PLAIN_LEAVES, plain_types, schemas
 from tests.support.clock import Clock
 from tests.support.filters import as_read, column_values, filters, holds, pools_of, same_rows
+from tests.support.row_groups import small_row_groups
 from tests.support.stores import COMPRESS_US, EVICT_US, OFFLOAD_US, open_store, stepwise, tier
 from tiered.cold.fetch import object_reader
-from tiered.cold.parquet import writer
 from tiered.format.schema import normalize_schema
 
 MERGES = stepwise(merge={"after": "0s", "target_bytes": "1MiB"})
@@ -33,7 +33,7 @@ ADDED = pa.schema([("added", pa.float64())])
 def small_pieces(group_bytes: int) -> Iterator[None]:
     """Many row groups, each fetched alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(writer.write_object.__kwdefaults__, "row_group_bytes", group_bytes)
+        small_row_groups(patch, group_bytes)
         patch.setattr(object_reader, "SMALL_OBJECT_BYTES", 0)
         patch.setattr(object_reader, "FETCH_BYTES", 1)
         yield

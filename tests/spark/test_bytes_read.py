@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ import tiered
 
 pytest.importorskip("pyspark")
 from tests.spark.stores import ORIGIN_MS
+from tests.support.row_groups import small_row_groups
 from tests.support.spark_read import direct
 from tiered.cold.fetch.object_reader import SMALL_OBJECT_BYTES
 from tiered.cold.object_store.file_store import FileStore
-from tiered.cold.parquet.writer import write_object
 from tiered.reader.splits import ColdSource
-from tiered.tiering import publish_actions
 from tiered.warm.segment_reader import SegmentFile
 
 RECORDS, SEGMENT = 20_000, 5_000
@@ -38,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"policies": {"default": rules}, "store": {"block_bytes": "32KiB"}}
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publish_actions, "write_object", partial(write_object, row_group_bytes=32_000))
+        small_row_groups(patch, 32_000)
         with tiered.open(place / "data", cold=f"file://{place}/bucket", settings=settings) as store:
             topic = store.create_topic("t")
             for at in range(0, RECORDS, SEGMENT):

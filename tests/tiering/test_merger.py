@@ -161,11 +161,11 @@ def test_the_start_offset_may_move_while_a_merge_runs(
             offload_all(store, clock)
             clock.advance(10 * 3600)
 
-        def meddling(committer: Any, entries: Any, schema: Any, offset: int = offset) -> int:
+        def meddling(committer: Any, *inputs: Any, offset: int = offset) -> int:
             if moment == "while it is written":
                 topic.delete_before(offset)
                 committer.raise_start_offset(offset)
-                return merge_and_publish(committer, entries, schema)
+                return merge_and_publish(committer, *inputs)
             commit = committer.commit
 
             def late(change: Any) -> Head:
@@ -175,7 +175,7 @@ def test_the_start_offset_may_move_while_a_merge_runs(
                 return commit(change)
 
             committer.commit = late
-            return merge_and_publish(committer, entries, schema)
+            return merge_and_publish(committer, *inputs)
 
         before = bits(topic.scan())
         start = topic.offsets()[0].start

@@ -22,7 +22,7 @@ from uuid import UUID
 
 MANIFEST_VERSION = 1
 PREVIOUS_COMMITS_MAX = 16
-# No writer reaches these limits: a row group has about 16 MiB, or one record, and each record has at least 16 bytes. A
+# No writer exceeds these limits: a row group has at most about 64 MiB, or one record, and its writer counts records. A
 # manifest above them is refused, since readers allocate memory by its numbers.
 GROUP_RECORDS_MAX = 1 << 21
 RANGE_BYTES_MAX = 1 << 28

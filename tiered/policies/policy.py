@@ -38,6 +38,7 @@ from ..base.units import (
 )
 from ..format.block import RAW_BYTES_MAX
 
+ROW_GROUP_BYTES_MIN, ROW_GROUP_BYTES_MAX = 1 << 20, 64 << 20
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -73,6 +74,13 @@ def _fits_a_block(size: int) -> int:
     return size
 
 
+def _fits_readers(size: int) -> int:
+    if not ROW_GROUP_BYTES_MIN <= size <= ROW_GROUP_BYTES_MAX:
+        limits = f"{format_size(ROW_GROUP_BYTES_MIN)} to {format_size(ROW_GROUP_BYTES_MAX)}"
+        raise ValueError(f"is {limits}, so that every reader can hold a row group")
+    return size
+
+
 class Roll(_Rule):
     """Seal the active segment when it has ``bytes``, or its first record has ``age``."""
 
@@ -99,13 +107,15 @@ class OffloadRule(_Rule):
     """Copy sealed segments to the cold tier ``after`` their last append, and the active tail every ``tail_interval``.
 
     If more than ``bytes`` of sealed segments wait, or the disk has less free room than ``local_retention.free_disk``,
-    segments are offloaded sooner, the oldest first. ``after = "off"`` offloads nothing.
+    segments are offloaded sooner, the oldest first. ``after = "off"`` offloads nothing. The objects, and those of merges,
+    have row groups of about ``row_group_bytes`` before compression.
     """
 
     limits = ("after", "tail_interval")
     after: DurationOrOff = timedelta(minutes=10)
     tail_interval: DurationOrOff = timedelta(seconds=10)
     bytes: SizeOrOff = None
+    row_group_bytes: Annotated[PositiveSize, AfterValidator(_fits_readers)] = 16 << 20
 
 
 class LocalRetention(_Rule):

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ..cold.manifest.commit import Committer
 from ..cold.object_store.protocol import ObjectStore
+from ..cold.parquet.writer import ROW_GROUP_BYTES
 from ..cold.upkeep.merge import merge_objects
 from ..cold.upkeep.whole_object import copy_object
 from ..format.manifest import Head, ObjectEntry
@@ -31,7 +32,12 @@ def inputs_of(committer: Committer, action: Merge) -> list[ObjectEntry]:
     return entries if as_planned else []
 
 
-def merge(committer: Committer, entries: Sequence[ObjectEntry], schema: pa.Schema) -> int:
+def merge(
+    committer: Committer,
+    entries: Sequence[ObjectEntry],
+    schema: pa.Schema,
+    row_group_bytes: int = ROW_GROUP_BYTES,
+) -> int:
     """Write `entries` as one object and publish it in their place; return its size.
 
     The replaced objects stay in the bucket for the grace of the sweep. A kill before the commit leaves an orphan.
@@ -48,7 +54,9 @@ def merge(committer: Committer, entries: Sequence[ObjectEntry], schema: pa.Schem
     Fenced, ColdStorageError
     """
     return _replace(
-        committer, entries, lambda name: merge_objects(committer.partition, entries, schema, name)
+        committer,
+        entries,
+        lambda name: merge_objects(committer.partition, entries, schema, name, row_group_bytes),
     )
 
 

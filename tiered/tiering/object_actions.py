@@ -22,6 +22,7 @@ class ObjectActions:
     """Handlers of the actions on published objects; each reads the present manifest before it changes anything."""
 
     def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims) -> None:
+        self._context = context
         self._topics = topics
         self._tiers = context.tiers
         self._fs = context.fs
@@ -35,8 +36,9 @@ class ObjectActions:
         entries = inputs_of(committer, action)
         if not entries:
             return 0
+        rule = self._context.settings.policy_for(action.topic).offload
         try:
-            return merge(committer, entries, handle.meta.schemas[entries[0].schema_id])
+            return merge(committer, entries, handle.meta.schemas[entries[0].schema_id], rule.row_group_bytes)
         except (CorruptionError, ObjectNotFound) as error:
             for entry in entries:
                 if entry.name in str(error):

@@ -32,6 +32,7 @@ class PublishActions:
     """Handlers of the actions that publish records; each reads the present state before it changes anything."""
 
     def __init__(self, context: StoreContext, topics: OpenTopics, claims: Claims) -> None:
+        self._context = context
         self._topics = topics
         self._tiers = context.tiers
         self._claims = claims
@@ -164,10 +165,14 @@ class PublishActions:
         key = committer.partition.keys.data(name)
         schema = object_schema(schemas[facts.schema_id])
         texts = {i: schema_to_text(item) for i, item in enumerate(schemas)}
+        rule = self._context.settings.policy_for(handle.meta.name).offload
         try:
             with self._tiers.object_store.upload(key) as upload:
                 rows = _rows(segment, schema, facts.base_offset, facts.end_offset)
-                entry = write_object(upload, schema, rows, facts, name=name, sealed=sealed)
+                entry = write_object(
+                    upload, schema, rows, facts,
+                    name=name, sealed=sealed, row_group_bytes=rule.row_group_bytes,
+                )  # fmt: skip
 
             def change(head: Head) -> Head:
                 if not sealed and head.end_offset >= entry.end_offset:

@@ -17,6 +17,7 @@ import tiered.cold.parquet.page_memory as pages
 from tests.cold.parquet_objects import facts_for
 from tests.support.memory_store import MemoryStore
 from tiered.cold.fetch.object_reader import read_object
+from tiered.cold.parquet import writer
 from tiered.cold.parquet.layout import make_entry
 from tiered.cold.parquet.page_memory import decode, plan_decode
 from tiered.cold.parquet.writer import write_object
@@ -24,6 +25,7 @@ from tiered.errors import ColdStorageError, CorruptionError
 from tiered.format.checksum import crc32c
 from tiered.format.manifest import ObjectEntry, RowGroup
 from tiered.format.schema import TIMESTAMP
+from tiered.policies.policy import ROW_GROUP_BYTES_MAX
 
 KEY = "t/0/data/x.parquet"
 MIB = 1 << 20
@@ -283,3 +285,80 @@ def test_what_could_not_be_read_again_is_not_uploaded(monkeypatch: pytest.Monkey
             upload, table.schema, table.to_batches(), facts_for(table), name="x.parquet", sealed=True
         )
     assert not store.objects
+
+
+# -- large row groups ------------------------------------------------------------------------------
+
+SMALL = {
+    "true": [True, False, None],
+    "int8": [1, -1],
+    "int16": [300],
+    "int32": [70_000],
+    "int64": [1 << 40],
+    "float": [0.5],
+}
+SMALL_TYPES = {
+    "true": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+}
+MANY = 60_000
+COLUMNS: dict[str, pa.Array] = {
+    **{name: pa.array(np.resize(np.array(values, object), MANY).tolist(), SMALL_TYPES[name]) for name, values in SMALL.items()},
+    "random": pa.array(np.random.default_rng(3).integers(-(1 << 62), 1 << 62, MANY)),
+    "decimal": pa.array(range(MANY), pa.int64()).cast(pa.decimal128(38, 0)),
+    "nothing": pa.nulls(MANY, pa.string()),
+    "empty": pa.array([""] * MANY),
+    "text": pa.array([f"text {i % 9 if i % 2 else i}" for i in range(MANY)]),
+    "binary": pa.array([bytes([i % 251]) * (i % 50) for i in range(MANY)]),
+    "flags": pa.array([[True, False] * (i % 9) for i in range(MANY)], pa.list_(pa.bool_())),
+    "lists": pa.array([[[]] * (i % 30) for i in range(MANY)], pa.list_(pa.list_(pa.int8()))),
+    "map": pa.array([[("k", i % 2 == 0)] * (i % 4) for i in range(MANY)], pa.map_(pa.string(), pa.bool_())),
+    "struct": pa.array([None if i % 3 else {f"f{n}": True for n in range(9)} for i in range(MANY)], pa.struct([(f"f{n}", pa.bool_()) for n in range(9)])),
+}  # fmt: skip
+
+
+# Many columns of them take most when they are decoded.
+WIDE = {
+    "wide flags": pa.array(np.random.default_rng(3).integers(0, 2, 10_000) == 1),
+    "wide int8": pa.array(np.random.default_rng(3).integers(-128, 128, 10_000), pa.int8()),
+}
+
+
+@pytest.mark.parametrize("name", [*COLUMNS, *WIDE])
+def test_row_groups_of_the_largest_setting_can_be_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a thousandth of every size: what small values take more when they are decoded stays within the limits."""
+    for module, limit in (
+        (writer, "ROW_GROUP_BYTES"),
+        (pages, "VALUES_BYTES_MAX"),
+        (pages, "ELEMENTS_BYTES_MAX"),
+    ):
+        monkeypatch.setattr(module, limit, getattr(module, limit) // 1024)
+    columns = {f"c{n}": WIDE[name] for n in range(200)} if name in WIDE else {name: COLUMNS[name]}
+    table = table_of(**columns)
+    store, whole = MemoryStore(), facts_for(table)
+    written = {}
+    for size in (writer.ROW_GROUP_BYTES, ROW_GROUP_BYTES_MAX // 1024):
+        with store.upload(KEY) as upload:
+            entry = write_object(
+                upload, table.schema, table.to_batches(7_000), whole, name="x", sealed=True, row_group_bytes=size
+            )  # fmt: skip
+        schema = pa.schema([field for field in table.schema if field.name in columns])
+        assert pa.Table.from_batches(read_object(store, KEY, entry, schema)).equals(table)
+        written[size] = len(entry.row_groups)
+    small, large = written.values()
+    assert small / 5 < large <= small
+
+
+def test_a_row_group_has_no_more_rows_than_the_format_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "GROUP_RECORDS_MAX", 100)
+    table = table_of(value=pa.array(range(330)))
+    store = MemoryStore()
+    with store.upload(KEY) as upload:
+        entry = write_object(
+            upload, table.schema, table.to_batches(70), facts_for(table), name="x", sealed=True
+        )
+    assert [group.record_count for group in entry.row_groups] == [100, 100, 100, 30]

@@ -1,7 +1,7 @@
 """The memory that a row group takes, computed from its pages before any of them is decoded.
 
 Arrow allocates memory by the numbers in page headers and levels, and a dictionary repeats a value as often as its indices
-say. So 34 kB with right checksums can become gigabytes. No row group of a store has more than some 80 MiB of values; a row
+say. So 34 kB with right checksums can become gigabytes. No row group of a store has more than some 150 MiB of values; a row
 group above the limits here is refused.
 
 A page is a header in Thrift's compact protocol, followed by its bytes::

@@ -34,8 +34,9 @@ import pyarrow.parquet as pq
 
 from ...base.read_ahead import read_ahead
 from ...errors import ColdStorageError, CorruptionError
+from ...format import arrow_layouts
 from ...format.checksum import crc32c
-from ...format.manifest import ObjectEntry, RowGroup
+from ...format.manifest import GROUP_RECORDS_MAX, ObjectEntry, RowGroup
 from ...format.schema import invalid_value
 from ...format.segment_facts import SegmentFacts
 from ..object_store.protocol import Bytes, Upload
@@ -230,23 +231,37 @@ def _repeats(rows: pa.Table, path: str) -> bool:
 
 
 def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
-    """Cut batches into tables of about `limit` bytes."""
+    """Cut batches into tables of about `limit` bytes, and of at most as many rows as the format allows."""
     parts: list[pa.RecordBatch] = []
-    size = 0
+    size = rows = 0
     for batch in batches:
         left = pa.RecordBatch.from_arrays(batch.select(schema.names).columns, schema=schema)
         while left.num_rows:
-            fits = max(1, (limit - size) * left.num_rows // max(1, left.nbytes))
-            part = left.slice(0, fits)
+            fits = max(1, (limit - size) * left.num_rows // max(1, _size(left, limit)))
+            part = left.slice(0, min(fits, GROUP_RECORDS_MAX - rows))
             left = left.slice(part.num_rows)
             parts.append(part)
-            size += part.nbytes
+            size, rows = size + _size(part, limit), rows + part.num_rows
             # Within a tenth of the limit counts as full, which avoids tiny batches at the end of a row group.
-            if size >= limit * 0.9:
+            if size >= limit * 0.9 or rows == GROUP_RECORDS_MAX:
                 yield pa.Table.from_batches(parts, schema=schema)
-                parts, size = [], 0
+                parts, size, rows = [], 0, 0
     if parts:
         yield pa.Table.from_batches(parts, schema=schema)
+
+
+def _size(batch: pa.RecordBatch, limit: int) -> int:
+    """Return the bytes of a batch, for row groups of `limit` bytes; small values count more in large row groups.
+
+    Readers refuse a row group that takes more than `page_memory` allows, and Parquet stores a Boolean or a small integer in
+    up to four bytes. So each value counts at least four, but a row group has at least `ROW_GROUP_BYTES` as they are.
+    """
+    size: int = batch.nbytes
+    if limit <= ROW_GROUP_BYTES:
+        return size
+    columns = batch.columns
+    padded = sum(max(leaf.nbytes, 4 * len(leaf)) for item in columns for leaf in arrow_layouts.leaves(item))
+    return int(max(size, min(padded, size * limit // ROW_GROUP_BYTES)))
 
 
 def _write_group(

@@ -25,7 +25,7 @@ from ..fetch.object_reader import read_object
 from ..manifest.partition_manifest import PartitionManifest
 from ..parquet.footer import FooterCache
 from ..parquet.layout import object_schema
-from ..parquet.writer import write_object
+from ..parquet.writer import ROW_GROUP_BYTES, write_object
 from .inspect import read_facts_of_entry
 
 
@@ -34,6 +34,7 @@ def merge_objects(
     entries: Sequence[ObjectEntry],
     schema: pa.Schema,
     name: str,
+    row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> ObjectEntry:
     """Write the records of `entries` as the object `name`, compare them, and return its entry.
 
@@ -68,8 +69,9 @@ def merge_objects(
     key = keys.data(name)
     with store.upload(key) as upload:
         merged = write_object(
-            upload, object_schema(schema), rows(), facts, name=name, sealed=True, segments=segments
-        )
+            upload, object_schema(schema), rows(), facts,
+            name=name, sealed=True, row_group_bytes=row_group_bytes, segments=segments,
+        )  # fmt: skip
     for left, right in aligned(rows(), read_object(store, key, merged, schema)):
         if not same_records(left, right):
             raise CorruptionError(
