@@ -51,6 +51,7 @@ from tiered.reader.rows import Query
 from tiered.reader.same_log import SameLog
 from tiered.reader.tiers import Tiers
 from tiered.recovery.restore import _Restore, _verify_bucket
+from tiered.settings.settings import Settings
 from tiered.survey.local_segments import LocalSegments
 from tiered.tiering import claims as claims_module
 from tiered.tiering import fences, local_actions, partition_handle, publish_actions, store_claim
@@ -64,6 +65,7 @@ STORE, TOPIC = UUID(int=1), UUID(int=2)
 _RESTORE = import_module("tiered.recovery.restore")  # the package has a function of that name
 NAME = "t"
 CLOCK_US = 1_000_000
+SETTINGS = Settings()
 
 
 @dataclass(frozen=True)
@@ -342,11 +344,7 @@ class Process:
         same.ends = ModelEnds()  # type: ignore[assignment]
         self.claims = Claims(self.access, STORE, lambda: CLOCK_US, _Files(disk), same)
         writers = {0: ModelWriter(disk)}
-        context = SimpleNamespace(
-            tiers=self.access,
-            fs=_Files(disk),
-            settings=SimpleNamespace(daemon=SimpleNamespace(upload_bytes_per_second=0)),
-        )
+        context = SimpleNamespace(tiers=self.access, fs=_Files(disk), settings=SETTINGS)
         topics: Any = SimpleNamespace(
             context=context, topic=lambda name: SimpleNamespace(meta=disk.meta, writers=writers)
         )
@@ -524,7 +522,9 @@ class ModelLock:
 # -- what stands in ---------------------------------------------------------------------------------
 
 
-def write_object(upload: Any, schema: Any, rows: Any, facts: SegmentFacts, *, name: str, sealed: bool) -> Any:
+def write_object(
+    upload: Any, schema: Any, rows: Any, facts: SegmentFacts, *, name: str, sealed: bool, row_group_bytes: int
+) -> Any:
     """See `parquet_object.write_object`: the object is the JSON of its records, by offset."""
     data = json.dumps({facts.base_offset + i: row for i, row in enumerate(rows)}).encode()
     upload.write(data)
