@@ -476,7 +476,7 @@ static PyObject *Topic_append(Topic *self, PyObject *const *args, Py_ssize_t cou
 }
 
 PyDoc_STRVAR(append_doc,
-"append($self, /, value, *, key=None, headers=None, timestamp=None,\n       partition=None, sync=None)\n--\n\n"
+"append($self, /, value, *, key=None, headers=None, timestamp=None,\n       partition=None, sync=None, expected_offset=None)\n--\n\n"
 "Append one record; see `tiered.Topic.append`.");
 
 static PyMethodDef Topic_methods[] = {

@@ -21,6 +21,7 @@ NAMES = [
     "Backpressure",
     "ColdStorageError",
     "ConfigError",
+    "Conflict",
     "CorruptionError",
     "DiskFull",
     "Fenced",
@@ -86,7 +87,7 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
     (tiered.Store.close, "self"),
     (
         tiered.Topic.append,
-        "self, value, *, key=None, headers=None, timestamp=None, partition=None, sync=None",
+        "self, value, *, key=None, headers=None, timestamp=None, partition=None, sync=None, expected_offset=None",
     ),
     (tiered.Topic.append_many, "self, records"),
     (tiered.Topic.append_batch, "self, data, *, partition=None, sync=None"),

@@ -16,6 +16,7 @@
     │   ├── StoreLocked            names the process
     │   └── Fenced                 a newer lineage, tierer or session of a producer took over
     ├── it may pass: free space, wait, retry
+    │   ├── Conflict               another append came first; carries ``expected`` and ``end``
     │   ├── DiskFull, Backpressure
     │   ├── ServerUnavailable      the server of a store does not answer
     │   └── ColdStorageError       ``retryable`` says whether waiting can help
@@ -98,6 +99,30 @@ class StoreLocked(TieredError):
 
 class Fenced(TieredError):
     """A newer epoch owns this partition in the bucket, or this producer; the older one can change nothing more."""
+
+
+class Conflict(TieredError):
+    """The partition does not end at the expected offset of a conditional append; nothing was appended.
+
+    Attributes
+    ----------
+    topic : str
+    partition : int
+    expected : int
+        The offset that the record was to get.
+    end : int
+        The end offset of the partition at that moment; the next record gets it.
+    """
+
+    def __init__(self, message: str, *, topic: str, partition: int, expected: int, end: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.expected = expected
+        self.end = end
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class DiskFull(TieredError):

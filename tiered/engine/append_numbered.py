@@ -37,6 +37,7 @@ def append_idempotent(
     sequence: int,
     *,
     sync: bool | None = None,
+    expected_offset: int | None = None,
 ) -> OffsetRange:
     """Append Arrow data to one partition, each row exactly once, however often the call is repeated.
 
@@ -59,6 +60,8 @@ def append_idempotent(
         The number of the first row; row i has the number ``sequence + i``.
     sync
         As in `Topic.append_batch`. Otherwise the rows are durable when `flush` has returned.
+    expected_offset
+        As in `Topic.append`, for data of one row. A repeat is recognised by its number first, and never conflicts.
 
     Returns
     -------
@@ -71,6 +74,8 @@ def append_idempotent(
     ------
     Fenced
         The partition saw a higher epoch of this producer, or a newer lineage owns it; nothing was appended.
+    Conflict
+        The partition does not end at `expected_offset`; nothing was appended.
     SchemaMismatch, RecordTooLarge, ConfigError, TopicNotFound
         Nothing of a Table was appended, and of other data nothing of the wrong batch.
     DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned, ColdStorageError
@@ -86,7 +91,8 @@ def append_idempotent(
     for batch, timestamps in cast_batches(data, topic.schema, topic.record_bytes_max):
         if batch.num_rows:
             blocks = body_blocks(batch, timestamps, topic.meta.timestamp, topic.clock(), topic.block_bytes)
-            part = append_blocks(topic, partition, number, epoch, blocks, row_numbers(blocks, sequence))
+            numbers = row_numbers(blocks, sequence)
+            part = append_blocks(topic, partition, number, epoch, blocks, numbers, expected_offset)
             start, end = part.start if start is None else start, part.end
             sequence += batch.num_rows
     if start is None or end is None:
@@ -105,6 +111,7 @@ def append_rows(
     sequence: int,
     *,
     sync: bool | None = None,
+    expected_offset: int | None = None,
 ) -> OffsetRange:
     """Append a few rows with numbers to one partition, wholly or not at all; else like `append_idempotent`.
 
@@ -118,7 +125,8 @@ def append_rows(
 
     Raises
     ------
-    RecordTooLarge, Fenced, ConfigError, TopicNotFound, DiskFull, StoreClosed, ReadOnly, StoreLocked, PartitionPoisoned
+    RecordTooLarge, Fenced, Conflict, ConfigError, TopicNotFound, DiskFull, StoreClosed, ReadOnly, StoreLocked,
+    PartitionPoisoned
         Nothing was appended.
     ColdStorageError
     """
@@ -132,20 +140,22 @@ def append_rows(
     waits = sync if sync is not None else topic.waits
     if rows.bytes <= topic.record_bytes_max:  # with more bytes, one record may be larger than the limit
         if not waits:
-            offsets = writer.append_numbered_rows((number, epoch, sequence), rows)
+            offsets = writer.append_numbered_rows((number, epoch, sequence), rows, expected_offset)
             if offsets is None:
                 writer.make_room()
-                offsets = writer.append_numbered_rows((number, epoch, sequence), rows)
+                offsets = writer.append_numbered_rows((number, epoch, sequence), rows, expected_offset)
             if offsets is not None:
                 return OffsetRange(partition, *offsets)
         elif isinstance(rows, RecordBuffer) and rows.is_single:
-            appended = OffsetRange(partition, *writer.append_numbered_single((number, epoch, sequence), rows))
+            found = writer.append_numbered_single((number, epoch, sequence), rows, expected_offset)
+            appended = OffsetRange(partition, *found)
             writer.sync_if_due()
             wait_for_ranges(topic, [appended], sync)
             return appended
     own = body_schema(pa.schema(list(topic.schema)[: rows.width]))
     blocks = split(rows.to_batch(own), topic.block_bytes)
-    appended = append_blocks(topic, partition, number, epoch, blocks, row_numbers(blocks, sequence))
+    numbers = row_numbers(blocks, sequence)
+    appended = append_blocks(topic, partition, number, epoch, blocks, numbers, expected_offset)
     wait_for_ranges(topic, [appended], sync)
     return appended
 
@@ -166,6 +176,7 @@ def append_blocks(
     epoch: int,
     blocks: Sequence[BlockRows],
     numbers: Sequence[np.ndarray[Any, Any]],
+    expected_offset: int | None = None,
 ) -> OffsetRange:
     """Append blocks to one partition, with the numbers of their rows."""
     writer = topic.writer(partition)
@@ -175,7 +186,7 @@ def append_blocks(
     _, before = writer.last_sequence(number)
     while True:
         try:
-            start, end = writer.append_numbered_batches(number, epoch, batches, numbers)
+            start, end = writer.append_numbered_batches(number, epoch, batches, numbers, expected_offset)
         except SchemaGrew:
             writer.change_schema(topic.meta)
             batches = [add_null_columns(batch, writer.meta.schema) for batch in batches]

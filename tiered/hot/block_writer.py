@@ -83,6 +83,7 @@ class BlockWriter:
         epoch: int,
         batches: Sequence[pa.RecordBatch],
         sequences: Sequence[np.ndarray[Any, Any]],
+        expected: int | None = None,
     ) -> tuple[int, int]:
         """Write rows of an idempotent producer after the pending rows, except for rows that the partition has already.
 
@@ -92,6 +93,8 @@ class BlockWriter:
         ----------
         sequences
             Sequences of the rows of each batch: int64, rising.
+        expected
+            The offset that the first row must get, if any; only for a single row.
 
         Returns
         -------
@@ -102,6 +105,8 @@ class BlockWriter:
         ------
         Fenced
             The producer has a newer epoch.
+        Conflict
+            The row gets another offset than `expected`. A repeat never raises this.
         SchemaGrew
         """
         bytes_max = min(RUN_BYTES_MAX, self._options.roll_bytes)
@@ -114,9 +119,12 @@ class BlockWriter:
                 int(sequences[-1][-1]),
                 lambda after: producer_runs(producer_id, epoch, after, batches, sequences, bytes_max),
                 keep=len(batches) == 1,
+                expected=expected,
             )
 
-    def append_numbered_single(self, number: Number, record: RecordBuffer) -> tuple[int, int]:
+    def append_numbered_single(
+        self, number: Number, record: RecordBuffer, expected: int | None = None
+    ) -> tuple[int, int]:
         """Write a record that `RecordBuffer.to_single` encodes, as `append_numbered_batches` does."""
         producer_id, epoch, sequence = number
 
@@ -126,10 +134,16 @@ class BlockWriter:
 
         with self.write_lock:
             self._pending.check_fault()
-            return self._append_runs(number, sequence, runs, keep=True)
+            return self._append_runs(number, sequence, runs, keep=True, expected=expected)
 
     def _append_runs(
-        self, number: Number, end: int, runs: Callable[[int], Iterator[list[NumberedBody]]], *, keep: bool
+        self,
+        number: Number,
+        end: int,
+        runs: Callable[[int], Iterator[list[NumberedBody]]],
+        *,
+        keep: bool,
+        expected: int | None,
     ) -> tuple[int, int]:
         """Write runs after the pending rows; return as `append_numbered_batches` does. The caller holds `write_lock`.
 
@@ -150,6 +164,8 @@ class BlockWriter:
             start = active.segment.end_offset
             if history is not None and first <= last:
                 start = history.offset_of(first)
+            elif expected is not None:
+                pending.check_end(expected)
             try:
                 for run in runs(last):
                     self._append_run(run, keep)

@@ -42,7 +42,7 @@ from .active_segment import ActiveSegment
 from .block_writer import BlockWriter
 from .clock_watch import ClockWatch
 from .group_commit import GroupCommit
-from .pending_rows import PendingRows
+from .pending_rows import PendingRows, partition_label
 from .recent_blocks import RecentBlocks
 from .recovery import WriterOptions, open_active
 from .row_buffer import RecordBuffer, RowBuffer, RowLayout
@@ -56,7 +56,8 @@ class PartitionWriter(WriterFields):
 
     Attributes
     ----------
-    append_record, append_row, append_plain, append_numbered, append_numbered_rows, last_sequence, offsets_from
+    append_record, append_row, append_plain, append_expected, append_numbered, append_numbered_rows, last_sequence,
+    offsets_from
         Methods of `PendingRows`.
     append_bodies, append_numbered_batches, append_numbered_single, change_schema
         Methods of `BlockWriter`.
@@ -71,7 +72,7 @@ class PartitionWriter(WriterFields):
         self._options = options
         self.directory = directory
         self.partition = partition
-        self._label = label = _label(meta, partition)
+        self._label = label = partition_label(meta.name, partition)
         self._fence_path = str(directory / FENCED_FILE)
         buffer: RecordBuffer | RowBuffer
         if meta.schema.equals(RECORD_SCHEMA):
@@ -81,13 +82,13 @@ class PartitionWriter(WriterFields):
         # Before the copy below, which has the same pins.
         segment.producers.pinned = options.pinned
         self.pending = pending = PendingRows(
-            label, buffer, segment.producers.copy(), options.block_bytes, options.rows_max
+            meta.name, partition, buffer, segment.producers.copy(), options.block_bytes, options.rows_max
         )
         self.active = ActiveSegment(options, directory, meta, label, segment, start_offset, pending.refuse)
         self.blocks = blocks = BlockWriter(options, label, pending, self.active)
         # Bound here, an append of one record calls its part directly.
         self.append_record, self.append_row = pending.append_record, pending.append_row
-        self.append_plain = pending.append_plain
+        self.append_plain, self.append_expected = pending.append_plain, pending.append_expected
         self.append_numbered, self.append_numbered_rows = (
             pending.append_numbered,
             pending.append_numbered_rows,
@@ -121,7 +122,7 @@ class PartitionWriter(WriterFields):
         ------
         StoreLocked, Fenced, CorruptionError, UnsupportedFormat, DiskFull
         """
-        label = _label(meta, partition)
+        label = partition_label(meta.name, partition)
         lock = FileLock.acquire(directory / LOCK_FILE, label, wait_seconds=wait_seconds)
         try:
             reason = read_fence(directory)
@@ -428,7 +429,3 @@ class PartitionWriter(WriterFields):
         self.pending.fault = fault
         self.active.abandon()
         self._file_lock.abandon()
-
-
-def _label(meta: TopicMeta, partition: int) -> str:
-    return f"partition {partition} of topic {meta.name!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from ..errors import Fenced, TieredError, copy_error
+from ..errors import Conflict, Fenced, TieredError, copy_error
 from ..format.producers import UNKNOWN_OFFSET, ProducerHistory, ProducerTable
 from .accelerator import Lock, PendingFields
 from .row_buffer import Number, PlainRecords, RecordBuffer, RowBuffer
@@ -38,7 +38,8 @@ class PendingRows(PendingFields):
     """
 
     def __init__(
-        self, label: str, buffer: RecordBuffer | RowBuffer, producers: ProducerTable, block_bytes: int, rows_max: int
+        self, topic: str, partition: int, buffer: RecordBuffer | RowBuffer, producers: ProducerTable, block_bytes: int,
+        rows_max: int,
     ) -> None:  # fmt: skip
         self.lock = Lock()
         self.buffer = buffer
@@ -46,7 +47,9 @@ class PendingRows(PendingFields):
         self.producers = producers
         self.rows_max = rows_max
         self.fault: TieredError | None = None
-        self._label = label
+        self._topic = topic
+        self._partition = partition
+        self._label = partition_label(topic, partition)
         self._block_bytes = block_bytes
         self._bytes_max = block_bytes
         self._is_retry = False
@@ -138,6 +141,53 @@ class PendingRows(PendingFields):
                 raise
             return buffer.base_offset + row
 
+    def append_expected(
+        self, expected: int, values: Sequence[object], timestamp_us: int, size: int
+    ) -> int:  # fmt: skip
+        """Add one checked row if its offset is `expected`, and return that, or `FULL`.
+
+        Parameters
+        ----------
+        values, size
+            As `RecordBuffer.add` and `RowBuffer.add` take them.
+
+        Raises
+        ------
+        Conflict
+            The next row gets another offset.
+        SchemaGrew
+            The row has more columns than the buffer.
+        """
+        with self.lock:
+            if self.fault is not None:
+                raise copy_error(self.fault)
+            buffer = self.buffer
+            row = len(buffer.timestamps_us)
+            if buffer.bytes >= self._bytes_max or row >= self.rows_max:
+                return FULL
+            self.check_end(expected)
+            if isinstance(buffer, RowBuffer) and len(values) > len(buffer.columns):
+                raise SchemaGrew
+            try:
+                buffer.add(values, size)
+                buffer.timestamps_us.append(timestamp_us)
+            except BaseException:
+                buffer.truncate(row)
+                raise
+            return buffer.base_offset + row
+
+    def check_end(self, expected: int) -> None:
+        """Raise `Conflict` if the next row gets another offset than `expected`. The caller holds `lock`."""
+        end = self.buffer.base_offset + len(self.buffer.timestamps_us)
+        if end != expected:
+            raise Conflict(
+                f"{self._label} ends at offset {end}, not at {expected} as the append expected; nothing was appended",
+                topic=self._topic,
+                partition=self._partition,
+                expected=expected,
+                end=end,
+            )
+
     def append_numbered(
         self, number: Number, values: Sequence[object], timestamp_us: int, size: int
     ) -> int | None:
@@ -185,13 +235,17 @@ class PendingRows(PendingFields):
                 raise
             return offset
 
-    def append_numbered_rows(self, number: Number, rows: RecordBuffer | RowBuffer) -> tuple[int, int] | None:
+    def append_numbered_rows(
+        self, number: Number, rows: RecordBuffer | RowBuffer, expected: int | None = None
+    ) -> tuple[int, int] | None:
         """Add checked rows of an idempotent producer, all or none.
 
         Parameters
         ----------
         number
             The number of the first row; the sequences of the others follow it.
+        expected
+            The offset that the first row must get, if any.
 
         Returns
         -------
@@ -203,6 +257,8 @@ class PendingRows(PendingFields):
         ------
         Fenced
             The producer has a newer epoch.
+        Conflict
+            The first row gets another offset than `expected`.
         """
         producer_id, epoch, first = number
         count = len(rows.timestamps_us)
@@ -217,6 +273,8 @@ class PendingRows(PendingFields):
             repeat = history is not None and first <= last
             if full or repeat or not fits or rows.bytes > self._block_bytes:
                 return None
+            if expected is not None:
+                self.check_end(expected)
             offset = buffer.base_offset + row
             try:
                 buffer.extend(rows)  # type: ignore[arg-type]
@@ -319,3 +377,8 @@ class PendingRows(PendingFields):
     def drop_taken(self) -> None:
         """Drop the taken rows after all of them are written."""
         self.taken, self._is_retry, self._bytes_max = None, False, self._block_bytes
+
+
+def partition_label(topic: str, partition: int) -> str:
+    """Return how messages name a partition."""
+    return f"partition {partition} of topic {topic!r}"

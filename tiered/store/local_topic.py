@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ..engine import topics
 from ..engine.append import append_arrow, append_prepared, append_records, make_room, prepare_record
+from ..engine.append_conditional import append_conditional
 from ..engine.host import wall_clock_us
 from ..engine.open_topics import OpenTopic
 from ..engine.point_read import read_sealed
@@ -76,10 +77,14 @@ class LocalTopic(Topic):
         timestamp: object = None,
         partition: int | None = None,
         sync: bool | None = None,
+        expected_offset: int | None = None,
     ) -> Appended:
         if sync is not None:
             check_sync(sync)
-        if self._typed:
+        if expected_offset is not None:
+            record = prepare_record(self.opened, value, key, headers, timestamp, partition)
+            appended = append_conditional(self.opened, record, expected_offset)
+        elif self._typed:
             appended = append_prepared(
                 self.opened, prepare_record(self.opened, value, key, headers, timestamp, partition)
             )

@@ -34,6 +34,7 @@ from ...base.condition import InterruptSafeCondition
 from ...engine.records import OffsetRange
 from ...errors import (
     Backpressure,
+    Conflict,
     Fenced,
     ServerUnavailable,
     StoreClosed,
@@ -170,7 +171,7 @@ class Appender:
             return batch, row
 
     def add_batch(self, batch: PendingBatch) -> None:
-        """Add Arrow data, or a record that has its number."""
+        """Add Arrow data, a record that has its number, or a conditional append."""
         with self._changed.lock:
             self._wait_for_room(batch.size)
             if batch.partition is not None:
@@ -404,10 +405,10 @@ class Appender:
             for batch in self._replay:
                 stream.send(batch, self._producer)
                 error = stream.answer().error
-                if isinstance(error, Fenced) and batch.session is not None:
-                    # A newer session of the producer has begun: only the records of this one are given up.
+                if isinstance(error, Conflict) or (isinstance(error, Fenced) and batch.session is not None):
+                    # Another append got the offset, or a newer session of the producer has begun: all other batches stay.
                     with self._changed.lock:
-                        self._failed += self._replay.give_up(error, batch.session)
+                        self._failed += self._replay.give_up(error, batch)
                     raise ServerUnavailable(str(error))  # the server ended the stream
                 if error is not None:
                     raise error
@@ -460,7 +461,8 @@ class Appender:
             size = batch.size
             batch.settle(ranges, error)
             self._bytes -= size
-            if error is not None:
+            # The call of a conditional append raises its error; no flush of another thread does.
+            if error is not None and batch.expected_offset is None:
                 self._failed.append(batch)
             if error is not None or (self._waits if batch.sync is None else batch.sync):
                 batch.drop_records()

@@ -43,6 +43,8 @@ class PendingBatch:
         Sequence number of the first record, once it is assigned.
     session
         The producer's session that assigned the number; None: the appender assigned it.
+    expected_offset
+        `BatchInfo.expected_offset`.
     settled
         Whether the result is known.
     threads, reported
@@ -55,6 +57,7 @@ class PendingBatch:
         "_unsettled",
         "arrow",
         "count",
+        "expected_offset",
         "number",
         "packed",
         "partition",
@@ -79,6 +82,7 @@ class PendingBatch:
         self.size = 0
         self.number: int | None = None
         self.session: Session | None = None
+        self.expected_offset: int | None = None
         self.settled = False
         self.threads: set[int] = set()
         self.reported: set[int] = set()

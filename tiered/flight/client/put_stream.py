@@ -61,10 +61,10 @@ class PutStream:
         """
         packed = batch.to_packed(self._packer) if self._packs else None
         if packed is not None:
-            info = _info(batch.partition, batch.sync, producer, 0, batch.session)
+            info = _info_of(batch, producer, 0)
             self._writer.write_metadata(join_rows(info, packed))
         else:
-            info = _info(batch.partition, batch.sync, producer, batch.number, batch.session)
+            info = _info_of(batch, producer, batch.number)
             self._writer.write_with_metadata(batch.to_batch(self._schema, self._packer), info)
 
     def answer(self) -> Ack:
@@ -100,6 +100,14 @@ class PutStream:
             self._writer.close()
         except (pa.ArrowException, OSError) as error:
             log.debug("%s: the stream ended with %s", self._location, error)
+
+
+def _info_of(batch: PendingBatch, producer: str, sequence: int | None) -> bytes:
+    if batch.expected_offset is None:
+        return _info(batch.partition, batch.sync, producer, sequence, batch.session)
+    return BatchInfo(
+        batch.partition, batch.sync, producer, PASSING_EPOCH, sequence, expected_offset=batch.expected_offset
+    ).encode()
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...engine.append import MANY_ROWS_MIN, PreparedRecord, prepare_record, prepare_records, shares_of
+from ...engine.append_conditional import check_condition
 from ...engine.ingest import (
     by_partition,
     cast_batches,
@@ -86,12 +87,16 @@ class RemoteTopic(Topic):
         timestamp: object = None,
         partition: int | None = None,
         sync: bool | None = None,
+        expected_offset: int | None = None,
     ) -> Appended:
         opened = self.opened
         if self.lifecycle.fault is not None or not self.lifecycle.writes:
             self.lifecycle.check_writable()
         if sync is not None:
             check_sync(sync)
+        if expected_offset is not None:
+            record = prepare_record(opened, value, key, headers, timestamp, partition)
+            return self._append_conditional(record, expected_offset, sync)
         if opened.typed or value.__class__ is not bytes or headers is not None or timestamp is not None:
             batch, row = self._add(prepare_record(opened, value, key, headers, timestamp, partition), sync)
         else:
@@ -114,6 +119,18 @@ class RemoteTopic(Topic):
             assert batch.partition is not None
             return Appended(batch.partition, batch.offset_of(row))
         return pending_append(batch, row)
+
+    def _append_conditional(
+        self, record: PreparedRecord, expected_offset: int, sync: bool | None
+    ) -> Appended:
+        place, expected = check_condition(self.opened, record, expected_offset)
+        rows = self.opened.new_buffer()
+        rows.add(record.values, record.size if self.opened.typed else record.size + RECORD_OVERHEAD_BYTES)
+        rows.timestamps_us.append(record.timestamp_us)
+        batch = PendingBatch.of_rows(place, sync, rows)
+        batch.expected_offset = expected
+        self.appender.add_batch(batch)
+        return Appended(place, batch.offset_of(0))
 
     def _add(
         self, record: PreparedRecord, sync: bool | None, *, more: bool = False

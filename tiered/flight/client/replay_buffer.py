@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator
 
 from ...errors import TieredError
-from ..wire.put_messages import Session
 from .pending_batch import PendingBatch
 
 # Beyond these limits the appender flushes the server.
@@ -63,9 +62,22 @@ class ReplayBuffer:
         while self._batches and self.end - len(self._batches) < end:
             self._drop(self._batches[0])
 
-    def give_up(self, error: TieredError, session: Session | None = None) -> list[PendingBatch]:
-        """Drop all batches, or those of one session, with an error as their result; return them."""
-        given_up = [batch for batch in self._batches if session in (None, batch.session)]
+    def give_up(self, error: TieredError, refused: PendingBatch | None = None) -> list[PendingBatch]:
+        """Drop all batches, or those that go with a refused one, with an error as their result; return them.
+
+        The batches of one session go together. With a conditional append go the later ones of its partition: their
+        callers took its record for granted.
+        """
+        given_up = list(self._batches)
+        if refused is not None and refused.session is not None:
+            given_up = [batch for batch in given_up if batch.session == refused.session]
+        elif refused is not None:
+            behind = given_up[given_up.index(refused) :]
+            given_up = [
+                batch
+                for batch in behind
+                if batch.expected_offset is not None and batch.partition == refused.partition
+            ]
         for batch in given_up:
             self._drop(batch)
             batch.settle((), error)

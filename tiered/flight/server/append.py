@@ -156,16 +156,28 @@ def _appended(
     sessions: dict[Session, LocalProducer],
 ) -> Ack:
     ranges: list[OffsetRange] = []
+    expected = info.expected_offset
+    if expected is not None and _row_count(data) != 1:
+        raise ConfigError(f"a condition is for one row, not for {_row_count(data)}")
     if isinstance(data, RecordBuffer | RowBuffer):
         ranges = _append_rows(topic, data, sequence, info, sessions)
     elif data is not None and data.num_rows:
         ranges = _append_batch(topic, safe_batch(data), sequence, info, sessions)
+    if expected is not None:
+        # Also of a repeat whose offset is forgotten: it was appended there, or not at all.
+        ranges = [OffsetRange(ranges[0].partition, expected, expected + 1)]
     return Ack(
         tuple((item.partition, item.start, item.end) for item in ranges),
         None,
         topic.partitions,
         topic.opened.meta.schema_id,
     )
+
+
+def _row_count(data: pa.RecordBatch | RecordBuffer | RowBuffer | None) -> int:
+    if isinstance(data, RecordBuffer | RowBuffer):
+        return len(data.timestamps_us)
+    return 0 if data is None else int(data.num_rows)
 
 
 def _append_batch(
@@ -184,8 +196,9 @@ def _append_batch(
         return producer.append_batch(batch, sequence=sequence, partition=info.partition, sync=info.sync)
     assert info.partition is not None
     found = append_idempotent(
-        topic.opened, batch, info.partition, info.producer, info.epoch, sequence, sync=info.sync
-    )
+        topic.opened, batch, info.partition, info.producer, info.epoch, sequence,
+        sync=info.sync, expected_offset=info.expected_offset,
+    )  # fmt: skip
     return [found]
 
 
@@ -203,8 +216,9 @@ def _append_rows(
     if not info.session:
         assert info.partition is not None
         found = append_rows(
-            topic.opened, rows, info.partition, info.producer, info.epoch, sequence, sync=info.sync
-        )
+            topic.opened, rows, info.partition, info.producer, info.epoch, sequence,
+            sync=info.sync, expected_offset=info.expected_offset,
+        )  # fmt: skip
         return [found]
     producer = _producer(topic, info, sessions)
     records = prepare_rows(topic.opened, rows, info.partition)

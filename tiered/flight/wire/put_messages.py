@@ -61,6 +61,10 @@ class PutCommand:
         return load(data, "command of a put", build, MESSAGE_BYTES_MAX)
 
 
+_CONDITIONAL = 2
+"""The protocol of a batch with a condition: a server that does not know the condition refuses the batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
     """How one batch is to be appended; without it: by its keys, and durable before it is acknowledged.
@@ -78,6 +82,9 @@ class BatchInfo:
         numbers may jump, and the batch names its partition.
     partitions
         Of the topic when the session began, among which its keys choose; None: of the topic now.
+    expected_offset
+        The offset that the only row must get, else the answer is `Conflict`; only with numbers and without a session. A
+        repeat is recognised by its number first.
     """
 
     partition: int | None = None
@@ -87,10 +94,13 @@ class BatchInfo:
     sequence: int | None = None
     session: bool = False
     partitions: int | None = None
+    expected_offset: int | None = None
 
     def encode(self) -> bytes:
         """Return the JSON document."""
         values: dict[str, Any] = {"partition": self.partition, "sync": self.sync}
+        if self.expected_offset is not None:
+            values |= {"protocol": _CONDITIONAL, "expected_offset": self.expected_offset}
         if self.producer is not None:
             values |= {
                 "producer": self.producer,
@@ -117,15 +127,20 @@ class BatchInfo:
                 maybe(count, values.get("sequence")),
                 values.get("session") is True,
                 maybe(positive, values.get("partitions")),
+                maybe(count, values.get("expected_offset")),
             )
             of_producer = (info.producer, info.epoch, info.sequence)
             if None in of_producer and of_producer != (None, None, None):
                 raise ValueError("producer, epoch and sequence go together")
             if info.producer is not None and info.partition is None and not info.session:
                 raise ValueError("the batch of a producer names its partition")
+            if info.expected_offset is not None and (info.producer is None or info.session):
+                raise ValueError("a batch with a condition has numbers, and no session")
             return info
 
-        return load(data or b"{}", "metadata of a batch", build, MESSAGE_BYTES_MAX)
+        return load(
+            data or b"{}", "metadata of a batch", build, MESSAGE_BYTES_MAX, protocols=(PROTOCOL, _CONDITIONAL)
+        )
 
 
 def _offset(value: Any) -> int:

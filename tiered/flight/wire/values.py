@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -42,7 +42,14 @@ def dump(values: Mapping[str, Any]) -> bytes:
     return _to_json(values).encode()
 
 
-def load(data: bytes, what: str, build: Callable[[dict[str, Any]], _T], bytes_max: int | None = None) -> _T:
+def load(
+    data: bytes,
+    what: str,
+    build: Callable[[dict[str, Any]], _T],
+    bytes_max: int | None = None,
+    *,
+    protocols: Container[int] = (PROTOCOL,),
+) -> _T:
     """Decode a message.
 
     Raises
@@ -57,7 +64,7 @@ def load(data: bytes, what: str, build: Callable[[dict[str, Any]], _T], bytes_ma
         if not isinstance(values, dict):
             raise TypeError("not an object")
         protocol = values.get("protocol", PROTOCOL)
-        if protocol != PROTOCOL:
+        if protocol not in protocols:
             raise ConfigError(
                 f"the other end speaks version {protocol!r} of the protocol, this one {PROTOCOL}: upgrade the older"
             )

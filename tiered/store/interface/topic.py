@@ -53,6 +53,7 @@ class Topic(ABC):
         timestamp: object = None,
         partition: int | None = None,
         sync: bool | None = None,
+        expected_offset: int | None = None,
     ) -> Appended:
         """Append one record.
 
@@ -69,6 +70,11 @@ class Topic(ABC):
         sync
             True waits until the record is durable on this disk; False never waits. By default the sync mode decides:
             ``always`` waits for the disk, ``cold`` until the record is published.
+        expected_offset
+            Append only if the record gets this offset, the end of its partition with all pending records. The check and the
+            append are one step: of several callers that expect one offset, one appends. A topic with several partitions
+            needs a key or `partition`. The offset is as provisional as any other; with ``sync=True`` it is durable. Over
+            Flight the call waits for the answer.
 
         Returns
         -------
@@ -78,6 +84,8 @@ class Topic(ABC):
         Raises
         ------
         SchemaMismatch, RecordTooLarge, ConfigError
+        Conflict
+            The partition does not end at `expected_offset`; the error has its end, and nothing was appended.
         DiskFull, StoreClosed, ReadOnly, StoreLocked, Fenced, PartitionPoisoned
             Nothing was appended, unless only the wait for the disk failed.
         ColdStorageError
