@@ -235,25 +235,28 @@ def test_an_answer_that_says_conflict_may_be_lost(
         assert gate.wait(20)
         return real(*arguments)
 
-    lose(monkeypatch, PutStream, "answer", 1)
+    lose(monkeypatch, PutStream, "answer", 2)
     monkeypatch.setattr(appending, "_appended", gated)
-    found: list[BaseException] = []
+    topic.append(b"first", partition=1)
+    wait_until(lambda: bool(topic.appender._in_flight))
+    found: list[int] = []
 
     def conditional() -> None:
         try:
             topic.append(b"never", partition=1, expected_offset=0)
         except tiered.Conflict as error:
-            found.append(error)
+            found.append(error.end)
 
     thread = threading.Thread(target=conditional)
     thread.start()
-    wait_until(lambda: bool(topic.appender._in_flight))
+    wait_until(lambda: bool(topic.appender._queue))
+    # So large that it is sent at once behind the conditional one.
     topic.append(b"later" + bytes(1 << 17), partition=1)
     gate.set()
     thread.join()
     topic.flush()
-    assert len(found) == 1
-    assert [value[:5] for value in values(topic)] == [b"other", b"later"]
+    assert found == [2]
+    assert [value[:5] for value in values(topic)] == [b"other", b"first", b"later"]
 
 
 # -- the server is another one -----------------------------------------------------------------------------------------

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.support.manifest_values import entry
-from tiered.errors import ColdStorageError, ConfigError, CorruptionError, OffsetOutOfRange, TieredError
+from tiered.errors import (
+    ColdStorageError,
+    ConfigError,
+    Conflict,
+    CorruptionError,
+    OffsetOutOfRange,
+    TieredError,
+)
 from tiered.flight.client.staging import StageClient
 from tiered.flight.wire.errors import decode_error, encode_error
 from tiered.flight.wire.messages import PlanInfo, ScanCommand, SplitInfo, Ticket
@@ -87,6 +94,7 @@ def tickets(draw: st.DrawFn) -> Ticket:
 ERRORS = st.sampled_from(
     [
         OffsetOutOfRange("gone", start=3, end=9),
+        Conflict("late", topic="t", partition=1, expected=3, end=9),
         ColdStorageError("away", retryable=True),
         CorruptionError("bad", where="a/b", position=7, offsets=(1, 2)),
         TieredError("x" * 10_000),
@@ -99,6 +107,7 @@ MESSAGES: Any = st.one_of(
     st.builds(PutCommand, st.text(max_size=9), st.none() | st.builds(uuid4), st.just("stage")),
     st.builds(BatchInfo, st.none() | NUMBERS, st.sampled_from([True, False, None])),
     st.builds(BatchInfo, NUMBERS, st.none(), st.text(), NUMBERS, NUMBERS, st.booleans()),
+    st.builds(BatchInfo, NUMBERS, st.none(), st.text(), NUMBERS, NUMBERS, expected_offset=NUMBERS),
     st.builds(
         Ack,
         st.lists(st.tuples(NUMBERS, OFFSETS, OFFSETS), max_size=3).map(tuple),

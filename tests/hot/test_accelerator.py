@@ -101,6 +101,7 @@ CALLS = st.lists(
                 "timestamp": st.none() | st.integers(0, 10),
                 "partition": st.none() | st.integers(-1, 3),
                 "sync": st.none() | st.booleans(),
+                "expected_offset": st.none() | st.integers(-1, 30),
                 "other": st.just(1),
             },
         ),

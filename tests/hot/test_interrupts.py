@@ -32,7 +32,7 @@ from tests.support.partition_writers import (
 from tests.support.segments import APPENDING
 from tests.support.waiting import wait_until
 from tiered.base.condition import InterruptSafeCondition
-from tiered.errors import DiskFull
+from tiered.errors import Conflict, DiskFull
 from tiered.format.producers import ProducerHistory, ProducerTable
 from tiered.hot.active_segment import ActiveSegment
 from tiered.hot.block_writer import BlockWriter
@@ -76,6 +76,28 @@ def test_an_interrupt_anywhere_in_an_append_leaves_the_columns_aligned(tmp_path:
             break
         point += 1
     assert len(seen) > 4
+
+
+def test_an_interrupt_anywhere_in_a_conditional_append_leaves_the_columns_aligned(tmp_path: Path) -> None:
+    """Exhaustive: the row is there wholly or not at all, and whoever asks again learns which by the end."""
+    codes = {PendingRows.append_expected.__code__, PendingRows.check_end.__code__, RecordBuffer.add.__code__}
+    point, interrupted, outcomes = 0, True, set()
+    while interrupted:
+        with writing(tmp_path / str(point)) as writer:
+            writer.append_record(b"k", b"v", [("h", b"1")], 1, 10)
+            with interrupting(codes, point) as left, suppress(Interrupted):
+                assert writer.append_expected(1, (b"k2", b"v2", [("h", b"2")]), 2, 10) == 1
+            assert aligned(writer.pending.buffer)
+            end = writer.end_offset
+            outcomes.add(end)
+            with pytest.raises(Conflict):
+                writer.append_expected(end - 1, (None, b"no", None), 3, 10)
+            assert writer.append_expected(end, (None, b"v3", None), 3, 10) == end
+        expected = [b"v", b"v3"] if end == 1 else [b"v", b"v2", b"v3"]
+        assert list(read_partition(tmp_path / str(point)).values()) == expected
+        point, interrupted = point + 1, left[0] < 0
+    assert outcomes == {1, 2}
+    assert point > 6
 
 
 def test_an_interrupt_anywhere_in_an_append_of_plain_records_leaves_all_or_none(tmp_path: Path) -> None:

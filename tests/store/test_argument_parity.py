@@ -36,6 +36,7 @@ CALLS: dict[str, tuple[type[Exception], Callable[[Any, Any], object]]] = {
     "key": (tiered.SchemaMismatch, lambda topic, odd: topic.append(b"two", key=odd)),
     "time": (tiered.SchemaMismatch, lambda topic, odd: topic.append(b"two", timestamp=odd)),
     "partition": (tiered.TopicNotFound, lambda topic, odd: topic.append(b"two", partition=odd)),
+    "expected offset": (tiered.ConfigError, lambda topic, odd: topic.append(b"two", expected_offset=odd)),
     "headers": (tiered.SchemaMismatch, lambda topic, odd: topic.append(b"two", headers=odd)),
     "headers of many": (
         tiered.SchemaMismatch,
@@ -56,6 +57,13 @@ def test_durations_and_arrays_are_no_numbers(topic: Any, call: str, odd: Any) ->
     with pytest.raises(error):
         calls(topic, odd)
     assert topic.offsets()[0].end == 1
+
+
+@pytest.mark.parametrize("odd", [True, False, -1, 1.0, "1", np.float64(1), np.int8(-1), 1 << 63], ids=repr)
+def test_an_expected_offset_is_an_offset(topic: Any, odd: Any) -> None:
+    with pytest.raises(tiered.ConfigError, match="expected_offset is an int from 0 to"):
+        topic.append(b"two", expected_offset=odd)
+    assert topic.append(b"two", expected_offset=np.uint64(1)) == (0, 1)
 
 
 @pytest.mark.parametrize("odd", [0, 0.0, False], ids=repr)
