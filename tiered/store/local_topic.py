@@ -91,11 +91,11 @@ class LocalTopic(Topic):
         else:
             if value.__class__ is not bytes:
                 value = value_bytes(value)
-            if key is not None and key.__class__ is not bytes:
-                key = key_bytes(key)
             size = RECORD_OVERHEAD_BYTES if value is None else len(value) + RECORD_OVERHEAD_BYTES
-            if key:
-                size += len(key)
+            if key is not None:
+                if key.__class__ is not bytes:
+                    key = key_bytes(key)
+                size += len(key)  # type: ignore[arg-type]
             pairs = None
             if headers is not None:
                 pairs, more = header_pairs(headers)
