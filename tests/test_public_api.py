@@ -22,6 +22,7 @@ NAMES = [
     "ColdStorageError",
     "ConfigError",
     "Conflict",
+    "Consumer",
     "CorruptionError",
     "DiskFull",
     "Fenced",
@@ -31,6 +32,8 @@ NAMES = [
     "OutOfOrderSequence",
     "PartitionPoisoned",
     "PartSweep",
+    "Position",
+    "PositionLost",
     "Plan",
     "Producer",
     "ReadOnly",
@@ -109,6 +112,16 @@ SIGNATURES: list[tuple[Callable[..., Any], str]] = [
         ),
     ),
     (tiered.Topic.offsets, "self"),
+    (tiered.Topic.consumer, "self, name, *, partitions=None, start='earliest', on_rewind='error'"),
+    (tiered.Consumer.poll, "self, timeout=1.0, max_records=10000"),
+    (tiered.Consumer.commit, "self, offsets=None, *, sync=None"),
+    (tiered.Consumer.seek, "self, to"),
+    (tiered.Consumer.position, "self"),
+    (tiered.Consumer.committed, "self"),
+    (tiered.Consumer.lag, "self"),
+    (tiered.Consumer.close, "self"),
+    (tiered.Store.consumers, "self"),
+    (tiered.Store.delete_consumer, "self, name, topic=None"),
     (tiered.Topic.offset_at, "self, timestamp, partition=0"),
     (tiered.Topic.delete_before, "self, offset, partition=0"),
     (tiered.Topic.add_columns, "self, columns"),
@@ -179,7 +192,7 @@ def test_every_error_is_a_tiered_error() -> None:
     """So that one except clause is enough, and no name of an error hides a builtin."""
     errors = [getattr(tiered, name) for name in NAMES]
     errors = [item for item in errors if inspect.isclass(item) and issubclass(item, Exception)]
-    assert len(errors) == 21
+    assert len(errors) == 22
     assert [item for item in errors if not issubclass(item, tiered.TieredError)] == []
 
 

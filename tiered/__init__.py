@@ -14,6 +14,7 @@ from .errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     PartitionPoisoned,
+    PositionLost,
     ReadOnly,
     RecordTooLarge,
     SchemaMismatch,
@@ -33,10 +34,12 @@ from .reader.scan import Scan, ScanObject, ScanPlan
 from .reader.splits import Split
 from .recovery.restore import restore
 from .settings.settings import Settings
+from .store.interface.consumer import Consumer
 from .store.interface.producer import Producer
 from .store.interface.server import Server
 from .store.interface.store import Store
 from .store.interface.topic import Topic
+from .transactions.positions import Position
 from .verify.report import VerifyReport
 from .version import VERSION
 
@@ -48,6 +51,7 @@ __all__ = [
     "ColdStorageError",
     "ConfigError",
     "Conflict",
+    "Consumer",
     "CorruptionError",
     "DiskFull",
     "Fenced",
@@ -58,6 +62,8 @@ __all__ = [
     "PartSweep",
     "PartitionPoisoned",
     "Plan",
+    "Position",
+    "PositionLost",
     "Producer",
     "ReadOnly",
     "Record",

@@ -11,6 +11,7 @@
     │   ├── RecordTooLarge
     │   ├── OutOfOrderSequence     a gap in a producer's sequence numbers
     │   ├── OffsetOutOfRange       carries ``start`` and ``end``
+    │   ├── PositionLost           the log no longer has a consumer's position
     │   └── ReadOnly, StoreClosed  this handle does not allow the call
     ├── another process holds it: find that process
     │   ├── StoreLocked            names the process
@@ -78,6 +79,28 @@ class OffsetOutOfRange(TieredError):
 
     def __init__(self, message: str, *, start: int, end: int) -> None:
         super().__init__(message)
+        self.start = start
+        self.end = end
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return rebuild_error, (type(self), self.args, self.__dict__)
+
+
+class PositionLost(TieredError):
+    """The log no longer has the position of a consumer; the message says why.
+
+    Attributes
+    ----------
+    partition, offset : int
+        The position.
+    start, end : int
+        Start offset and end offset (exclusive) of the partition.
+    """
+
+    def __init__(self, message: str, *, partition: int, offset: int, start: int, end: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
         self.start = start
         self.end = end
 

@@ -4,7 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Listeners:
+    """Events to set when something has happened; for a thread that waits for one of many things."""
+
+    __slots__ = ("_events", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: tuple[threading.Event, ...] = ()
+
+    @contextmanager
+    def listening(self, event: threading.Event) -> Iterator[None]:
+        """Set the event at each `notify` inside the block."""
+        with self._lock:
+            self._events = (*self._events, event)
+        try:
+            yield
+        finally:
+            with self._lock:
+                rest = list(self._events)
+                rest.remove(event)
+                self._events = tuple(rest)
+
+    def notify(self) -> None:
+        """Set the events."""
+        for event in self._events:
+            event.set()
 
 
 class InterruptSafeCondition:

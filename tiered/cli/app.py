@@ -26,6 +26,7 @@ from .append import append
 from .bench import bench
 from .changes import add_columns, add_partitions, delete, delete_before, roll
 from .config import config
+from .consumers import consumers
 from .daemon import daemon
 from .demo import demo
 from .explain import explain
@@ -124,6 +125,12 @@ _add(
     "tiered read access --from latest --follow",
 )
 _add(topics, "tiered topics --path ./data")
+_add(
+    consumers,
+    "tiered consumers --path ./data",
+    "tiered consumers reset billing orders --to latest --path ./data",
+    "tiered consumers delete billing --yes --path ./data",
+)
 _add(roll, "tiered roll orders --path ./data")
 _add(add_columns, "tiered add-columns flights columns.json --path ./data")
 _add(add_partitions, "tiered add-partitions orders 8 --path ./data")

@@ -50,7 +50,7 @@ def delete(
     with _open_on_host(config, path, cold) as store:
         handle = store.topic(topic)
         records = sum(ends.end - ends.start for ends in handle.offsets().values())
-        _confirm(f"delete topic {topic} with {count(records, 'record')} from {store.url}", yes)
+        confirm(f"delete topic {topic} with {count(records, 'record')} from {store.url}", yes)
         store.delete_topic(topic)
         _report(
             {"topic": topic, "deleted_records": records},
@@ -83,7 +83,7 @@ def delete_before(
             )
         lost = max(0, offset - ends.start)
         if lost:
-            _confirm(f"delete {count(lost, 'record')} of {topic}/{partition} before offset {offset}", yes)
+            confirm(f"delete {count(lost, 'record')} of {topic}/{partition} before offset {offset}", yes)
         handle.delete_before(offset, partition)
         facts = {
             "topic": topic,
@@ -177,7 +177,8 @@ def _ends(topic: Topic, partition: int) -> Any:
     return topic.offsets()[partition]
 
 
-def _confirm(what: str, yes: bool) -> None:
+def confirm(what: str, yes: bool) -> None:
+    """Ask on a terminal whether to do `what`, unless `yes`; raise `ConfigError` without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():

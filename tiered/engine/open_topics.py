@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from uuid import UUID
 
+from ..base.condition import Listeners
 from ..base.keyed_locks import KeyedLocks
 from ..errors import ConfigError, StoreClosed, TieredError, TopicNotFound, as_tiered_error
 from ..format.manifest import Head
@@ -33,6 +34,8 @@ class OpenTopic(TopicShape):
         The open writers by partition; the first append opens a writer.
     lock
         Guards changes of the topic itself; no append or flush takes it.
+    listeners
+        Notified when records of any partition become durable, and when the topic or the store ends.
     """
 
     def __init__(self, topics: OpenTopics, meta: TopicMeta) -> None:
@@ -41,6 +44,7 @@ class OpenTopic(TopicShape):
         self.registry = topics
         self.lock = threading.RLock()
         self.writers: dict[int, PartitionWriter] = {}
+        self.listeners = Listeners()
 
     def writer(self, partition: int) -> PartitionWriter:
         """Return the writer of a partition; the first call opens it by `OpenTopics.open_writer`."""
@@ -211,6 +215,7 @@ class OpenTopics:
             context.fs.make_directory(context.catalog.partition_directory(meta.name, partition))
             writer = open_partition_writer(context, meta, partition)
             context.fencing.check_not_behind(meta, partition, writer, head)
+            writer.active.listeners = topic.listeners
             with self.lock:
                 # A signal handler may have closed the store on this thread.
                 self._check_may_open(topic)

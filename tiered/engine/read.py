@@ -90,7 +90,7 @@ def records(
         end = offset + left if offset is not None and left is not None else None
         try:
             snapshot = _snapshot_from(topic, partition, offset, end, follow)
-            if _has_new_columns(topic, snapshot):
+            if has_new_columns(topic, snapshot):
                 refresh(topic)
             rows = _rows(topic, snapshot, eager=left is None or end is not None)
             for batch in coalesce(limit_rows(rows, left)):
@@ -131,7 +131,7 @@ def _snapshot_from(
     return snapshot
 
 
-def _has_new_columns(topic: OpenTopic, snapshot: PartitionSnapshot) -> bool:
+def has_new_columns(topic: OpenTopic, snapshot: PartitionSnapshot) -> bool:
     """Whether an object of the snapshot has more columns than the topic's document in memory."""
     schema_id = topic.meta.schema_id
     return any(

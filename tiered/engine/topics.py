@@ -77,6 +77,7 @@ def remove_topic(topic: OpenTopic, deleted: TopicNotFound) -> bool:
             # Pending records are deleted with the topic; a writer that refuses does not write them to a full disk.
             writer.refuse(deleted)
             writer.close()
+        topic.listeners.notify()
 
     with registry.name_locks.of(topic.name):
         if not registry.is_open(topic):

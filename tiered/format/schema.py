@@ -50,6 +50,8 @@ DEPTH_MAX = 16
 _COLUMN_NAME_BYTES_MAX = 255
 # The offsets of plain strings have 32 bits.
 _TEXT_BYTES_MAX = 1 << 30
+TRANSACTIONS_TOPIC = "__transactions"
+"""The name of the store's own topic, which no policy expires; see `tiered.transactions`."""
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,248}")
 
 

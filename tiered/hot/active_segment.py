@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from ..base.condition import InterruptSafeCondition
+from ..base.condition import InterruptSafeCondition, Listeners
 from ..errors import DiskFull, PartitionPoisoned, TieredError
 from ..format.block import Body, Numbers
 from ..format.schema import body_schema
@@ -38,6 +38,8 @@ class ActiveSegment:
         The end of the durable records, and the idempotent producers of the records before it.
     advanced : InterruptSafeCondition
         Notified when the durable offset grows, and on a fault.
+    listeners : Listeners
+        Notified as `advanced` is; the partitions of an open topic share them.
     recent : RecentBlocks
         Blocks that can be read from memory.
     """
@@ -58,6 +60,7 @@ class ActiveSegment:
         self.durable_offset = segment.end_offset
         self.durable_producers = segment.producers.snapshot()
         self.advanced = InterruptSafeCondition()
+        self.listeners = Listeners()
         self.recent = RecentBlocks(options.memory)
         self._counters = options.counters
         self._counts = options.counters.of(meta.name, segment.header.partition)
@@ -159,6 +162,7 @@ class ActiveSegment:
             if end >= self.durable_offset:
                 self.durable_offset, self.durable_producers = end, producers
             self.advanced.notify_all()
+        self.listeners.notify()
 
     def mark_clean(self) -> None:
         """Write the mark that proves that every block is durable.
@@ -188,6 +192,7 @@ class ActiveSegment:
         self._refuse(fault)
         with self.advanced.lock:
             self.advanced.notify_all()
+        self.listeners.notify()
 
     def close(self) -> None:
         """Close every file and drop the recent blocks; nothing is written."""

@@ -28,7 +28,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
 
 from ..errors import ConfigError
-from ..policies.policy import Policy
+from ..format.schema import TRANSACTIONS_TOPIC
+from ..policies.policy import Policy, Retention
 from .sections import (
     ColdSettings,
     DaemonSettings,
@@ -94,8 +95,13 @@ class Settings(Section):
         return cls.model_validate(merged, context=sources)
 
     def policy_for(self, topic: str) -> Policy:
-        """Return the resolved policy of a topic: the first glob that matches its name, over ``default``."""
+        """Return the resolved policy of a topic: the first glob that matches its name, over ``default``.
+
+        The transaction log has ``default`` without a retention: its positions are the only ones.
+        """
         policy = self.policies.get("default", PolicyTable()).over(Policy())
+        if topic == TRANSACTIONS_TOPIC:
+            return policy.model_copy(update={"retention": Retention()})
         for pattern, table in self.policies.items():
             if pattern != "default" and fnmatchcase(topic, pattern):
                 return table.over(policy)

@@ -19,8 +19,16 @@ from ..engine.host import Host
 from ..engine.locations import tier_locations
 from ..engine.open_topics import OpenTopic, OpenTopics
 from ..engine.topics import remove_topic
-from ..errors import ColdStorageError, ReadOnly, TieredError, TopicExists, TopicNotFound, as_tiered_error
-from ..format.schema import check_topic_name
+from ..errors import (
+    ColdStorageError,
+    InvalidName,
+    ReadOnly,
+    TieredError,
+    TopicExists,
+    TopicNotFound,
+    as_tiered_error,
+)
+from ..format.schema import TRANSACTIONS_TOPIC, check_topic_name
 from ..format.topic_meta import TopicMeta, check_partitions, check_same, topic_schema
 from ..monitor.http import Web
 from ..monitor.metrics import registry_for
@@ -36,6 +44,8 @@ from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pause
 from ..tiering.publisher import Publisher
 from ..tiering.tierer import Tierer
+from ..transactions.positions import TRANSACTIONS_SCHEMA, Position
+from ..transactions.transaction_log import TransactionLog
 from ..verify.damage_memory import DamageMemory
 from ..verify.report import VerifyReport
 from ..verify.verifier import verify_store
@@ -80,6 +90,7 @@ class LocalStore(Store):
         self.tierer = Tierer(self.context, self.open_topics)
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
+        self.transactions = TransactionLog(self.context, self.open_topics, self._create_transaction_log)
         self._serve = serve
         self._topics: dict[str, LocalTopic] = {}
         self.tickers: list[Ticker] = []
@@ -165,6 +176,8 @@ class LocalStore(Store):
         for ticker in self.tickers:
             ticker.stop()
         lifecycle.end()
+        for topic in topics.opened_topics():
+            topic.listeners.notify()
         process_exit.unregister(self)
         self.context.tiers.close()
         if self.writer_lock is not None:
@@ -236,6 +249,22 @@ class LocalStore(Store):
     ) -> LocalTopic:
         self.lifecycle.check_writable()
         check_topic_name(name)
+        if name == TRANSACTIONS_TOPIC:
+            raise InvalidName(f"{name!r} is the name of the store's own transaction log")
+        return self._create_topic(name, partitions, schema, timestamp, key, exist_ok)
+
+    def _create_transaction_log(self) -> OpenTopic:
+        return self._create_topic(TRANSACTIONS_TOPIC, 1, TRANSACTIONS_SCHEMA, None, None, True).opened
+
+    def _create_topic(
+        self,
+        name: str,
+        partitions: int,
+        schema: pa.Schema | None,
+        timestamp: str | None,
+        key: str | None,
+        exist_ok: bool,
+    ) -> LocalTopic:
         check_partitions(partitions)
         plain = topic_schema(schema, timestamp, key)
         while True:
@@ -266,14 +295,16 @@ class LocalStore(Store):
         with self.open_topics.lock:
             topic = self._topics.get(name)
             if topic is None or topic.opened is not opened:
-                topic = self._topics[name] = local_topic(self, opened)
+                topic = self._topics[name] = local_topic(self, opened, self.transactions)
             return topic
 
     def topics(self) -> list[str]:
-        return self.open_topics.topic_names()
+        return [name for name in self.open_topics.topic_names() if name != TRANSACTIONS_TOPIC]
 
     def delete_topic(self, name: str) -> None:
         self.lifecycle.check_writable()
+        if name == TRANSACTIONS_TOPIC:
+            raise InvalidName(f"{name!r} is the store's own transaction log; remove consumers instead")
         topic = self.open_topics.topic(name)
         self.tierer.claims.store.check_may_write_tombstone(topic.meta)
         deleted = TopicNotFound(f"topic {name!r} was deleted")
@@ -282,6 +313,12 @@ class LocalStore(Store):
         finish_deletions(self.tierer.claims, self.context.catalog, name)
         self.tierer.drop_deleted()
         self._topics.pop(name, None)
+
+    def consumers(self) -> list[Position]:
+        return self.transactions.all_positions()
+
+    def delete_consumer(self, name: str, topic: str | None = None) -> int:
+        return len(self.transactions.remove(name, topic))
 
     # -- tiering ---------------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
-from ..engine import topics
+from ..engine import durable_reads, topics
 from ..engine.append import append_arrow, append_prepared, append_records, make_room, prepare_record
 from ..engine.append_conditional import append_conditional
 from ..engine.host import wall_clock_us
@@ -31,6 +32,8 @@ from ..reader.query import (
 )
 from ..reader.scan import Scan
 from ..reader.tiers import Tiers
+from ..transactions.transaction_log import TopicPositions, TransactionLog
+from .interface.consumer import Consumer
 from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_producer import open_producer
@@ -52,9 +55,10 @@ class LocalTopic(Topic):
 
     opened: OpenTopic
 
-    def __init__(self, store: object, opened: OpenTopic) -> None:
+    def __init__(self, store: object, opened: OpenTopic, transactions: TransactionLog) -> None:
         self.store = store
         self.opened = opened
+        self._transactions = transactions
         # The path of every record reads these.
         self._writers = opened.writers
         self._clock = opened.clock
@@ -194,9 +198,34 @@ class LocalTopic(Topic):
         partition, offset = self.opened.check_start(partition, offset)
         return records(self.opened, partition, offset, plain_limit(limit), follow)
 
+    def consumer(
+        self,
+        name: str,
+        *,
+        partitions: Iterable[int] | int | None = None,
+        start: object = "earliest",
+        on_rewind: Literal["error", "earliest", "latest"] = "error",
+    ) -> Consumer:
+        refresh(self.opened)
+        return Consumer(
+            self, TopicPositions(self._transactions, self.meta), name, partitions, start, on_rewind
+        )
+
     def offsets(self) -> dict[int, OffsetRange]:
         refresh(self.opened)
         return offset_ranges(self.opened)
+
+    def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        return durable_reads.durable_offsets(self.opened, partitions)
+
+    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+        return durable_reads.durable_batches(self.opened, partition, offset, count)
+
+    def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
+        durable_reads.wait_durable(self.opened, ends, seconds, wake)
+
+    def lineage(self, partition: int) -> int:
+        return lineage_of(self.opened.context.tiers, self.opened.meta, partition)
 
     def lineages(self) -> dict[int, int] | None:
         tiers, meta = self.opened.context.tiers, self.opened.meta
@@ -229,14 +258,15 @@ class AcceleratedTopic(PlainAppend, LocalTopic):
 
     _append = LocalTopic.append
 
-    def __init__(self, store: object, opened: OpenTopic) -> None:
-        super().__init__(store, opened)
+    def __init__(self, store: object, opened: OpenTopic, transactions: TransactionLog) -> None:
+        super().__init__(store, opened, transactions)
         self.plain_clock = None if opened.clock is wall_clock_us else opened.clock
         self.answer = Appended
         self.overhead_bytes = RECORD_OVERHEAD_BYTES
         self.plain = not (opened.typed or opened.waits)
 
 
-def local_topic(store: object, opened: OpenTopic) -> LocalTopic:
+def local_topic(store: object, opened: OpenTopic, transactions: TransactionLog) -> LocalTopic:
     """Return the topic; an `AcceleratedTopic` if the extension is installed."""
-    return LocalTopic(store, opened) if accelerator is None else AcceleratedTopic(store, opened)
+    kind = LocalTopic if accelerator is None else AcceleratedTopic
+    return kind(store, opened, transactions)

@@ -18,7 +18,9 @@ from ...format.schema import check_topic_name
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
 from ...store.interface.store import Store
+from ...transactions.positions import Position
 from ..wire.options import ConnectOptions, connect_options
+from ..wire.positions import positions_from_json
 from ..wire.serving_file import ServingFile
 from ..wire.values import encode_schema
 from .connection import Connection
@@ -198,6 +200,14 @@ class RemoteStore(Store):
             tuple(partitions),
             tuple(found.get("deletions", ())),  # a server of an early release says nothing of them
         )
+
+    def consumers(self) -> list[Position]:
+        self.lifecycle.check()
+        return positions_from_json(self.connection.action("consumers", {})["positions"])
+
+    def delete_consumer(self, name: str, topic: str | None = None) -> int:
+        self.lifecycle.check_writable()
+        return int(self.connection.action("delete_consumer", {"consumer": name, "topic": topic})["deleted"])
 
     # -- what is done where the store lies -------------------------------------------------------
 

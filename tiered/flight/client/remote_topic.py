@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -25,6 +26,7 @@ from ...engine.topics import deletion_beyond_log
 from ...errors import SchemaMismatch, TieredError
 from ...format.block_rows import split_batch
 from ...format.record import Headers, check_record_size, key_bytes, partition_of
+from ...format.schema import row_schema
 from ...format.sizes import bytes_bound
 from ...format.timestamps import plain_int, timestamp_us
 from ...format.topic_meta import TopicMeta
@@ -38,14 +40,18 @@ from ...reader.query import (
     query_of,
     select_partitions,
 )
+from ...reader.rows import coalesce
+from ...store.interface.consumer import Consumer
 from ...store.interface.topic import Topic
-from ..wire.messages import ScanCommand
+from ..wire.messages import ScanCommand, Ticket
 from ..wire.packed_rows import PACKED_BYTES_MAX
 from ..wire.topic_ref import topic_ref
 from ..wire.values import encode_schema
 from .appender import BATCH_BYTES_MAX
 from .follow import check_there, followed
+from .follow import wait as wait_for_records
 from .pending_batch import PendingBatch, pending_append
+from .remote_positions import RemotePositions
 from .remote_producer import RemoteProducer
 from .remote_scan import RemoteScan
 from .topic_state import TopicState, body_of_rows
@@ -53,6 +59,8 @@ from .topic_state import TopicState, body_of_rows
 _CHUNK_ROWS = 1 << 16
 # With more rows, an Arrow batch is faster: packed rows are packed and unpacked by Python.
 _PACKED_ROWS_MAX = 256
+# The longest wait for records in one call; a closed consumer notices after it.
+_LISTEN_SECONDS = 1.0
 
 
 class RemoteTopic(Topic):
@@ -327,6 +335,44 @@ class RemoteTopic(Topic):
         columns = ["offset", "timestamp", *self.schema.names]
         for batch in self.scan(partition, offset, end, columns=columns, limit=limit).to_batches():
             yield from records_in(batch, self.opened, partition)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        partitions: Iterable[int] | int | None = None,
+        start: object = "earliest",
+        on_rewind: Literal["error", "earliest", "latest"] = "error",
+    ) -> Consumer:
+        positions = RemotePositions(self.connection, self.opened.meta)
+        return Consumer(self, positions, name, partitions, start, on_rewind)
+
+    def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        found = {
+            partition: wait_for_records(self.opened, partition, 0, seconds=0.0) for partition in partitions
+        }
+        return {key: OffsetRange(key, item["start"], item["end"]) for key, item in found.items()}
+
+    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+        found = wait_for_records(self.opened, partition, offset, seconds=0.0)
+        check_there(self.opened, OffsetRange(partition, found["start"], found["end"]), offset)
+        if found["end"] > offset:
+            columns = tuple(row_schema(self.schema, None).names)
+            end = min(found["end"], offset + count)
+            ticket = Ticket(self.name, self.opened.meta.topic_id, partition, offset, end, columns)
+            yield from coalesce(self.connection.rows(ticket.encode()))
+
+    def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
+        if not wake.is_set():
+            limit = _LISTEN_SECONDS if seconds is None else min(seconds, _LISTEN_SECONDS)
+            offsets = {str(partition): end for partition, end in ends.items()}
+            values = {**topic_ref(self.opened.meta), "offsets": offsets, "seconds": limit}
+            self.connection.action("wait_any", values)
+        self.lifecycle.check()
+
+    def lineage(self, partition: int) -> int:
+        found = self.connection.action("lineages", topic_ref(self.opened.meta), seconds=None)
+        return int(found["lineages"][str(partition)])
 
     def offsets(self) -> dict[int, OffsetRange]:
         self.lifecycle.check()

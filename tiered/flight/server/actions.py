@@ -5,15 +5,18 @@ The names are the types of Flight actions; arguments and answers are JSON object
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ...errors import ConfigError
+from ...reader.query import check_sync
 from ...reader.snapshot import snapshot_partition
 from ...store.local_producer import open_producer
 from ..wire import packed_rows
 from ..wire.directory_id import directory_id
+from ..wire.positions import offsets_from_json, positions_to_json
 from ..wire.topic_ref import resolve_topic
 from ..wire.values import count, decode_schema, maybe, positive, text, whole
 from .append import incarnation_of
@@ -139,6 +142,50 @@ def _wait(store: LocalStore, values: Values) -> dict[str, Any]:
     return {"start": found.start_offset, "end": found.end_offset, "waits": waits, **_size(topic)}
 
 
+def _wait_any(store: LocalStore, values: Values) -> dict[str, Any]:
+    """Wait at most 2 s until one of some partitions has durable records from its offset on."""
+    topic, seconds = _topic(store, values), values["seconds"]
+    if not isinstance(seconds, int | float):
+        raise ConfigError("seconds is a number")
+    ends = {int(key): count(offset) for key, offset in values["offsets"].items()}
+    topic.wait_durable(ends, max(0.0, min(float(seconds), _WAIT_SECONDS_MAX)), threading.Event())
+    return _size(topic)
+
+
+def _lineages(store: LocalStore, values: Values) -> dict[str, Any]:
+    topic = _topic(store, values)
+    return {"lineages": {str(partition): topic.lineage(partition) for partition in range(topic.partitions)}}
+
+
+def _consumer_positions(store: LocalStore, values: Values) -> dict[str, Any]:
+    found = store.transactions.positions(text(values["consumer"]), _topic(store, values).name)
+    return {"positions": positions_to_json(found.values())}
+
+
+def _begin_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
+    topic = _topic(store, values)
+    partitions = [topic.opened.check_partition(count(item)) for item in values["partitions"]]
+    session, found = store.transactions.begin_session(text(values["consumer"]), topic.meta, partitions)
+    return {"session": session, "positions": positions_to_json(found.values())}
+
+
+def _commit_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
+    topic, sync = _topic(store, values), values.get("sync")
+    check_sync(sync)
+    offsets = offsets_from_json(values["offsets"])
+    session = text(values["session"])
+    store.transactions.commit(text(values["consumer"]), topic.meta, session, offsets, sync)
+    return {}
+
+
+def _consumers(store: LocalStore, _: Values) -> dict[str, Any]:
+    return {"positions": positions_to_json(store.consumers())}
+
+
+def _delete_consumer(store: LocalStore, values: Values) -> dict[str, Any]:
+    return {"deleted": store.delete_consumer(text(values["consumer"]), maybe(text, values.get("topic")))}
+
+
 def _status(store: LocalStore, _: Values) -> dict[str, Any]:
     return store.status().to_json()
 
@@ -166,6 +213,13 @@ ACTIONS: dict[str, Action] = {
     "wait": _wait,
     "status": _status,
     "producer": _producer,
+    "wait_any": _wait_any,
+    "lineages": _lineages,
+    "consumer_positions": _consumer_positions,
+    "begin_consumer": _begin_consumer,
+    "commit_consumer": _commit_consumer,
+    "consumers": _consumers,
+    "delete_consumer": _delete_consumer,
 }
 """The server adds those of staging."""
 

@@ -1,4 +1,4 @@
-"""The interface of local, bucket and served stores: abstract `Store`, `Topic`, `Producer` and `Server`.
+"""The interface of local, bucket and served stores: abstract `Store`, `Topic`, `Producer` and `Server`, and `Consumer`.
 
-Other packages import `store`, `topic`, `producer` and `server`.
+Other packages import `consumer`, `producer`, `server`, `store` and `topic`.
 """

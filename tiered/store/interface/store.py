@@ -17,6 +17,7 @@ from ...policies.executor import TierReport
 from ...policies.plan import Plan
 from ...reader.tiers import Tiers
 from ...tiering.pauses import Pause
+from ...transactions.positions import Position
 from ...verify.report import VerifyReport
 from .server import Server
 from .topic import Topic
@@ -141,6 +142,21 @@ class Store(ABC):
         TopicNotFound, ReadOnly
         Fenced, ColdStorageError, CorruptionError
             Nothing was done.
+        """
+
+    @abstractmethod
+    def consumers(self) -> list[Position]:
+        """Return the stored positions of all consumers, by consumer, topic and partition."""
+
+    @abstractmethod
+    def delete_consumer(self, name: str, topic: str | None = None) -> int:
+        """Delete the positions of a consumer in one topic, or in all; return their number. The change is durable.
+
+        A running consumer of this name raises `Fenced` at its next commit.
+
+        Raises
+        ------
+        ReadOnly, DiskFull, StoreClosed, Fenced, PartitionPoisoned
         """
 
     @abstractmethod

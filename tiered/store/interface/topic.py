@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from ...format.topic_meta import TopicMeta
 from ...reader.query import Offsets
 from ...reader.scan import Scan
 from ...reader.tiers import Tiers
+from .consumer import Consumer
 from .producer import Producer
 
 
@@ -254,6 +256,39 @@ class Topic(ABC):
         """
 
     @abstractmethod
+    def consumer(
+        self,
+        name: str,
+        *,
+        partitions: Iterable[int] | int | None = None,
+        start: object = "earliest",
+        on_rewind: Literal["error", "earliest", "latest"] = "error",
+    ) -> Consumer:
+        """Read partitions on and on, from the positions that the consumer of this name stored last.
+
+        A new session owns its partitions: an older session of the consumer raises `Fenced` at its next commit. A store that
+        was opened for reading takes no session; its consumer reads, and its `commit` raises `ReadOnly`.
+
+        Parameters
+        ----------
+        name
+            Text of at most 255 bytes that identifies the reader, the same after a restart.
+        partitions
+            The partitions to read; default all that the topic has now.
+        start
+            Where a partition without a stored position begins: ``"earliest"``, ``"latest"``, or a timestamp, at the first
+            record of that time or later.
+        on_rewind
+            Where to go on if the log no longer has a position: after retention, a restore to an earlier time, or a topic that
+            was deleted and created again. ``"error"`` raises `PositionLost`.
+
+        Raises
+        ------
+        PositionLost, TopicNotFound, ConfigError
+        DiskFull, StoreClosed, StoreLocked, Fenced, PartitionPoisoned, ColdStorageError, ServerUnavailable
+        """
+
+    @abstractmethod
     def offsets(self) -> dict[int, OffsetRange]:
         """Return start and end offset of each partition; flush first, so that the offsets are durable."""
 
@@ -307,6 +342,22 @@ class Topic(ABC):
     @abstractmethod
     def scan_cut(self, split_bytes: int, **arguments: Any) -> Scan:
         """Return `scan` with the same arguments; a server that plans the scan cuts splits of about `split_bytes`."""
+
+    @abstractmethod
+    def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+        """Return the ranges of durable records; nothing is flushed."""
+
+    @abstractmethod
+    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the durable records from `offset` on, at most `count`, with the system columns."""
+
+    @abstractmethod
+    def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None:
+        """Wait until a partition may have durable records from its offset on, or `wake` is set; a while at most."""
+
+    @abstractmethod
+    def lineage(self, partition: int) -> int:
+        """Return the epoch of a partition's lineage."""
 
     @abstractmethod
     def lineages(self) -> dict[int, int] | None:

@@ -1,0 +1,72 @@
+"""Reads of durable records alone, which flush nothing; and the wait for the next ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+
+from ..reader.read import read_splits
+from ..reader.rows import Query, coalesce
+from ..reader.snapshot import PartitionSnapshot, snapshot_partition
+from .open_topics import OpenTopic
+from .read import has_new_columns, refresh
+from .records import OffsetRange
+
+# Records that this process makes durable wake a waiting thread; those of another process, or that no sync follows, are
+# looked for. Each look at a bucket is a GET, and a head changes no more often than tails are shipped.
+_LISTEN_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+_BUCKET_SECONDS = 2.0
+
+
+def durable_offsets(topic: OpenTopic, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+    """Return the ranges of durable records; nothing is flushed."""
+    refresh(topic)
+    ranges = {}
+    for partition in partitions:
+        found = _durable_snapshot(topic, partition, None, 0)
+        ranges[partition] = OffsetRange(partition, found.start_offset, found.end_offset)
+    return ranges
+
+
+def durable_batches(topic: OpenTopic, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]:
+    """Yield the durable records from `offset` on, at most `count`, with the system columns; nothing is flushed."""
+    refresh(topic, asks_bucket=False)
+    snapshot = _durable_snapshot(topic, partition, offset, offset + count)
+    if has_new_columns(topic, snapshot):
+        refresh(topic)
+    context = topic.context
+    yield from coalesce(
+        read_splits(context.tiers, topic.meta, snapshot.splits, Query(), check=context.lifecycle.check)
+    )
+
+
+def _durable_snapshot(
+    topic: OpenTopic, partition: int, offset: int | None, end: int | None
+) -> PartitionSnapshot:
+    view = topic.view(partition, flush=False)
+    return snapshot_partition(
+        topic.context.tiers, topic.meta, partition, view=view, start_offset=offset, end_offset=end
+    )
+
+
+def wait_durable(
+    topic: OpenTopic, ends: Mapping[int, int], seconds: float | None, wake: threading.Event
+) -> None:
+    """Wait until a partition may have durable records from its offset in `ends` on, or `wake` is set; a while at most."""
+    context, lifecycle = topic.context, topic.context.lifecycle
+    if context.tiers.locations.root is None:
+        limit = _BUCKET_SECONDS
+    elif lifecycle.writes and context.settings.store.sync != "never":
+        limit = _LISTEN_SECONDS
+    else:
+        limit = _POLL_SECONDS
+    with topic.listeners.listening(wake):
+        lifecycle.check()
+        if not any(
+            topic.writers[key].durable_offset > end for key, end in ends.items() if key in topic.writers
+        ):
+            wake.wait(limit if seconds is None else min(seconds, limit))
+    lifecycle.check()

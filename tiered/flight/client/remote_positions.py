@@ -1,0 +1,43 @@
+"""The positions of consumers in a store that is served elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...format.topic_meta import TopicMeta
+from ...transactions.positions import Position
+from ..wire.positions import positions_from_json
+from ..wire.topic_ref import topic_ref
+from .connection import Connection
+
+
+class RemotePositions:
+    """The server's transaction log; see `store.interface.consumer.Positions`."""
+
+    def __init__(self, connection: Connection, meta: TopicMeta) -> None:
+        self._connection = connection
+        self._meta = meta
+
+    def positions(self, consumer: str) -> dict[int, Position]:
+        return _by_partition(self._action("consumer_positions", consumer))
+
+    def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]:
+        found = self._action("begin_consumer", consumer, partitions=list(partitions))
+        return found["session"], _by_partition(found)
+
+    def commit(
+        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
+    ) -> None:
+        moved = {str(partition): list(pair) for partition, pair in offsets.items()}
+        self._action("commit_consumer", consumer, session=session, offsets=moved, sync=sync)
+
+    def _action(self, name: str, consumer: str, **values: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self._connection.action(
+            name, {**topic_ref(self._meta), "consumer": consumer, **values}, seconds=None
+        )
+        return found
+
+
+def _by_partition(found: Mapping[str, Any]) -> dict[int, Position]:
+    return {item.partition: item for item in positions_from_json(found["positions"])}

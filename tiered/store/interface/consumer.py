@@ -1,0 +1,370 @@
+"""`Consumer`: reads the partitions of a topic on and on, and stores how far it came."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from ...engine.read import records_in
+from ...engine.records import OffsetRange, Record
+from ...engine.topic_shape import TopicShape
+from ...errors import ConfigError, OffsetOutOfRange, PositionLost, ReadOnly, StoreClosed
+from ...format.timestamps import plain_int
+from ...format.topic_meta import TopicMeta
+from ...reader.query import check_sync, select_partitions
+from ...transactions.positions import Position, check_consumer_name
+
+_RECORDS_MAX = 10_000
+_ITERATION_SECONDS = 1.0
+# A partition yields so many records before the next one has its turn.
+_TURN_RECORDS = 1 << 20
+
+
+class ConsumedTopic(Protocol):
+    """What a consumer needs of a topic; see `Topic`."""
+
+    @property
+    def opened(self) -> TopicShape: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def meta(self) -> TopicMeta: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    def durable_offsets(self, partitions: Iterable[int]) -> dict[int, OffsetRange]: ...
+    def durable_batches(self, partition: int, offset: int, count: int) -> Iterator[pa.RecordBatch]: ...
+    def wait_durable(self, ends: Mapping[int, int], seconds: float | None, wake: threading.Event) -> None: ...
+    def offset_at(self, timestamp: object, partition: int = 0) -> int: ...
+    def lineage(self, partition: int) -> int: ...
+    def common_end(self, partition: int, epoch: int) -> int: ...
+
+
+class Positions(Protocol):
+    """The stored positions in one topic: the transaction log of this process, or that behind a server."""
+
+    def positions(self, consumer: str) -> dict[int, Position]: ...
+
+    def begin_session(self, consumer: str, partitions: Iterable[int]) -> tuple[str, dict[int, Position]]: ...
+
+    def commit(
+        self, consumer: str, session: str, offsets: Mapping[int, tuple[int, int]], sync: bool | None
+    ) -> None: ...
+
+
+class Consumer:
+    """Reads partitions of a topic from stored positions on; get it from `Topic.consumer`.
+
+    It returns durable records only, those of one partition in order. Its calls take turns: one thread at a time uses it, but
+    `close` wakes a thread that waits in `poll`. Also a context manager, and an iterable of records.
+
+    Attributes
+    ----------
+    name : str
+    partitions : tuple of int
+    """
+
+    def __init__(
+        self,
+        topic: ConsumedTopic,
+        positions: Positions,
+        name: str,
+        partitions: Iterable[int] | int | None,
+        start: object,
+        on_rewind: str,
+    ) -> None:
+        if on_rewind not in ("error", "earliest", "latest"):
+            raise ConfigError(f'on_rewind is "error", "earliest" or "latest", not {on_rewind!r}')
+        self.name = check_consumer_name(name)
+        self.partitions = tuple(select_partitions(topic.meta, plain_int(partitions)))
+        self._topic = topic
+        self._store = positions
+        self._on_rewind = on_rewind
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._session = ""
+        stored = self._begin()
+        log = topic.durable_offsets(self.partitions)
+        self._lineages = {partition: topic.lineage(partition) for partition in self.partitions}
+        self._positions = {
+            partition: self._first(stored.get(partition), log[partition], start)
+            for partition in self.partitions
+        }
+        self._committed = {
+            partition: item.offset for partition, item in stored.items() if item.offset is not None
+        }
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._rest: deque[pa.RecordBatch] = deque()
+
+    # -- where it begins -------------------------------------------------------------------------
+
+    def _begin(self) -> dict[int, Position]:
+        """Return the stored positions, as the owner of the partitions if this process can commit."""
+        try:
+            self._session, stored = self._store.begin_session(self.name, self.partitions)
+        except ReadOnly:
+            stored = self._store.positions(self.name)
+        return stored
+
+    def _first(self, stored: Position | None, log: OffsetRange, start: object) -> int:
+        if stored is not None and stored.offset is not None:
+            reason = self._loss(stored, log)
+            return stored.offset if reason is None else self._rewound(log, stored.offset, reason)
+        if start == "earliest":
+            return log.start
+        if start == "latest":
+            return log.end
+        if isinstance(start, str):
+            raise ConfigError(f'start is "earliest", "latest" or a timestamp, not {start!r}')
+        return self._topic.offset_at(start, log.partition)
+
+    def _loss(self, stored: Position, log: OffsetRange) -> str | None:
+        """Return why the log no longer has the stored position; None if it has."""
+        assert stored.offset is not None
+        if stored.topic_id != self._topic.meta.topic_id:
+            return "the topic was deleted and created again"
+        if stored.lineage != self._lineages[log.partition] and stored.offset > self._topic.common_end(
+            log.partition, stored.lineage
+        ):
+            return "a restore took the log back to an earlier offset"
+        if stored.offset < log.start:
+            return "retention or delete_before removed records that were not read"
+        if stored.offset > log.end:
+            return "the log ends before it"
+        return None
+
+    def _rewound(self, log: OffsetRange, offset: int, reason: str) -> int:
+        if self._on_rewind == "earliest":
+            return log.start
+        if self._on_rewind == "latest":
+            return log.end
+        raise PositionLost(
+            f"consumer {self.name!r} cannot go on at offset {offset} of topic {self._topic.name!r} partition "
+            f'{log.partition}: {reason}; the log has {log.start} to {log.end}. Pass on_rewind="earliest" or "latest", or '
+            "set the position by `tiered consumers reset`",
+            partition=log.partition,
+            offset=offset,
+            start=log.start,
+            end=log.end,
+        )
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = 1.0, max_records: int = _RECORDS_MAX) -> list[pa.RecordBatch]:
+        """Return the next records in Arrow batches, each of one partition, with the system columns.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait if no record is there; None waits without end. The result is empty after that time.
+        max_records
+            The largest number of rows of all batches together.
+
+        Raises
+        ------
+        PositionLost
+            Retention removed records that were not read, and `on_rewind` is ``error``.
+        StoreClosed
+            The consumer or the store was closed, possibly by another thread.
+        TopicNotFound, CorruptionError, ColdStorageError, ServerUnavailable
+        """
+        if type(max_records) is not int or max_records < 1:
+            raise ConfigError(f"max_records is a whole number above 0, not {max_records!r}")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while True:
+                batches = self._take(max_records)
+                left = None if deadline is None else deadline - time.monotonic()
+                if batches or (left is not None and left <= 0):
+                    return batches
+                self._wait(left)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield records without end; each counts as returned when it is yielded."""
+        try:
+            while True:
+                with self._lock:
+                    batch = self._next()
+                    if batch is None:
+                        self._wait(_ITERATION_SECONDS)
+                        continue
+                partition = batch.column("partition")[0].as_py()
+                rows = batch.select(["offset", "timestamp", *self._topic.schema.names])
+                for record in records_in(rows, self._topic.opened, partition):
+                    self._check()
+                    self._positions[partition] = record.offset + 1
+                    yield record
+        finally:
+            self._drop_read_ahead()
+
+    def _take(self, left: int) -> list[pa.RecordBatch]:
+        batches = []
+        while left > 0 and (batch := self._next()) is not None:
+            if batch.num_rows > left:
+                self._rest.appendleft(batch.slice(left))
+                batch = batch.slice(0, left)
+            partition = batch.column("partition")[0].as_py()
+            self._positions[partition] = batch.column("offset")[-1].as_py() + 1
+            batches.append(batch)
+            left -= batch.num_rows
+        return batches
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the next batch; None if there is no durable record that was not returned."""
+        self._check()
+        if self._rest:
+            return self._rest.popleft()
+        if self._batches is None:
+            self._batches = self._turns()
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = None
+        return batch
+
+    def _turns(self) -> Iterator[pa.RecordBatch]:
+        """Yield what each partition has now, and as long as one had records."""
+        some = True
+        while some:
+            some = False
+            for partition in self.partitions:
+                try:
+                    for batch in self._topic.durable_batches(
+                        partition, self._positions[partition], _TURN_RECORDS
+                    ):
+                        some = True
+                        yield batch
+                except OffsetOutOfRange as error:
+                    log = OffsetRange(partition, error.start, error.end)
+                    reason = "retention or delete_before removed records that were not read"
+                    self._positions[partition] = self._rewound(log, self._positions[partition], reason)
+                    some = True
+
+    def _wait(self, seconds: float | None) -> None:
+        self._check()
+        self._topic.wait_durable(self._positions, seconds, self._wake)
+        self._check()
+
+    def _drop_read_ahead(self) -> None:
+        self._batches = None
+        self._rest.clear()
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def position(self) -> dict[int, int]:
+        """Return the offset of the next record, by partition."""
+        return dict(self._positions)
+
+    def committed(self) -> dict[int, int]:
+        """Return the offsets that this consumer read from the store or committed last, by partition."""
+        return dict(self._committed)
+
+    def lag(self) -> dict[int, int]:
+        """Return the number of durable records that were not returned yet, by partition."""
+        self._check()
+        log = self._topic.durable_offsets(self.partitions)
+        return {partition: max(0, log[partition].end - at) for partition, at in self._positions.items()}
+
+    def seek(self, to: Mapping[int, int] | object) -> None:
+        """Continue at other offsets: a dict by partition, ``"earliest"``, ``"latest"`` or a timestamp for all partitions.
+
+        Raises
+        ------
+        OffsetOutOfRange
+            The log does not have an offset; no position has changed.
+        """
+        with self._lock:
+            self._check()
+            log = self._topic.durable_offsets(self.partitions)
+            if isinstance(to, Mapping):
+                found = self._checked(to, log)
+            else:
+                found = {partition: self._first(None, log[partition], to) for partition in self.partitions}
+            self._drop_read_ahead()
+            self._positions.update(found)
+
+    def commit(self, offsets: Mapping[int, int] | None = None, *, sync: bool | None = None) -> None:
+        """Store the positions, so that the next session of this consumer begins there.
+
+        Parameters
+        ----------
+        offsets
+            By partition, the offset of the next record to read. By default, those behind all records that were returned.
+        sync
+            True waits until the positions are durable on this disk; False never waits. By default the sync mode decides, as
+            for appends.
+
+        Raises
+        ------
+        Fenced
+            A newer session of this consumer owns one of the partitions; nothing was stored.
+        ReadOnly
+            This store was opened for reading: commit in the process that writes it, or through a server.
+        OffsetOutOfRange, ConfigError
+            An offset is not in the log; nothing was stored.
+        DiskFull, PartitionPoisoned, StoreClosed, ColdStorageError, ServerUnavailable
+        """
+        check_sync(sync)
+        with self._lock:
+            self._check()
+            if not self._session:
+                raise ReadOnly(
+                    f"consumer {self.name!r} reads only: open the store to write it, or by the address of its server, to "
+                    "commit positions"
+                )
+            if offsets is not None:
+                chosen = self._checked(offsets, self._topic.durable_offsets(self.partitions))
+            else:
+                chosen = {
+                    partition: at
+                    for partition, at in self._positions.items()
+                    if self._committed.get(partition) != at
+                }
+            if not chosen:
+                return
+            moved = {partition: (at, self._lineages[partition]) for partition, at in chosen.items()}
+            self._store.commit(self.name, self._session, moved, sync)
+            self._committed.update(chosen)
+
+    def _checked(self, offsets: Mapping[int, int], log: Mapping[int, OffsetRange]) -> dict[int, int]:
+        found = {}
+        for given, wanted in offsets.items():
+            partition, offset = plain_int(given), plain_int(wanted)
+            if partition not in log:
+                raise ConfigError(f"consumer {self.name!r} does not read partition {partition!r}")
+            if type(offset) is not int:
+                raise ConfigError(f"an offset is a whole number, not {offset!r}")
+            ends = log[partition]
+            if not ends.start <= offset <= ends.end:
+                raise OffsetOutOfRange(
+                    f"offset {offset} is not in topic {self._topic.name!r} partition {partition}, which has {ends.start} to "
+                    f"{ends.end}",
+                    start=ends.start,
+                    end=ends.end,
+                )
+            found[partition] = offset
+        return found
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wake a thread that waits in `poll`, which raises `StoreClosed`; positions that were not committed are dropped."""
+        self._closed = True
+        self._wake.set()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"consumer {self.name!r} of topic {self._topic.name!r} is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r} of topic {self._topic.name!r}: partitions {', '.join(map(str, self.partitions))}>"

@@ -1,0 +1,186 @@
+"""Positions of consumers, the records that hold them, and the table that a replay of these records gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+
+from ..errors import ConfigError
+
+TRANSACTIONS_SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("id", pa.string()),
+        ("session", pa.string()),
+        (
+            "positions",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("consumer", pa.string()),
+                        ("topic", pa.string()),
+                        ("topic_id", pa.string()),
+                        ("partition", pa.int32()),
+                        ("lineage", pa.int64()),
+                        ("offset", pa.int64()),
+                        ("committed", pa.timestamp("us", "UTC")),
+                    ]
+                )
+            ),
+        ),
+        ("note", pa.string()),
+    ]
+)
+"""The columns of the transaction log."""
+
+SESSION, COMMIT, REMOVED = "session", "commit", "removed"
+"""The kinds of records. A session owns the partitions of its positions, and keeps the offsets that they have."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NAME_BYTES_MAX = 255
+
+Place = tuple[str, str, int]
+
+
+class Position(NamedTuple):
+    """The position of a consumer in one partition, and the session that owns it.
+
+    Attributes
+    ----------
+    offset
+        The offset of the next record to read; None before the first commit.
+    lineage
+        The epoch of the partition's lineage at the commit.
+    committed_us
+        The time of the commit, in microseconds since the epoch; None before the first.
+    session, note
+        The newest session, and the host and process that began it.
+    """
+
+    consumer: str
+    topic: str
+    topic_id: UUID
+    partition: int
+    offset: int | None
+    lineage: int
+    committed_us: int | None
+    session: str
+    note: str
+
+    @property
+    def place(self) -> Place:
+        return self.consumer, self.topic, self.partition
+
+
+class PositionTable:
+    """The positions after all records so far, by consumer, topic and partition. The caller guards it."""
+
+    def __init__(self) -> None:
+        self._positions: dict[Place, Position] = {}
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def sorted(self) -> list[Position]:
+        """Return all positions, by consumer, topic and partition."""
+        return [self._positions[place] for place in sorted(self._positions)]
+
+    def of(self, consumer: str, topic: str) -> dict[int, Position]:
+        """Return the positions of a consumer in a topic, by partition."""
+        return {
+            position.partition: position
+            for (name, of_topic, _), position in self._positions.items()
+            if (name, of_topic) == (consumer, topic)
+        }
+
+    def at(self, place: Place) -> Position | None:
+        """Return the position at a place, if there is one."""
+        return self._positions.get(place)
+
+    def apply(self, row: Mapping[str, Any]) -> None:
+        """Take over one record; kinds of later releases change no position."""
+        kind = row["kind"]
+        for item in row["positions"] or ():
+            place = item["consumer"], item["topic"], item["partition"]
+            if kind == REMOVED:
+                self._positions.pop(place, None)
+            elif kind in (SESSION, COMMIT):
+                known = self._positions.get(place)
+                note = row["note"] or "" if kind == SESSION or known is None else known.note
+                self._positions[place] = Position(
+                    *place[:2],
+                    UUID(item["topic_id"]),
+                    item["partition"],
+                    item["offset"],
+                    item["lineage"],
+                    _us(item["committed"]),
+                    row["session"],
+                    note,
+                )
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return records whose replay gives this table: one for each consumer and session."""
+        sessions: dict[tuple[str, str, str], list[Position]] = {}
+        for position in self._positions.values():
+            sessions.setdefault((position.consumer, position.session, position.note), []).append(position)
+        return [
+            record(SESSION, name, session, part, note) for (name, session, note), part in sessions.items()
+        ]
+
+
+def record(
+    kind: str, name: str, session: str, positions: Iterable[Position], note: str = ""
+) -> dict[str, Any]:
+    """Return one record of the transaction log as a row."""
+    return {
+        "kind": kind,
+        "id": name,
+        "session": session,
+        "positions": [
+            {
+                "consumer": item.consumer,
+                "topic": item.topic,
+                "topic_id": str(item.topic_id),
+                "partition": item.partition,
+                "lineage": item.lineage,
+                "offset": item.offset,
+                "committed": None if item.committed_us is None else _moment(item.committed_us),
+            }
+            for item in positions
+        ],
+        "note": note,
+    }
+
+
+def check_consumer_name(name: object) -> str:
+    """Return the name of a consumer; raise `ConfigError` unless it is text of 1 to 255 bytes without control characters."""
+    if not isinstance(name, str) or not name or _CONTROL.search(name):
+        raise ConfigError(
+            f"the name of a consumer is text without control characters, not {str(name)[:60]!r}"
+        )
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"the name of a consumer is text that UTF-8 can encode, not {name[:60]!r}"
+        ) from None
+    if size > _NAME_BYTES_MAX:
+        raise ConfigError(f"the name of a consumer has at most {_NAME_BYTES_MAX} bytes; this one has {size}")
+    return name
+
+
+def _us(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    span = moment - _EPOCH
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
