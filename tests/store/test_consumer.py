@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +374,31 @@ def test_every_record_is_returned_in_order_and_none_twice_since_the_last_commit(
         assert consumer.position() == at
         assert consumer.lag() == {partition: ends[partition] - at[partition] for partition in ends}
     store.close()
+
+
+def test_follow_without_a_partition_follows_all(opened: tiered.Store, store: tiered.Store) -> None:
+    topic = filled(opened, partitions=3)
+    records = topic.read(follow=True)
+    assert [(record.partition, record.offset) for record in islice(records, 6)] == [
+        (p, o) for p in range(3) for o in range(2)
+    ]
+    timer = threading.Timer(0.1, lambda: store.topic("orders").append(b"new", partition=1, sync=True))
+    timer.start()
+    assert next(records).value == b"new"
+    timer.join()
+    assert len(list(topic.read(follow=True, limit=4))) == 4
+    with pytest.raises(ConfigError, match="say which one to read"):
+        topic.read(offset=0, follow=True)
+
+
+def test_following_all_partitions_ends_where_records_are_gone(opened: tiered.Store) -> None:
+    topic = filled(opened, partitions=2)
+    records = topic.read(follow=True)
+    next(records)
+    list(islice(records, 5))
+    for _ in range(3):
+        topic.append(b"x", partition=0)
+    topic.flush()
+    topic.delete_before(5, 0)
+    with pytest.raises(OffsetOutOfRange, match="was followed up to offset 3, and its log has 5 to 6"):
+        next(records)

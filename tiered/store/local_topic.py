@@ -33,7 +33,7 @@ from ..reader.query import (
 from ..reader.scan import Scan
 from ..reader.tiers import Tiers
 from ..transactions.transaction_log import TopicPositions, TransactionLog
-from .interface.consumer import Consumer
+from .interface.consumer import Consumer, followed
 from .interface.producer import Producer
 from .interface.topic import Topic
 from .local_producer import open_producer
@@ -195,6 +195,8 @@ class LocalTopic(Topic):
         partition = plain_int(partition)
         known = type(partition) is not int or partition in range(self.partitions)
         refresh(self.opened, asks_bucket=not known)
+        if follow and partition is None and offset is None and self.partitions > 1:
+            return followed(self, plain_limit(limit))
         partition, offset = self.opened.check_start(partition, offset)
         return records(self.opened, partition, offset, plain_limit(limit), follow)
 

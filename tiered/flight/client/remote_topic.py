@@ -42,6 +42,7 @@ from ...reader.query import (
 )
 from ...reader.rows import coalesce
 from ...store.interface.consumer import Consumer
+from ...store.interface.consumer import followed as followed_in_all
 from ...store.interface.topic import Topic
 from ..wire.messages import ScanCommand, Ticket
 from ..wire.packed_rows import PACKED_BYTES_MAX
@@ -319,8 +320,10 @@ class RemoteTopic(Topic):
         follow: bool = False,
     ) -> Iterator[Record]:
         self.lifecycle.check()
-        partition, offset = self.opened.check_start(plain_int(partition), offset)
         limit = plain_limit(limit)
+        if follow and partition is None and offset is None and self.partitions > 1:
+            return followed_in_all(self, limit)
+        partition, offset = self.opened.check_start(plain_int(partition), offset)
         return (
             followed(self.opened, partition, offset, limit)
             if follow

@@ -237,7 +237,8 @@ class Topic(ABC):
         Parameters
         ----------
         partition
-            Optional if the topic has one partition.
+            Optional if the topic has one partition, or with `follow`: then all partitions that the topic has now are followed
+            from their start offsets on, and take turns.
         offset
             Default the start offset.
         limit
