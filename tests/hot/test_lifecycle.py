@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +26,9 @@ from tests.support.partition_writers import (
     writing,
 )
 from tests.support.paths import ROOT
+from tests.support.waiting import wait_until
 from tiered.engine.host import Host
-from tiered.errors import Fenced, StoreClosed, StoreLocked
+from tiered.errors import Fenced, StoreClosed, StoreLocked, TopicNotFound
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.filesystem import OsFileSystem
 from tiered.warm.partition_directory import write_fence
@@ -81,6 +84,74 @@ def test_close_says_what_a_fence_cost(tmp_path: Path) -> None:
         writer.close()
     writer.close()
     assert read_partition(tmp_path) == {0: b"a"}
+
+
+def test_close_makes_nothing_durable_behind_a_fence_of_another_process(tmp_path: Path) -> None:
+    """A tierer has fenced the partition since the last flush."""
+    writer = open_writer(tmp_path)
+    append(writer, b"a")
+    writer.flush()
+    append(writer, b"lost")
+    write_fence(OsFileSystem(), tmp_path, "epoch 2 began at offset 1")
+    with pytest.raises(Fenced, match="epoch 2"):
+        writer.close()
+    assert read_partition(tmp_path) == {0: b"a"}
+
+
+def test_a_view_of_a_fenced_partition_shows_what_is_durable(tmp_path: Path) -> None:
+    """Also where the view's own flush finds the fence."""
+    writer = open_writer(tmp_path)
+    append(writer, b"a")
+    writer.flush()
+    append(writer, b"lost")
+    write_fence(OsFileSystem(), tmp_path, "epoch 2 began at offset 1")
+    assert [writer.view().end_offset for _ in range(2)] == [1, 1]
+    with pytest.raises(Fenced):
+        writer.close()
+
+
+def test_a_deleted_topic_has_no_view(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        append(writer, b"a")
+        writer.refuse(TopicNotFound("deleted (injected)"))
+        with pytest.raises(TopicNotFound, match="injected"):
+            writer.view()
+
+
+def test_a_row_that_is_added_during_a_close_is_durable_or_refused(tmp_path: Path) -> None:
+    """Behind its flush the row is durable, behind its last sync it is refused."""
+    disk = FailingDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    flush, release = writer.flush, writer._release
+    durable: list[int] = []
+
+    def flush_and_add() -> None:
+        flush()
+        append(writer, b"late")
+        disk.calls.clear()
+
+    def add_and_release() -> None:
+        with pytest.raises(StoreClosed):
+            append(writer, b"too late")
+        durable.append(writer.durable_offset)
+        release()
+
+    append(writer, b"a")
+    writer.flush, writer._release = flush_and_add, add_and_release  # type: ignore[method-assign]
+    writer.close()
+
+    assert durable == [2]
+    assert disk.calls[:2] == ["write", "sync"]
+    assert read_partition(tmp_path) == {0: b"a", 1: b"late"}
+
+
+def test_each_commit_is_counted_as_a_flush(tmp_path: Path) -> None:
+    options = options_of()
+    with writing(tmp_path, counters=options.counters) as writer:
+        for _ in range(3):
+            append(writer, b"x")
+            writer.flush()
+        assert sum(options.counters.flushes.distribution.counts) == 3
 
 
 def test_the_start_offset_only_goes_up(tmp_path: Path) -> None:
@@ -159,6 +230,61 @@ def test_a_child_forked_in_the_middle_of_a_flush_is_not_stuck(tmp_path: Path) ->
         assert len(topic.scan().to_arrow()) == 2
 
 
+def test_a_child_waits_for_no_lock_and_keeps_no_file_of_the_parent(tmp_path: Path) -> None:
+    """Whichever of the writer's locks another thread held as the child was forked."""
+    disk = FailingDisk()
+    writer = open_writer(tmp_path, fs=disk)
+    append(writer, b"a")
+    writer.flush()
+    [fd] = disk.open_files
+    append(writer, b"pending")
+    locks = [
+        writer._sync_lock, writer.blocks.write_lock, writer.pending.lock, writer.active.advanced.lock,
+        writer._group._condition.lock,
+    ]  # fmt: skip
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            assert go_on.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        code = 1
+        try:
+            writer.abandon(StoreClosed("forked (injected)"))
+            for call in (
+                lambda: append(writer, b"child"),
+                writer.roll,
+                writer.write_pending,
+                lambda: writer.sync_to(9),
+            ):
+                with pytest.raises(StoreClosed, match="injected"):
+                    call()
+            assert writer.wait_beyond(9, 60)
+            with pytest.raises(OSError, match="descriptor"):
+                os.fstat(fd)
+            assert not writer._file_lock.held
+            writer.close()
+            code = 0
+        finally:
+            os._exit(code)
+    go_on.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pytest.raises(StoreLocked):
+        PartitionWriter.open(options_of(), tmp_path, TOPIC, 0, wait_seconds=0)
+    writer.close()
+    assert read_partition(tmp_path) == {0: b"a", 1: b"pending"}
+
+
 # -- kills ---------------------------------------------------------------------------------------
 
 
@@ -225,3 +351,13 @@ def test_who_waits_for_records_hears_of_a_fence(tmp_path: Path) -> None:
         writer.fence("elsewhere")
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_who_waits_for_records_hears_of_a_close(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    thread = threading.Thread(target=writer.wait_beyond, args=(0, 60))
+    thread.start()
+    wait_until(lambda: bool(writer.active.advanced._condition._waiters))  # type: ignore[attr-defined]
+    writer.close()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -7,12 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.disks import FailingDisk
-from tests.support.partition_writers import append, open_writer, read_partition
+from tests.support.partition_writers import (
+    TYPED,
+    append,
+    append_batch,
+    batch_of,
+    open_writer,
+    read_partition,
+    rows_of,
+    writing,
+)
 from tiered.errors import DiskFull, PartitionPoisoned
 from tiered.hot.partition_writer import PartitionWriter
+from tiered.hot.row_buffer import PlainRecords
 
 NOT_WAITING_SECONDS = 0.05
 """So long a thread that waits for nobody needs at most until it writes."""
@@ -164,3 +175,87 @@ def test_a_sealed_file_is_not_closed_while_a_commit_is_about_to_sync_it(tmp_path
 
     assert writer.fault is None or not isinstance(writer.fault, PartitionPoisoned)
     assert read_partition(tmp_path) == {0: b"before", 1: b"after"}
+
+
+def _waits(work: Callable[[], object], lock: Any) -> bool:
+    """Whether work in another thread waits while this one holds a lock; on return it is done."""
+    thread = threading.Thread(target=work)
+    with lock:
+        thread.start()
+        thread.join(NOT_WAITING_SECONDS)
+        waits = thread.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
+    return waits
+
+
+ADDITIONS: dict[str, Callable[[PartitionWriter], object]] = {
+    "record": lambda writer: writer.append_record(None, b"x", None, 1, 10),
+    "expected": lambda writer: writer.append_expected(0, (None, b"x", None), 1, 10),
+    "plain records": lambda writer: writer.append_plain(PlainRecords.of([[None], [b"x"]], [1]), 1),
+    "numbered": lambda writer: writer.append_numbered((1, 0, 0), (None, b"x", None), 1, 10),
+    "numbered rows": lambda writer: writer.append_numbered_rows((1, 0, 0), rows_of(b"x")),
+    "row": lambda writer: writer.append_row((1, "x"), 1, 10),
+    "last sequence": lambda writer: writer.last_sequence(1),
+    "offsets": lambda writer: writer.offsets_from(1, 0),
+}
+
+
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_one_thread_at_a_time_adds_rows_or_reads_the_producers(name: str, tmp_path: Path) -> None:
+    with writing(tmp_path, *([TYPED] if name == "row" else [])) as writer:
+        assert _waits(lambda: ADDITIONS[name](writer), writer.pending.lock)
+
+
+BLOCKS: dict[str, Callable[[PartitionWriter], object]] = {
+    "batch": lambda writer: append_batch(writer, [b"x"]),
+    "numbered single": lambda writer: writer.append_numbered_single((1, 0, 8), rows_of(b"x")),
+    "numbered batches": lambda writer: writer.append_numbered_batches(
+        1, 0, [batch_of([b"x"])], [np.arange(8, 9)]
+    ),
+    "epoch": lambda writer: writer.blocks.begin_epoch(1, 1),
+}
+
+
+@pytest.mark.parametrize("name", [*BLOCKS, "view"])
+def test_blocks_are_written_and_views_made_by_one_thread_at_a_time(name: str, tmp_path: Path) -> None:
+    work = BLOCKS.get(name, lambda writer: writer.view(flush=False))
+    with writing(tmp_path) as writer:
+        assert _waits(lambda: work(writer), writer.blocks.write_lock)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_no_row_gets_an_offset_while_a_block_is_written(name: str, tmp_path: Path) -> None:
+    """Rows that came since the pending rows were written go first, with their numbers."""
+    adds: list[bool] = []
+
+    def note(step: str, _: Path) -> None:
+        if step == "write":
+            adds.append(not writer.pending.lock.locked())
+
+    disk = FailingDisk()
+    with writing(tmp_path, fs=disk) as writer:
+        drain = writer.blocks.drain
+
+        def drain_and_add() -> None:
+            drain()
+            writer.append_numbered((1, 0, 7), (None, b"late", None), 1, 10)
+
+        writer.blocks.drain = drain_and_add  # type: ignore[method-assign]
+        disk.before = note
+        BLOCKS[name](writer)
+        disk.before = None
+        assert adds
+        assert not any(adds)
+        assert writer.active.segment.end_offset == writer.end_offset
+        writer.blocks.drain = drain  # type: ignore[method-assign]
+        append(writer, b"after")
+    with writing(tmp_path) as writer:
+        assert writer.append_numbered((1, 1, 7), (None, b"late", None), 1, 10) == 0
+    values = [b"late", b"after"] if name == "epoch" else [b"late", b"x", b"after"]
+    assert list(read_partition(tmp_path).values()) == values
+
+
+def test_a_view_waits_until_the_durable_offset_and_its_producers_agree(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        assert _waits(lambda: writer.view(flush=False), writer.active.advanced.lock)

@@ -229,14 +229,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def traces(function: object) -> bool:
-    """Whether a function traces, or looks at frames, itself or by others of its module."""
+    """Whether a function traces, or looks at frames, itself or by others of its module or of `tests.support`."""
     left, seen = [function], set[FunctionType]()
+    home = getattr(function, "__module__", None)
     while left:
         called = left.pop()
         plain = unwrap(called) if callable(called) else None
         if not isinstance(plain, FunctionType) or plain in seen:
             continue
-        if plain.__module__ != getattr(function, "__module__", None):
+        if plain.__module__ != home and not plain.__module__.startswith("tests.support."):
             continue
         seen.add(plain)
         names = set(_names(plain.__code__))

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("cosmic_ray", reason="of the extra `mutants`")
 
 from tests.mutants.__main__ import in_turn
-from tests.mutants.selecting import Measurement, Selection, lines_then, measure, near, plain_id
+from tests.mutants.selecting import Measurement, Selection, lines_then, measure, near, plain_id, traces
+from tests.support.interrupts import interrupting
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -170,6 +171,18 @@ def test_a_test_that_traces_for_itself_runs_without_coverage_and_counts_for_all_
         {"test_traces", "test_looks_at_frames"},
         {"test_traces", "test_looks_at_frames", "test_plain"},
     ]
+
+
+def test_a_test_traces_by_a_helper_of_the_support_too() -> None:
+    def traced() -> None:
+        with interrupting(set(), 0):
+            pass
+
+    def plain() -> None:
+        assert near("tests/hot/test_a.py::test", "tiered/hot/view.py")
+
+    assert traces(traced)
+    assert not traces(plain)
 
 
 def test_a_test_that_does_not_end_is_left_out_and_takes_no_other_along(
