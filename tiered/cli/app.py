@@ -123,6 +123,7 @@ _add(
     "tiered read orders --partition 0 --from 1000 --limit 10",
     "tiered read orders --since 1h --format json | jq .value",
     "tiered read access --from latest --follow",
+    "tiered read orders --group billing --path ./data",
 )
 _add(topics, "tiered topics --path ./data")
 _add(

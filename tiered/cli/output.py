@@ -8,7 +8,9 @@ import io
 import json
 import math
 import os
+import select
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import IO, Any
@@ -67,6 +69,22 @@ def error_line(error: BaseException | str) -> None:
 def print_json(value: Any) -> None:
     """Print a JSON document in ASCII, which every encoding has. Values are those of `json_line`."""
     sys.stdout.write(json.dumps(_json_values(value), indent=2, default=plain) + "\n")
+
+
+def sleep_while_read(seconds: float) -> None:
+    """Wait; raise `BrokenPipeError` at once if stdout is a pipe whose reader ended, for example `head`.
+
+    Otherwise the command would not notice before it prints the next record, which may never come.
+    """
+    try:
+        output = sys.stdout.fileno()
+    except OSError:
+        time.sleep(seconds)
+        return
+    poll = select.poll()
+    poll.register(output, 0)
+    if poll.poll(seconds * 1000):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class EscapedTerminal(io.RawIOBase):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +16,22 @@ import typer
 from ..base.units import parse_duration
 from ..errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from ..reader.scan import Scan
+from ..settings.settings import Settings
 from ..store.interface.store import Store
 from ..store.interface.topic import Topic
-from .options import ColdUrl, ConfigFile, StorePath, TopicName, Verbose, load_settings, open_for_reading
-from .output import EscapedTerminal
+from .consumer_pipe import ConsumerPipe
+from .options import (
+    ColdUrl,
+    ConfigFile,
+    StorePath,
+    TopicName,
+    Verbose,
+    load_settings,
+    names_server,
+    open_for_appending,
+    open_for_reading,
+)
+from .output import EscapedTerminal, say, sleep_while_read
 from .records import OutputFormat, RecordPrinter, printer_for
 
 _POLL_SECONDS = 0.1
@@ -35,8 +44,8 @@ EARLIEST = "earliest"
 LATEST = "latest"
 
 
-def _offset(text: str) -> str:
-    if text not in (EARLIEST, LATEST) and not text.isdecimal():
+def _offset(text: str | None) -> str | None:
+    if text is not None and text not in (EARLIEST, LATEST) and not text.isdecimal():
         raise typer.BadParameter(f"{text!r} is not an offset; write a number, earliest or latest")
     return text
 
@@ -47,11 +56,14 @@ def read(
         int | None, typer.Option(metavar="N", help="Only this partition. Default: all", min=0)
     ] = None,
     start: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--from", metavar="OFFSET", help="First offset: a number, earliest or latest.", callback=_offset
+            "--from",
+            metavar="OFFSET",
+            help="First offset: a number, earliest or latest. Default: earliest",
+            callback=_offset,
         ),
-    ] = EARLIEST,
+    ] = None,
     end: Annotated[
         int | None, typer.Option("--to", metavar="OFFSET", help="End before this offset.", min=0)
     ] = None,
@@ -66,6 +78,14 @@ def read(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Continue with new records of all partitions until Ctrl-C.")
     ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Go on at the position of this consumer, and commit what was printed. --from and --since say where a new "
+            "consumer begins.",
+        ),
+    ] = None,
     output_format: Annotated[
         OutputFormat,
         typer.Option(
@@ -84,15 +104,19 @@ def read(
     """
     if output_format is OutputFormat.ARROW and sys.stdout.isatty():
         raise typer.BadParameter("an Arrow stream is not for a terminal; redirect it", param_hint="--format")
-    request = Request(partition, start, end, None if since is None else parse_moment(since, "--since"), limit)
     settings = load_settings(config, path, cold)
+    moment = None if since is None else parse_moment(since, "--since")
+    if group is not None:
+        if end is not None:
+            raise ConfigError("--group reads to the end of the log: leave out --to, or write --limit")
+        first = _first_of_group(start, moment)
+        _read_group(settings, topic, group, partition, first, limit, follow, output_format)
+        return
+    request = Request(partition, start or EARLIEST, end, moment, limit)
     pause = _POLL_BUCKET_SECONDS if "://" in settings.store.path else _POLL_SECONDS
     with open_for_reading(settings) as store:
         source = store.topic(topic)
-        sink: Any = sys.stdout.buffer
-        if sys.stdout.isatty():  # a pipe or file gets every byte as it was appended
-            sink = EscapedTerminal(sink, json=output_format is OutputFormat.JSON)
-        printer = printer_for(output_format, source.schema, sink)
+        printer = _printer(output_format, source.schema)
         batches = request.follow(store, topic, printer, pause) if follow else request.once(source, printer)
         try:
             for batch in batches:
@@ -101,6 +125,42 @@ def read(
             # Of two errors the first one is reported.
             with suppress(BrokenPipeError):
                 printer.close()
+
+
+def _printer(output_format: OutputFormat, schema: pa.Schema) -> RecordPrinter:
+    sink: Any = sys.stdout.buffer
+    if sys.stdout.isatty():  # a pipe or file gets every byte as it was appended
+        sink = EscapedTerminal(sink, json=output_format is OutputFormat.JSON)
+    return printer_for(output_format, schema, sink)
+
+
+def _first_of_group(start: str | None, since: datetime | None) -> int | str | datetime | None:
+    if start is not None and since is not None:
+        raise ConfigError("--from and --since both say where a new consumer begins: leave one of them out")
+    return int(start) if start is not None and start.isdecimal() else start or since
+
+
+def _read_group(
+    settings: Settings,
+    topic: str,
+    group: str,
+    partition: int | None,
+    start: int | str | datetime | None,
+    limit: int | None,
+    follow: bool,
+    output_format: OutputFormat,
+) -> None:
+    with open_for_reading(settings) as store:
+        # First, so that a wrong path or topic name creates nothing.
+        store.topic(topic)
+    with open_for_appending(settings) as store:
+        if follow and not names_server(store.url):
+            say(
+                "note: no other process can append meanwhile; serve the store by `tiered serve` to do both",
+                err=True,
+            )
+        pipe = ConsumerPipe(store, topic, group, partition, start)
+        pipe.run(_printer(output_format, store.topic(topic).schema), limit, follow=follow)
 
 
 @dataclass(slots=True)
@@ -186,22 +246,6 @@ class Request:
 
     def _complete(self) -> bool:
         return self.end is not None and all(offset >= self.end for offset in self.positions.values())
-
-
-def sleep_while_read(seconds: float) -> None:
-    """Wait; raise `BrokenPipeError` at once if stdout is a pipe whose reader ended, for example `head`.
-
-    Otherwise the command would not notice before it prints the next record, which may never come.
-    """
-    try:
-        output = sys.stdout.fileno()
-    except OSError:
-        time.sleep(seconds)
-        return
-    poll = select.poll()
-    poll.register(output, 0)
-    if poll.poll(seconds * 1000):
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _check_within_log(topic: Topic, offset: int, offsets: dict[int, tuple[int, int]]) -> None:
