@@ -32,6 +32,7 @@ def live(store: tiered.Store, passes: object, clock: Clock) -> None:
     for partition in range(2):
         topic.append_many([{"value": b"x" * 100, "partition": partition} for _ in range(50)])
     topic.flush()
+    topic.consumer("billing").commit({0: 10})
     run(passes)  # type: ignore[arg-type]
     topic.roll()
     for _ in range(3):

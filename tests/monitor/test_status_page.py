@@ -74,6 +74,9 @@ def document(partitions: list[dict[str, Any]], errors: list[dict[str, Any]] | No
         "passes": [],
         "running": [],
         "errors": errors or [],
+        "consumers": [
+            {"consumer": HOSTILE, "topic": "t", "partition": 0, "position": 1, "records": 2, "seconds": None}
+        ],
         "partitions": partitions,
     }
 
@@ -176,14 +179,14 @@ def test_a_browser_shows_all_of_it_and_runs_none_of_it(tmp_path: Path) -> None:
     assert asked
     text = html.unescape(re.sub(r"<script>.*?</script>|<style>.*?</style>", "", dom, flags=re.DOTALL))
     assert "<img" not in dom.partition("<script>")[0]
-    assert text.count(HOSTILE) >= 5
+    assert text.count(HOSTILE) >= 6
     assert "owned</title>" not in dom
     assert len(re.findall(r'class="bar-row"', dom)) == 2
     assert re.search(r'<i class="cold"[^>]*width: 50%', dom)
     assert re.search(r'<i class="warm"[^>]*width: 75%', dom)
     for wanted in (
         "500 partitions", "75 s behind, 100 records", "ship tail in 1.0 s", "1 damaged object: x.parquet",
-        "10.0 GiB", "full pass, 5.0 s ago, 3 times since", "tiered 1.2.3",
+        "10.0 GiB", "full pass, 5.0 s ago, 3 times since", "tiered 1.2.3", "2 records behind, at offset 1",
     ):  # fmt: skip
         assert wanted in text, wanted
     assert 'class="stale"' not in dom

@@ -1,4 +1,4 @@
 """The operator's views of a store: status, figures, explanations, a page, metrics.
 
-Other packages import `explain`, `http`, `metrics`, `status`, `status_page`, `status_survey`, `views` and `watched`.
+Other packages import `consumer_lag`, `explain`, `http`, `metrics`, `status`, `status_page`, `status_survey`, `views` and `watched`.
 """

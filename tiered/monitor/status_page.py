@@ -56,6 +56,7 @@ def page_state(watched: Watched) -> dict[str, Any]:
             {**_action(action.to_json()), "seconds": seconds} for action, seconds in watched.running.now()
         ],
         "errors": [asdict(error) for error in passes.history.counts.errors] if passes is not None else [],
+        "consumers": _consumers(watched, figures, now_us),
         "partitions": [_partition(item, steps.get((item.topic, item.partition)), now_us) for item in figures],
     }
 
@@ -79,6 +80,16 @@ def _lag(figures: list[PartitionFigures], now_us: int) -> dict[str, Any]:
         "seconds": max((lag.seconds(now_us) for lag in lags), default=0.0),
         "unknown": sum(item.lag_unknown for item in figures),
     }
+
+
+def _consumers(watched: Watched, figures: list[PartitionFigures], now_us: int) -> list[dict[str, Any]] | None:
+    """Return the consumers with unread records, the most behind first; None if the positions cannot be read."""
+    try:
+        lags = watched.consumer_lags.measure(figures)
+    except (TieredError, OSError):
+        return None
+    behind = sorted((item for item in lags if item.records), key=lambda item: -(item.seconds(now_us) or 0.0))
+    return [item.to_json(now_us) for item in behind]
 
 
 def _passes(passes: PassLoop) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from ..policies.running import Running
 from ..tiering.pass_loop import PassLoop
 from ..tiering.pauses import Pauses
 from ..tiering.store_survey import StoreSurvey
+from .consumer_lag import ConsumerLags
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +33,5 @@ class Watched:
     pauses: Pauses
     running: Running
     seconds_a_tail: float
+    consumer_lags: ConsumerLags
     passes: PassLoop | None = None

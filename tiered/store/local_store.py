@@ -30,6 +30,7 @@ from ..errors import (
 )
 from ..format.schema import TRANSACTIONS_TOPIC, check_topic_name
 from ..format.topic_meta import TopicMeta, check_partitions, check_same, topic_schema
+from ..monitor.consumer_lag import ConsumerLags
 from ..monitor.http import Web
 from ..monitor.metrics import registry_for
 from ..monitor.status import StoreStatus
@@ -91,6 +92,7 @@ class LocalStore(Store):
         self.context.fencing = self.tierer.claims
         self.context.publisher = Publisher(self.tierer.tails, pause=self.lifecycle.pause_or_fail)
         self.transactions = TransactionLog(self.context, self.open_topics, self._create_transaction_log)
+        self._consumer_lags = ConsumerLags(self.context, self.open_topics)
         self._serve = serve
         self._topics: dict[str, LocalTopic] = {}
         self.tickers: list[Ticker] = []
@@ -133,6 +135,7 @@ class LocalStore(Store):
             tierer.pauses,
             tierer.executors.running,
             tierer.tails.seconds_a_tail,
+            self._consumer_lags,
             passes or self.passes,
         )
 

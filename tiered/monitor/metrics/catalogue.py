@@ -94,6 +94,26 @@ _LAG = _group(
         "topic",
     ),
 )
+_CONSUMERS = _group(
+    "Consumers",
+    (
+        "consumer_lag_records",
+        GAUGE,
+        "Durable records that the consumer has not read, by its durable position.",
+        "consumer topic partition",
+    ),
+    (
+        "consumer_lag_seconds",
+        GAUGE,
+        "Age of the first of these records by its timestamp; 0 if there is none.",
+        "consumer topic partition",
+    ),
+    (
+        "consumer_positions_unknown",
+        GAUGE,
+        "1 while the positions cannot be read from this disk, so that no lag is known, else 0.",
+    ),
+)
 _COLD = _group(
     "Bucket",
     ("cold_requests_total", COUNTER, "Requests to the bucket, repetitions included.", "operation"),
@@ -152,4 +172,4 @@ _SCRUB = _group(
     ),
 )
 
-METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_COLD, *_PASSES, *_SCRUB)
+METRICS = (*_STORE, *_WRITING, *_READING, *_LAG, *_CONSUMERS, *_COLD, *_PASSES, *_SCRUB)

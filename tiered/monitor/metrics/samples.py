@@ -38,6 +38,7 @@ def samples(watched: Watched) -> Iterator[Sample]:
     now_us = watched.context.clock()
     for topic, figures in groupby(partitions, key=lambda item: item.topic):
         yield from _topic(topic, list(figures), now_us)
+    yield from _consumers(watched, partitions, now_us)
     yield from _disk(watched)
     yield from _writing(watched)
     yield from _reading(watched)
@@ -78,6 +79,21 @@ def _topic(topic: str, partitions: list[PartitionFigures], now_us: int) -> Itera
     yield Sample("tiered_scrub_damaged_objects", sum(len(item.damaged) for item in readable), (topic,))
     scrubbed_us = min((item.scrubbed_us for item in readable), default=0)
     yield Sample("tiered_scrub_last_completed_timestamp_seconds", scrubbed_us / 1e6, (topic,))
+
+
+def _consumers(watched: Watched, partitions: list[PartitionFigures], now_us: int) -> Iterator[Sample]:
+    try:
+        lags = watched.consumer_lags.measure(partitions)
+    except (TieredError, OSError):
+        yield Sample("tiered_consumer_positions_unknown", 1)
+        return
+    yield Sample("tiered_consumer_positions_unknown", 0)
+    for item in lags:
+        labels = item.consumer, item.topic, str(item.partition)
+        yield Sample("tiered_consumer_lag_records", item.records, labels)
+        seconds = item.seconds(now_us)
+        if seconds is not None:
+            yield Sample("tiered_consumer_lag_seconds", seconds, labels)
 
 
 def _disk(watched: Watched) -> Iterator[Sample]:
