@@ -43,6 +43,10 @@ APPENDS: dict[str, tuple[TopicMeta, Append]] = {
     "epoch": (TOPIC, lambda writer: writer.blocks.begin_epoch(1, 1)),
     "row": (TYPED, lambda writer: writer.append_row((1, "x"), 1, 10)),
     "plain rows": (TYPED, lambda writer: writer.append_plain(PlainRecords.of([[1], ["x"]], [1]), 1)),
+    "schema": (
+        TYPED,
+        lambda writer: writer.change_schema(TYPED.with_columns(pa.schema([("c", pa.int64())]))),
+    ),
 }
 
 

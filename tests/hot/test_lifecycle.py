@@ -31,7 +31,7 @@ from tiered.engine.host import Host
 from tiered.errors import Fenced, StoreClosed, StoreLocked, TopicNotFound
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.warm.filesystem import OsFileSystem
-from tiered.warm.partition_directory import write_fence
+from tiered.warm.partition_directory import START_FILE, write_fence
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
@@ -152,6 +152,16 @@ def test_each_commit_is_counted_as_a_flush(tmp_path: Path) -> None:
             append(writer, b"x")
             writer.flush()
         assert sum(options.counters.flushes.distribution.counts) == 3
+
+
+def test_an_open_removes_a_start_offset_that_was_half_written(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        append(writer, b"a")
+    leftover = tmp_path / f".{START_FILE}.tmp"
+    leftover.write_bytes(b"{")
+    with writing(tmp_path) as writer:
+        assert not leftover.exists()
+        assert writer.start_offset == 0
 
 
 def test_the_start_offset_only_goes_up(tmp_path: Path) -> None:
