@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("prometheus_client")
 
@@ -13,6 +14,7 @@ import tiered
 from tests.monitor.scenes import requests_of, run, scene, scraped
 from tests.support.clock import Clock
 from tests.support.s3_server import S3Process
+from tiered.cli import app
 from tiered.monitor import consumer_lag
 from tiered.monitor.status_page import page_state
 
@@ -176,3 +178,21 @@ def test_the_page_lists_who_is_behind(tmp_path: Path, clock: Clock) -> None:
         ("billing", 0, 6, 5.0),
         ("audit", 1, 1, 0.0),
     ]
+
+
+def test_the_status_has_who_is_behind_also_over_flight(tmp_path: Path, clock: Clock) -> None:
+    with scene(tmp_path / "data", None, clock) as (store, _):
+        topic = fill(store, clock, 2)
+        topic.consumer("billing").commit({0: 4, 1: 10}, sync=True)
+        (item,) = store.status().consumers or ()
+        assert (item.consumer, item.partition, item.position, item.records) == ("billing", 0, 4, 6)
+        assert item.seconds(clock()) == 5.0
+        with store.serve("127.0.0.1:0") as server, tiered.open(server.location) as remote:
+            assert remote.status().consumers == (item,)
+            assert remote.status().to_json()["consumers"][0]["records"] == 6
+    result = CliRunner().invoke(app, ["status", "--path", str(tmp_path / "data")])
+    assert (result.exit_code, "consumer billing is 6 records behind in t/0" in result.stdout) == (0, True)
+    (path,) = (tmp_path / "data/topics/__transactions/0").glob("*.log")
+    path.write_bytes(bytes(10))
+    result = CliRunner().invoke(app, ["status", "--path", str(tmp_path / "data")])
+    assert (result.exit_code, "positions of consumers cannot be read" in result.stdout) == (1, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ from .options import (
 )
 from .output import count, error_line, iso, print_json, print_table, say, size, spinner
 
+_CONSUMERS_MAX = 5
 _EXECUTOR_LOG = logging.getLogger("tiered.policies.executor")
 
 
@@ -59,6 +60,8 @@ def status(
     for line in dict.fromkeys(f"{item.topic} is {item.paused}" for item in report if item.paused):
         if not as_json:
             say(line)
+    for line in _consumers(report) if not as_json else ():
+        say(line)
     for name in report.deletions if not as_json else ():
         say(f"the deletion of topic {name} is not finished: its tombstone is not in the bucket yet")
     problems = [item for item in report if item.problem]
@@ -89,6 +92,20 @@ def _print_status(report: StoreStatus) -> None:
     free = f", {approximate_size(report.disk_free_bytes)} of disk free" if report.disk_free_bytes else ""
     say(f"store {report.url}, bucket {report.cold_url or 'none'}{free}")
     _print_pace(report.tails)
+
+
+def _consumers(report: StoreStatus) -> Iterator[str]:
+    """Yield a line for each consumer that is behind, a few at most."""
+    if report.consumers is None:
+        yield "the positions of consumers cannot be read"
+        return
+    behind = sorted(report.consumers, key=lambda item: -item.records)
+    for item in behind[:_CONSUMERS_MAX]:
+        yield (
+            f"consumer {item.consumer} is {count(item.records, 'record')} behind in {item.topic}/{item.partition}"
+        )
+    if len(behind) > _CONSUMERS_MAX:
+        yield f"{len(behind) - _CONSUMERS_MAX} more positions are behind: tiered consumers"
 
 
 def _print_pace(pace: TailPace | None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..policies.tail_pace import TailPace
+from .consumer_lag import ConsumerLag
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class StoreStatus:
         Names of the topics that are deleted on this disk and not in the bucket; the next pass finishes their deletion.
     tails
         The pace of the partitions that have new records; None if none has, or without a bucket.
+    consumers
+        The consumers that are behind, by their durable positions on this disk; None if these cannot be read.
     """
 
     url: str
@@ -73,6 +76,7 @@ class StoreStatus:
     partitions: tuple[PartitionStatus, ...]
     deletions: tuple[str, ...] = ()
     tails: TailPace | None = None
+    consumers: tuple[ConsumerLag, ...] | None = ()
 
     def __iter__(self) -> Iterator[PartitionStatus]:
         return iter(self.partitions)

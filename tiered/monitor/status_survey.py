@@ -14,6 +14,8 @@ from ..survey.partition_survey import PartitionSurvey
 from ..survey.plan_facts import partition_facts
 from ..survey.published import NOTHING_PUBLISHED
 from ..warm.catalog import deletions
+from .consumer_lag import ConsumerLag
+from .figures import store_figures
 from .status import PartitionStatus, StoreStatus, TierHoldings
 from .watched import Watched
 
@@ -51,7 +53,15 @@ def store_status(watched: Watched) -> StoreStatus:
         tuple(rows),
         unfinished,
         tails=_pace(watched, busy) if context.tiers.has_cold and root is not None else None,
+        consumers=_consumers(watched),
     )
+
+
+def _consumers(watched: Watched) -> tuple[ConsumerLag, ...] | None:
+    try:
+        return tuple(item for item in watched.consumer_lags.measure(store_figures(watched)) if item.records)
+    except (TieredError, OSError):
+        return None
 
 
 def _pace(watched: Watched, partitions: list[PartitionFacts]) -> TailPace | None:

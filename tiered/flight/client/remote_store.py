@@ -15,6 +15,7 @@ from ...engine.host import Host
 from ...engine.lifecycle import Lifecycle
 from ...errors import ConfigError, ReadOnly, SchemaMismatch, StoreClosed, TieredError, TopicNotFound
 from ...format.schema import check_topic_name
+from ...monitor.consumer_lag import ConsumerLag
 from ...monitor.status import PartitionStatus, StoreStatus, TierHoldings
 from ...settings.settings import Settings
 from ...store.interface.store import Store
@@ -193,12 +194,15 @@ class RemoteStore(Store):
         for item in found["partitions"]:
             tiers = {name: TierHoldings(**item[name]) for name in ("hot", "warm", "cold")}
             partitions.append(PartitionStatus(**{**item, **tiers, "damaged": tuple(item["damaged"])}))
+        # A server of an earlier release says nothing of deletions and consumers.
+        behind = found.get("consumers", ())
         return StoreStatus(
             found["url"],
             found["cold_url"],
             found["disk_free_bytes"],
             tuple(partitions),
-            tuple(found.get("deletions", ())),  # a server of an early release says nothing of them
+            tuple(found.get("deletions", ())),
+            consumers=None if behind is None else tuple(ConsumerLag(**item) for item in behind),
         )
 
     def consumers(self) -> list[Position]:
