@@ -364,10 +364,17 @@ def test_who_waits_for_records_hears_of_a_fence(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_records_hears_of_a_close(tmp_path: Path) -> None:
+    """Also who begins to wait behind the last sync, which is the last that tells."""
     writer = open_writer(tmp_path)
     thread = threading.Thread(target=writer.wait_beyond, args=(0, 60))
-    thread.start()
-    wait_until(lambda: bool(writer.active.advanced._condition._waiters))  # type: ignore[attr-defined]
+    mark_clean = writer.active.mark_clean
+
+    def wait_and_mark() -> None:
+        thread.start()
+        wait_until(lambda: bool(writer.active.advanced._condition._waiters))  # type: ignore[attr-defined]
+        mark_clean()
+
+    writer.active.mark_clean = wait_and_mark  # type: ignore[method-assign]
     writer.close()
     thread.join(10)
     assert not thread.is_alive()
