@@ -20,7 +20,7 @@ from tests.support.partition_writers import (
     rows_of,
     writing,
 )
-from tiered.errors import StoreClosed
+from tiered.errors import Conflict, StoreClosed
 from tiered.format.topic_meta import TopicMeta
 from tiered.hot.partition_writer import PartitionWriter
 from tiered.hot.pending_rows import FULL, SchemaGrew
@@ -164,3 +164,14 @@ def test_what_a_producer_appends_is_read_from_memory(name: str, tmp_path: Path) 
         batches, numbers = [batch_of([b"c"]), batch_of([b"d"])], [np.arange(5, 6), np.arange(6, 7)]
         writer.append_numbered_batches(1, 0, batches, numbers)
         assert writer.view().recent[-1].end_offset == view.end_offset
+
+
+def test_numbered_rows_at_another_offset_than_expected_are_not_added(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        append(writer, b"before")
+        for call in (writer.append_numbered_rows, writer.append_numbered_single):
+            with pytest.raises(Conflict):
+                call((1, 0, 0), rows_of(b"x"), 0)
+        assert (writer.end_offset, writer.last_sequence(1)) == (1, (-1, -1))
+        assert writer.append_numbered_rows((1, 0, 0), rows_of(b"x"), 1) == (1, 2)
+        assert writer.append_numbered_single((1, 0, 0), rows_of(b"x"), 7) == (1, 2), "a repeat"

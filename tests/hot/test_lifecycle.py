@@ -378,3 +378,10 @@ def test_who_waits_for_records_hears_of_a_close(tmp_path: Path) -> None:
     writer.close()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_who_listens_to_many_partitions_hears_of_a_fault(tmp_path: Path) -> None:
+    event = threading.Event()
+    with writing(tmp_path) as writer, writer.active.listeners.listening(event):
+        writer.refuse(StoreClosed("refused (injected)"))
+        assert event.is_set()
