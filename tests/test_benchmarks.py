@@ -15,6 +15,7 @@ from benchmarks.harness import Bench, Case, Sample, Target, Variant, run_case
 from benchmarks.history import last_run, record, regressions
 from benchmarks.peers import MissingPeerError
 from benchmarks.report import to_json, to_markdown
+from benchmarks.scaling import Sheet
 from tests.support.paths import ROOT
 
 
@@ -191,3 +192,14 @@ def test_the_pace_of_many_tails_is_measured_beside_two_bare_writes() -> None:
     (row,) = json.loads(done.stdout)
     assert (row["partitions"], row["latency, ms"], row["requests"]) == (8, 1.0, 2.0)
     assert 0 < row["of two bare writes"] < row["CPU of it, ms"]
+
+
+def test_a_growth_beyond_that_of_the_size_is_marked() -> None:
+    """Work for one thing should stay the same, work over all of them may grow as they do."""
+    sheet = Sheet("Topics", (10, 100, 1_000))
+    sheet.each["append"] = [1.0, 1.1, 2.2]
+    sheet.all["scan"] = [1.0, 9.0, 900.0]
+    lines = sheet.lines()
+    assert lines[1] == "|  |  | 10 | 100 | 1,000 | growth |"
+    assert "| append | each | 1 | 1.1 | 2.2 | 1.1, 2.0 **!** |" in lines
+    assert "| scan | all | 1 | 9 | 900 | 9.0, 100.0 **!** |" in lines

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import zstandard
@@ -49,9 +50,9 @@ def manifest(bench: Bench) -> Case:
     topic.append(b"the first, which is shipped as a tail", sync=True)
     store.tier()
     meta = topic.opened.meta
-    committer = store.tierer.claims.committer(PartitionHandle.of(store.open_topics, meta, 0))
+    committer = committer_of(store, topic)
     # From here on the log is the manifest's alone: no disk has what its objects hold.
-    _fill(committer, count)
+    fill_manifest(committer, count)
     head = committer.last_head()
     bases = itertools.count(head.end_offset, _RECORDS)
 
@@ -152,7 +153,16 @@ def _timed(server: S3Process, work: Callable[[], object], times: int) -> Callabl
     return measure
 
 
-def _fill(committer: Committer, count: int) -> None:
+def committer_of(store: Any, topic: Any) -> Committer:
+    """Return the committer of a topic's first partition."""
+    found: Committer = store.tierer.claims.committer(
+        PartitionHandle.of(store.open_topics, topic.opened.meta, 0)
+    )
+    return found
+
+
+def fill_manifest(committer: Committer, count: int) -> None:
+    """Publish objects that are not there, of 200 MiB and 13 row groups each."""
     base = committer.last_head().end_offset
     for first in range(0, count, _AT_ONCE):
         number = min(_AT_ONCE, count - first)
